@@ -1,0 +1,32 @@
+# Every target sets up what it needs; a second call takes seconds.
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test check bench chaos clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml uv.lock
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'uv==0.13.9'
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv sync --frozen --quiet --inexact
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(VENV)/bin/python -m examples.audit.demo
+
+test: $(STAMP)
+	@$(VENV)/bin/python -m pytest
+
+check: $(STAMP)
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+bench: $(STAMP)
+	@$(VENV)/bin/python -m bench
+
+clean:
+	rm -rf $(VENV) .loom .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,134 @@
+"""What the demo model finds in source text, and how it writes it down: counted and matched, never guessed."""
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LONG_FUNCTION: Final = 40
+"""Lines from which a function is worth a finding."""
+
+_TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+_SECRET = re.compile(
+    r"""\w*(?:password|passwd|secret|token|api_?key)\w*["']?\s*(?::\s*\w+\s*)?[:=]\s*["'][^"']{6,}["']"""
+    r"""|\bsk-[\w-]{16,}|\bAKIA[0-9A-Z]{16}\b|\bghp_\w{20,}""",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """One file as far as it was read, with what stands out in it."""
+
+    path: str
+    lines: int
+    functions: int = 0
+    longest: str = ""
+    longest_lines: int = 0
+    undocumented: tuple[str, ...] = ()
+    bare_excepts: tuple[int, ...] = ()
+    todos: tuple[int, ...] = ()
+    secrets: tuple[int, ...] = ()
+    unparsed: bool = False
+    """Python that the parser does not take; only its lines were looked at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing to look at."""
+
+    severity: str
+    where: str
+    what: str
+
+
+def examine(path: str, text: str) -> SourceFile:
+    """Read one file's text."""
+    lines = text.splitlines()
+    todos = tuple(number for number, line in enumerate(lines, 1) if _TODO.search(line))
+    secrets = tuple(number for number, line in enumerate(lines, 1) if _SECRET.search(line))
+    if not path.endswith(".py"):
+        return SourceFile(path=path, lines=len(lines), todos=todos, secrets=secrets)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return SourceFile(path=path, lines=len(lines), todos=todos, secrets=secrets, unparsed=True)
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    longest = max(functions, key=_length, default=None)
+    return SourceFile(
+        path=path,
+        lines=len(lines),
+        functions=len(functions),
+        longest=longest.name if longest else "",
+        longest_lines=_length(longest) if longest else 0,
+        undocumented=tuple(f.name for f in functions if not f.name.startswith("_") and not ast.get_docstring(f)),
+        bare_excepts=tuple(node.lineno for node in nodes if isinstance(node, ast.ExceptHandler) and not node.type),
+        todos=todos,
+        secrets=secrets,
+    )
+
+
+def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def findings(files: Sequence[SourceFile]) -> list[Finding]:
+    """Everything worth a look, the gravest first."""
+    found = [finding for file in files for finding in _in_file(file)]
+    return sorted(found, key=lambda finding: ("high", "medium", "low").index(finding.severity))
+
+
+def _in_file(file: SourceFile) -> Iterator[Finding]:
+    for line in file.secrets:
+        # The line itself stays out of the report, so that the report can be shown around.
+        yield Finding(severity="high", where=f"{file.path}:{line}", what="looks like a hard-coded secret")
+    for line in file.bare_excepts:
+        yield Finding(severity="medium", where=f"{file.path}:{line}", what="bare `except:` hides every error")
+    if file.unparsed:
+        yield Finding(severity="medium", where=file.path, what="is not valid Python as far as it was read")
+    if file.longest_lines >= LONG_FUNCTION:
+        what = f"function `{file.longest}` has {file.longest_lines} lines"
+        yield Finding(severity="medium", where=file.path, what=what)
+    for line in file.todos:
+        yield Finding(severity="low", where=f"{file.path}:{line}", what="unfinished: TODO or FIXME")
+    if file.undocumented:
+        names = ", ".join(f"`{name}`" for name in file.undocumented[:5])
+        more = f" and {len(file.undocumented) - 5} more" if len(file.undocumented) > 5 else ""
+        yield Finding(severity="low", where=file.path, what=f"no docstring: {names}{more}")
+
+
+def summary(files: Sequence[SourceFile]) -> str:
+    """The result in one sentence."""
+    found = findings(files)
+    grave = sum(finding.severity == "high" for finding in found)
+    lines = sum(file.lines for file in files)
+    return f"{len(files)} files with {lines} lines read, {len(found)} findings, {grave} of them grave"
+
+
+def report(
+    files: Sequence[SourceFile], *, task: str, unread: Mapping[str, str], elsewhere: Sequence[str], notes: Sequence[str]
+) -> str:
+    """The report in Markdown; `unread` says why by path, `elsewhere` are unfinished places in files not read."""
+    rows = [
+        f"| {f.path} | {f.lines} | {f.functions} | {f'{f.longest} ({f.longest_lines})' if f.longest else '–'} |"
+        for f in files
+    ]
+    found = [f"- **{f.severity}** {f.where}: {f.what}" for f in findings(files)]
+    sections = {
+        "Summary": [
+            f"{summary(files)}.",
+            "",
+            "Written by the demo model: rules that count and match, no language model.",
+        ],
+        "Task": [f"> {line}" for line in task.splitlines()],
+        "Files": ["| file | lines | functions | longest function (lines) |", "|---|---|---|---|", *rows],
+        "Findings": found or ["Nothing stands out."],
+        "Unfinished places elsewhere": [f"- {line}" for line in elsewhere],
+        "Not read": [f"- {path}: {why}" for path, why in unread.items()],
+        "Said while this was written": [f"- {note}" for note in notes],
+    }
+    body = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items() if lines)
+    return f"# Audit of {len(files)} files\n\n{body}\n"

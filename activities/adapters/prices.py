@@ -1,0 +1,34 @@
+"""What model calls cost, from the price list that comes with genai-prices; nothing is fetched."""
+
+from loom_domain.messages import Usage
+
+
+class GenaiPrices:
+    """Prices of OpenAI's and Anthropic's own models, and of compatible services that the list knows by address."""
+
+    def __init__(self, *, openai_base_url: str | None = None, anthropic_base_url: str | None = None) -> None:
+        self._urls = {"openai": openai_base_url, "anthropic": anthropic_base_url}
+
+    def cost_micros(self, model: str, usage: Usage) -> int | None:
+        """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
+        prefix, _, name = model.partition(":")
+        if prefix == "demo":
+            return 0
+        if not name or prefix not in self._urls:
+            return None
+        from genai_prices import Usage as Counted  # noqa: PLC0415  # the list takes half a second to read
+        from genai_prices import calc_price  # noqa: PLC0415
+
+        counted = Counted(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cached_tokens,
+        )
+        try:
+            if url := self._urls[prefix]:
+                price = calc_price(counted, name, provider_api_url=url)
+            else:
+                price = calc_price(counted, name, provider_id=prefix)
+        except (LookupError, ValueError):
+            return None
+        return round(price.total_price * 1_000_000)

@@ -1,0 +1,234 @@
+"""The live stream of runs on Redis Streams: one stream per run, entry ids `1-0`, `2-0`, … as offsets.
+
+Keys, all with the same time to live, counted from the last write:
+    loom:events:{run}    the stream; an entry has one field, the task as JSON
+    loom:fence:{run}     hash: the highest attempt of each segment, and under `#` the last offset
+    loom:written:{run}   set: ids of the tasks already written, but for those that come in masses and are sent once
+
+Everything that belongs together happens in one script, so publishing is one round trip and all or nothing.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cache, partial
+from hashlib import sha1
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import structlog
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
+
+from activities.ports import StreamUnavailable
+from loom_domain.messages import JsonObject
+from loom_domain.tasks import FINAL_ACTIONS, Action, Segment, Task
+
+T = TypeVar("T")
+
+DAY: Final = 24 * 3600
+_CONNECT_SECONDS: Final = 0.3
+_ANSWER_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
+_BLOCK_SECONDS: Final = 2.0
+_CONNECTIONS: Final = 16
+_PAGE: Final = 500
+_RUNS_REMEMBERED: Final = 10_000
+_SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
+_REFUSED: Final = -1
+
+# The last offset is taken from the hash, else from the stream, and is never less than what this writer knows it to be:
+# a Redis that lost its data goes on counting where it was, and a reader that waits beyond offset n gets what follows.
+_PUBLISH: Final = """
+local stream, fence, written = KEYS[1], KEYS[2], KEYS[3]
+local ttl, limit, floor, segment, attempt = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+if segment ~= '' then
+  local latest = tonumber(redis.call('HGET', fence, segment) or '0')
+  if attempt < latest then return -1 end
+  if attempt > latest then redis.call('HSET', fence, segment, attempt) end
+end
+local last = tonumber(redis.call('HGET', fence, '#') or '0')
+if last == 0 then
+  local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  if entry then last = tonumber(string.match(entry[1], '^%d+')) end
+end
+if floor > last then last = floor end
+for i = 6, #ARGV, 2 do
+  if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
+    last = last + 1
+    redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 1])
+  end
+end
+redis.call('HSET', fence, '#', string.format('%.0f', last))
+for i = 1, 3 do redis.call('EXPIRE', KEYS[i], ttl) end
+return last
+"""
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+_PUBLISH_SHA: Final = sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisLink:
+    """A Redis server that may be away: short patience, and after a failure a second in which nobody tries."""
+
+    def __init__(self, url: str, *, answer_within: float = _ANSWER_SECONDS) -> None:
+        """Connects at the first command; a command is never sent twice, since it may have taken effect."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=answer_within,
+            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_timeout=None,  # the client's own makes a task per command; ours in `call` costs nothing
+            retry=Retry(NoBackoff(), 0),
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+        self._redis = Redis.from_pool(pool)
+        self._answer_within = answer_within
+        self._log = structlog.get_logger("loom.redis")
+        self._away_until: float | None = None
+
+    async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
+        """Carry out a command; raises StreamUnavailable, at once while the server is known to be away."""
+        if self._away_until is not None:
+            if monotonic() < self._away_until:
+                raise StreamUnavailable("Redis did not answer a moment ago")
+            self._away_until = monotonic() + _PAUSE_SECONDS  # one caller finds out for all
+        try:
+            async with asyncio.timeout(self._answer_within):
+                answer = await command(self._redis)
+        except (RedisError, OSError) as error:
+            raise self._failed(error) from error
+        if self._away_until is not None:
+            self._away_until = None
+            self._log.info("redis is back")
+        return answer
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._redis.aclose()
+
+    def _failed(self, error: Exception) -> StreamUnavailable:
+        if self._away_until is None:
+            self._log.warning("redis is away; runs go on without live events", error=str(error))
+        self._away_until = monotonic() + _PAUSE_SECONDS
+        return StreamUnavailable(f"Redis does not answer: {error}")
+
+
+class RedisStream:
+    """The port EventStream on Redis."""
+
+    def __init__(self, link: RedisLink, *, keep_seconds: int = 7 * DAY, keep_entries: int = 100_000) -> None:
+        """`keep_seconds` count from a run's last event; of a longer stream about `keep_entries` are left."""
+        self._link = link
+        self._limits = (keep_seconds, keep_entries)
+        self._last: OrderedDict[str, int] = OrderedDict()
+
+    async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
+        """Append tasks of one run; False when a later attempt has taken over the segment."""
+        if not tasks:
+            return True
+        run_id = tasks[0].run_id
+        keys = (stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}")
+        name, attempt = (segment.name, segment.attempt) if segment else ("", 0)
+        arguments: list[Any] = [*self._limits, self._last.get(run_id, 0), name, attempt]
+        for task in tasks:
+            arguments += ("" if task.action in _SENT_ONCE else task.task_id, dump_json(Task, task))
+        last = await self._link.call(lambda redis: _publish(redis, keys, arguments))
+        if last == _REFUSED:
+            return False
+        self._remember(run_id, last)
+        return True
+
+    async def aclose(self) -> None:
+        """Close the link to Redis."""
+        await self._link.aclose()
+
+    def _remember(self, run_id: str, last: int) -> None:
+        self._last[run_id] = max(last, self._last.get(run_id, 0))
+        self._last.move_to_end(run_id)
+        if len(self._last) > _RUNS_REMEMBERED:
+            self._last.popitem(last=False)
+
+
+class RedisReader:
+    """The port EventReader on Redis; every read has a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        """Connects at the first read."""
+        self._url = url
+
+    async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[tuple[int, Task]]:
+        """Tasks with offsets greater than `after`, in order, up to the run's last one."""
+        link = RedisLink(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
+        block = round(_BLOCK_SECONDS * 1000) if follow else None
+        last = after
+        try:
+            while True:
+                page = await link.call(partial(_page, run_id=run_id, after=last, block=block))
+                for last, data in page:
+                    task = load_json(Task, data)
+                    yield last, task
+                    if task.action in FINAL_ACTIONS:
+                        return
+                if not page and not follow:
+                    return
+        finally:
+            await link.aclose()
+
+
+def stream_key(run_id: str) -> str:
+    """Where a run's stream is."""
+    return f"loom:events:{run_id}"
+
+
+def task_view(offset: int, task: Task) -> JsonObject:
+    """A task on the stream in the words of the public contract, ready to be written as JSON."""
+    return {
+        "offset": offset,
+        "task_id": task.task_id,
+        "run_id": task.run_id,
+        "root_run_id": task.root_run_id,
+        "session_id": task.session_id,
+        "parent_task_id": task.parent_task_id,
+        "action": task.action.value,
+        "source_agent": task.source_agent,
+        "target_agent": task.target_agent,
+        "status": task.status,
+        "parameters": dict(task.parameters),
+        "result": None if task.result is None else dict(task.result),
+        "metadata": dict(task.metadata),
+        "created_at": task.created_at.isoformat(),
+    }
+
+
+def dump_json(kind: type, value: object) -> bytes:
+    """A value of the domain as compact JSON, defaults left out; half a surrogate pair becomes a question mark."""
+    adapter = _adapter(kind)
+    try:
+        return adapter.serializer.to_json(value, exclude_defaults=True)
+    except PydanticSerializationError:
+        plain = adapter.dump_python(value, exclude_defaults=True, mode="json")
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def load_json(kind: type[T], data: bytes | str) -> T:
+    """The value that `dump_json` wrote; raises ValueError."""
+    value: T = _adapter(kind).validator.validate_json(data)
+    return value
+
+
+async def _publish(redis: Redis, keys: Sequence[str], arguments: Sequence[Any]) -> int:
+    try:
+        return int(await redis.evalsha(_PUBLISH_SHA, len(keys), *keys, *arguments))
+    except NoScriptError:
+        return int(await redis.eval(_PUBLISH, len(keys), *keys, *arguments))
+
+
+async def _page(redis: Redis, run_id: str, after: int, block: int | None) -> list[tuple[int, bytes]]:
+    streams: Any = await redis.xread({stream_key(run_id): f"{after}-0"}, count=_PAGE, block=block)
+    return [(int(entry_id.split(b"-")[0]), fields[b"task"]) for _, entries in streams for entry_id, fields in entries]

@@ -1,0 +1,88 @@
+"""The border between Loom's errors and Temporal's failures, in both directions.
+
+    activity                                   workflow
+    LoomError ──to_application_error──▶ ApplicationError ──▶ ActivityError ──failure_of──▶ Failure
+                                        HEARTBEAT timeout, shutdown ────────────────────▶   lost
+                                        no worker, store away, undecodable ─────────────▶   infrastructure
+                                        everything else ────────────────────────────────▶   provider
+
+Safe in workflows: nothing here but Temporal's exceptions and the domain.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ServerError,
+    TerminatedError,
+    TimeoutError,  # noqa: A004  # Temporal's name for it
+    TimeoutType,
+)
+
+from loom_domain.errors import LoomError
+from loom_domain.retries import Failure, FailureKind
+
+TIMEOUT: Final = "Timeout"
+"""Type of a failure that used up the time for one attempt."""
+
+_SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
+"""Types under which an activity fails that its worker broke off: nobody asked the run to stop."""
+
+_AWAY: Final = ("StorageUnavailable", "StreamUnavailable", "NotFoundError")
+"""Types that say Loom's own parts are missing; `NotFoundError` is a worker without this activity."""
+
+_UNDECODABLE: Final = "Failed decoding"
+"""How the SDK's complaint about an activity's input begins; it has no type."""
+
+
+def to_application_error(error: LoomError) -> ApplicationError:
+    """The error as it crosses the activity boundary; the workflow decides about retries, never the server."""
+    context = {name: value for name, value in error.context.items() if value is not None}
+    details = (context,) if context else ()
+    return ApplicationError(error.message, *details, type=type(error).__name__, non_retryable=True)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What a failed activity means for the run, from the exception that the workflow caught."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause is not None else error
+    match cause:
+        case TimeoutError():
+            return _timed_out(cause)
+        case ApplicationError():
+            return _failed(cause)
+        case CancelledError():
+            return _failure("provider", "ExecutionAbortedError", cause.message or "cancelled")
+        case ServerError() | TerminatedError():
+            return _failure("lost", type(cause).__name__, cause.message)
+        case LoomError():
+            return _failure("provider", type(cause).__name__, cause.message, cause.context)
+        case _:
+            return _failure("provider", type(cause).__name__, str(cause))
+
+
+def _timed_out(error: TimeoutError) -> Failure:
+    match error.type:
+        case TimeoutType.HEARTBEAT:
+            return _failure("lost", "HeartbeatTimeout", "the worker gave no sign of life")
+        case TimeoutType.SCHEDULE_TO_START:
+            # Nobody took the work, so nothing has run.
+            return _failure("infrastructure", "NoWorker", "no worker took the work in time")
+        case _:
+            return _failure("provider", TIMEOUT, error.message or "the attempt used up its time")
+
+
+def _failed(error: ApplicationError) -> Failure:
+    kind = error.type or "ApplicationError"
+    if kind in _SHUT_DOWN:
+        return _failure("lost", kind, error.message or "the worker shut down")
+    if kind in _AWAY or error.message.startswith(_UNDECODABLE):
+        return _failure("infrastructure", kind, error.message)
+    details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
+    return _failure("provider", kind, error.message, details)
+
+
+def _failure(kind: FailureKind, name: str, message: str, context: Mapping[str, Any] | None = None) -> Failure:
+    return Failure(kind=kind, type=name, message=message, context=context or {})

@@ -1,0 +1,131 @@
+"""Activity `call_model`: one attempt at one model call, streamed, with a plan for each tool call in the answer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import structlog
+from temporalio import activity
+
+from activities.failures import to_application_error
+from activities.heartbeat import heartbeating
+from activities.planning import tell_ask
+from activities.ports import EventStream, ModelCall, Prices, Providers, ToolBox, TranscriptStore
+from activities.stream_writer import StreamWriter, stream_writer
+from activities.toolbox.pipeline import plan
+from loom_domain.agents import AgentSpec, prompt_of
+from loom_domain.errors import LoomError
+from loom_domain.messages import JsonObject, Message, Usage
+from loom_domain.tasks import Action
+from loom_domain.tool_calls import Verdict
+from loom_domain.transcript import Transcript
+from loom_domain.work import ModelReply, ModelRequest, model_segment
+
+_log = structlog.get_logger("loom.model")
+
+RESEND = ModelReply()
+"""The worker does not know the transcript or the spec by name: it needs them whole."""
+
+
+class LanguageModel:
+    """Calls models on behalf of runs."""
+
+    def __init__(
+        self, *, providers: Providers, tools: ToolBox, transcripts: TranscriptStore, stream: EventStream, prices: Prices
+    ) -> None:
+        self._providers = providers
+        self._tools = tools
+        self._transcripts = transcripts
+        self._stream = stream
+        self._prices = prices
+
+    @activity.defn(name="call_model")
+    async def call_model(self, request: ModelRequest) -> ModelReply:
+        """Call the model; raises the LLM errors as application failures of the same name."""
+        run_id = request.origin.run_id
+        segment = model_segment(request.turn, request.attempt)
+        with structlog.contextvars.bound_contextvars(run_id=run_id, turn=request.turn, attempt=request.attempt):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                writer.notices(request.notices)
+                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+                transcript = await self._transcripts.load(run_id, request.tail)
+                if spec is None or transcript is None:
+                    _log.info("transcript_unknown", count=request.tail.base.count)
+                    return RESEND
+                if request.spec is not None:
+                    await self._transcripts.save_spec(spec)
+                try:
+                    return await self._answer(request, spec, transcript, writer)
+                except LoomError as error:
+                    _log.warning("model_failed", model=spec.model, error=type(error).__name__, message=error.message)
+                    writer.emit(
+                        Action.MODEL_CALL,
+                        status="failed",
+                        model=spec.model,
+                        turn=request.turn,
+                        attempt=request.attempt,
+                        error=type(error).__name__,
+                        message=error.message,
+                    )
+                    raise to_application_error(error) from error
+
+    async def _answer(
+        self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter
+    ) -> ModelReply:
+        turn, attempt = request.turn, request.attempt
+        writer.emit(Action.TURN, key="turn", **{"from": turn - 1, "to": turn, "depth": 0})
+        provider, model = self._providers.resolve(spec.model)
+        call = ModelCall(
+            model=model,
+            system=prompt_of(spec),
+            messages=transcript.messages,
+            tools=spec.tools,
+            max_output_tokens=spec.max_output_tokens,
+            temperature=spec.temperature,
+        )
+        started = perf_counter()
+        answer = await provider.answer(
+            call, lambda text: writer.emit(Action.THINKING, content=text, turn=turn, attempt=attempt)
+        )
+        message = _with_new_ids(answer.message, transcript.messages)
+        plans = tuple(
+            plan(c, box=self._tools, spec=spec, grants=request.grants, run_id=request.origin.run_id)
+            for c in message.tool_calls
+        )
+        cost = self._prices.cost_micros(spec.model, answer.usage)
+        facts = _facts(request, spec.model, answer.usage, cost, started)
+        writer.emit(Action.MODEL_CALL, **facts)
+        _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)
+        for c, made in zip(message.tool_calls, plans, strict=True):
+            if made.verdict is Verdict.ASK and not made.error:
+                tell_ask(writer, c, made, turn=turn, timeout=spec.approval_timeout)
+        await self._transcripts.save(request.origin.run_id, request.tail, transcript.extended([message]))
+        return ModelReply(message=message, plans=plans, stop=answer.stop, usage=answer.usage, cost_micros=cost)
+
+
+def _facts(request: ModelRequest, model: str, usage: Usage, cost: int | None, started: float) -> JsonObject:
+    return {
+        "model": model,
+        "turn": request.turn,
+        "attempt": request.attempt,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost": None if cost is None else cost / 1_000_000,
+        "ms": round((perf_counter() - started) * 1000, 1),
+    }
+
+
+def _with_new_ids(message: Message, earlier: Sequence[Message]) -> Message:
+    """The answer with call ids that no earlier call of the run has: an approval must name exactly one call."""
+    if not message.tool_calls:
+        return message
+    taken = {call.id for m in earlier for call in m.tool_calls}
+    calls = []
+    for call in message.tool_calls:
+        name, number = call.id, 2
+        while name in taken:
+            name, number = f"{call.id}-{number}", number + 1
+        taken.add(name)
+        calls.append(call if name == call.id else replace(call, id=name))
+    return replace(message, tool_calls=tuple(calls))

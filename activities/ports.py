@@ -1,0 +1,168 @@
+"""What activities need from the world, as protocols: any class with these methods fits, no import of ours needed."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from loom_domain.agents import AgentSpec
+from loom_domain.messages import JsonObject, Message, Usage
+from loom_domain.permissions import Subject
+from loom_domain.tasks import Segment, Task
+from loom_domain.tool_calls import ToolSpec
+from loom_domain.transcript import Tail, Transcript
+from loom_domain.work import StopReason
+
+OnDelta: TypeAlias = Callable[[str], None]
+"""Called with each piece of text as the provider sends it; must not block."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCall:
+    """One call of a model, complete."""
+
+    model: str
+    """The provider's own name of the model, without Loom's prefix."""
+    system: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    max_output_tokens: int = 8192
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAnswer:
+    """What the provider said."""
+
+    message: Message
+    """Role assistant."""
+    stop: StopReason
+    usage: Usage
+    model: str = ""
+    """The model that answered, as the provider names it."""
+
+
+class LLMProvider(Protocol):
+    """A source of model answers.
+
+    `answer` raises the LLM errors of `loom_domain.errors` and no others; cancellation closes the connection.
+    """
+
+    async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
+        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        ...
+
+
+class Providers(Protocol):
+    """All providers that this worker is configured for."""
+
+    def resolve(self, model: str) -> tuple[LLMProvider, str]:
+        """The provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        ...
+
+
+class Prices(Protocol):
+    """What model calls cost."""
+
+    def cost_micros(self, model: str, usage: Usage) -> int | None:
+        """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
+        ...
+
+
+class StreamUnavailable(Exception):
+    """The stream's store does not answer; the run goes on without it."""
+
+
+class EventStream(Protocol):
+    """The live stream of runs: append-only, offsets 1, 2, 3 … per run."""
+
+    async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
+        """Append tasks of one run, in order, all or none.
+
+        A task whose `task_id` is already there is left out. With a segment: False, and nothing written, when a later
+        attempt has already written to it. Raises StreamUnavailable.
+        """
+        ...
+
+
+class TranscriptStore(Protocol):
+    """Transcripts, tool results and agent specs by name. A cache: anything may be gone at any time, nothing raises."""
+
+    async def load(self, run_id: str, tail: Tail) -> Transcript | None:
+        """The transcript that `tail` describes, or None when a part of it is not known."""
+        ...
+
+    async def save(self, run_id: str, before: Tail, transcript: Transcript) -> None:
+        """Keep a transcript under its name; `before` is what it was loaded from, so only the rest is written."""
+        ...
+
+    async def save_result(self, run_id: str, message: Message) -> None:
+        """Keep a tool message under its call id and digest."""
+        ...
+
+    async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
+        """The arguments of a tool call in the run's last kept answer."""
+        ...
+
+    async def load_spec(self, digest: str) -> AgentSpec | None:
+        """The spec of that digest."""
+        ...
+
+    async def save_spec(self, spec: AgentSpec) -> None:
+        """Keep a spec under its digest."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    """What a tool may know of the call that it serves."""
+
+    workspace: Path
+    """Absolute, resolved; file tools must stay inside."""
+    run_id: str
+    call_id: str
+    idempotency_key: str
+    timeout: float
+    progress: Callable[[str], None] = field(default=lambda _text: None)
+    """Partial output for the live stream."""
+
+
+class Tool(Protocol):
+    """Something a model can call."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description, JSON Schema of the arguments, effect, limits."""
+        ...
+
+    def is_available(self) -> str | None:
+        """None when it can work here; else what is missing and what to do."""
+        ...
+
+    def parse(self, arguments: JsonObject) -> object:
+        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        ...
+
+    def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
+        """What permission patterns are held against: commands of a shell line, paths of a file tool."""
+        ...
+
+    def grants(self, arguments: object) -> Sequence[str]:
+        """The allow rules that an approval of this call for the rest of the run adds."""
+        ...
+
+    def run(self, arguments: object, context: ToolContext) -> Awaitable[str]:
+        """Do it; returns the output for the model, raises the tool errors of `loom_domain.errors`."""
+        ...
+
+
+ToolBox: TypeAlias = Mapping[str, Tool]
+"""The worker's tools by name."""
+
+
+class EventReader(Protocol):
+    """The reading side of the live stream."""
+
+    def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[tuple[int, Task]]:
+        """Tasks with offsets greater than `after`, in order. With `follow` waits for more; raises StreamUnavailable."""
+        ...

@@ -1,0 +1,124 @@
+"""Writing one attempt's events to the live stream, beside the work and never in its way."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from activities.ports import EventStream, StreamUnavailable
+from loom_domain.messages import JsonObject
+from loom_domain.tasks import Action, Notice, Origin, Segment, Task
+
+_log = structlog.get_logger("loom.stream")
+
+CLOSE_LIMIT: Final = 2.0
+"""Seconds that the end of an activity waits for its last events."""
+
+
+class StreamWriter:
+    """Collects events and writes them in order: whatever gathers during one round trip goes out with the next."""
+
+    def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
+        self._stream = stream
+        self._origin = origin
+        self._turn = turn
+        self._segment = segment
+        self._queue: deque[Task] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._serial = 0
+        self.fenced = False
+        """A later attempt has taken over: nothing of this one is shown any more."""
+
+    def emit(
+        self,
+        action: Action,
+        *,
+        key: str = "",
+        status: str = "completed",
+        result: JsonObject | None = None,
+        **parameters: Any,
+    ) -> None:
+        """Queue one event; `key` makes it unique within run, turn and attempt."""
+        self._serial += 1
+        attempt = self._segment.attempt if self._segment else 1
+        name = key or str(self._serial)
+        where = f"t{self._turn}" if self._segment is None else f"{self._segment.name}.{attempt}"
+        self._put(_task(self._origin, action, f"{where}/{name}", status=status, parameters=parameters, result=result))
+
+    def notices(self, notices: tuple[Notice, ...]) -> None:
+        """Queue what happened while no activity ran; written twice, it appears once."""
+        for n in notices:
+            self._put(
+                _task(self._origin, n.action, n.key, at=n.at, status=n.status, parameters=n.parameters, result=n.result)
+            )
+
+    async def close(self) -> None:
+        """Wait until everything is written, or the stream is known to be away."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    def _put(self, task: Task) -> None:
+        self._queue.append(task)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            # One tick first, so that what is emitted together is written together.
+            await asyncio.sleep(0)
+            while self._queue:
+                batch = tuple(self._queue)
+                self._queue.clear()
+                await self._publish(batch)
+        finally:
+            self._writing = None
+
+    async def _publish(self, batch: tuple[Task, ...]) -> None:
+        if self.fenced:
+            return
+        try:
+            self.fenced = not await self._stream.publish(batch, self._segment)
+        except StreamUnavailable as error:
+            _log.debug("stream_away", run_id=self._origin.run_id, dropped=len(batch), error=str(error))
+
+
+@asynccontextmanager
+async def stream_writer(
+    stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None
+) -> AsyncIterator[StreamWriter]:
+    """A writer whose events are out when the body ends, however it ends."""
+    writer = StreamWriter(stream, origin, turn, segment)
+    if segment is not None and segment.attempt > 1:
+        writer.emit(Action.SEGMENT_RESET, key="reset", turn=turn, attempt=segment.attempt, segment=segment.name)
+    try:
+        yield writer
+    finally:
+        await asyncio.wait_for(writer.close(), CLOSE_LIMIT)
+
+
+def _task(
+    origin: Origin,
+    action: Action,
+    key: str,
+    *,
+    at: datetime | None = None,
+    status: str,
+    parameters: JsonObject,
+    result: JsonObject | None,
+) -> Task:
+    return Task(
+        task_id=f"{origin.run_id}/{key}/{action}",
+        run_id=origin.run_id,
+        root_run_id=origin.root_run_id or origin.run_id,
+        session_id=origin.session_id or origin.run_id,
+        action=action,
+        created_at=at or datetime.now(UTC),
+        source_agent=origin.agent,
+        status=status,
+        parameters=parameters,
+        result=result,
+    )

@@ -1,0 +1,111 @@
+"""Opening files below a folder so that no symbolic link, however quickly swapped in, leads out of it.
+
+Only the standard library: the search process starts with this and nothing else.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, Literal, NamedTuple
+
+_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Non-blocking, because opening a pipe that nobody writes to would wait for ever."""
+
+
+class Entry(NamedTuple):
+    """Something in a folder."""
+
+    name: str
+    kind: Literal["file", "folder", "link", "other"]
+    size: int
+
+
+class NotAFile(OSError):
+    """A device, pipe, socket or folder where a regular file is needed."""
+
+
+@contextmanager
+def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the folder `root/parts…`, reached step by step without following a link below `root`."""
+    here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=here)
+            below = os.open(part, _STEP, dir_fd=here)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+def open_file(root: str, parts: Sequence[str]) -> int:
+    """A descriptor, for reading, of the regular file `root/parts…`."""
+    if not parts:
+        raise NotAFile("it is a folder")
+    with folder(root, parts[:-1]) as parent:
+        opened = os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=parent)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise NotAFile("it is not a regular file")
+    return opened
+
+
+def entries(root: str, parts: Sequence[str]) -> list[Entry]:
+    """What the folder `root/parts…` holds, sorted by name."""
+    with folder(root, parts) as here:
+        listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+        try:
+            with os.scandir(listing) as found:
+                return sorted(_entry(each) for each in found)
+        finally:
+            os.close(listing)
+
+
+def _entry(found: os.DirEntry[str]) -> Entry:
+    if found.is_symlink():
+        return Entry(found.name, "link", 0)
+    if found.is_dir(follow_symlinks=False):
+        return Entry(found.name, "folder", 0)
+    if found.is_file(follow_symlinks=False):
+        with suppress(FileNotFoundError):
+            return Entry(found.name, "file", found.stat(follow_symlinks=False).st_size)
+    return Entry(found.name, "other", 0)
+
+
+def replace_file(root: str, parts: Sequence[str], data: bytes, token: str) -> bool:
+    """Put `data` at `root/parts…` in one step, with the mode and owner of what it replaces; True when it is new."""
+    with folder(root, parts[:-1], create=True) as parent:
+        before = _status(parts[-1], parent)
+        if before is not None and not stat.S_ISREG(before.st_mode):
+            raise NotAFile("it is not a regular file")
+        draft = f".loom-draft-{token}"
+        try:
+            _write(draft, parent, data, before)
+            os.replace(draft, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=parent)
+            raise
+    return before is None
+
+
+def _status(name: str, parent: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _write(name: str, parent: int, data: bytes, like: os.stat_result | None) -> None:
+    opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=parent)
+    with os.fdopen(opened, "wb") as file:
+        if like is not None:
+            with suppress(PermissionError):
+                os.fchown(opened, like.st_uid, like.st_gid)
+            os.fchmod(opened, stat.S_IMODE(like.st_mode))
+        file.write(data)

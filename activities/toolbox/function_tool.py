@@ -1,0 +1,135 @@
+"""A tool made of a pydantic model for its arguments and a function that does the work."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from activities.ports import ToolContext
+from activities.toolbox.output import RESULT_LIMIT
+from loom_domain.errors import ToolValidationError
+from loom_domain.messages import JsonObject
+from loom_domain.permissions import Subject
+from loom_domain.tool_calls import Effect, ToolSpec
+
+
+class Arguments(BaseModel):
+    """The arguments of a tool: no field but the declared ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+A = TypeVar("A", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FunctionTool(Generic[A]):
+    """A tool whose parts are given as values."""
+
+    spec: ToolSpec
+    arguments: type[A]
+    function: Callable[[A, ToolContext], Awaitable[str]]
+    touches: Callable[[A, Path], Sequence[Subject]] | None = None
+    granted: Callable[[A], Sequence[str]] | None = None
+    """None: an approval for the rest of the run covers the tool as a whole."""
+    missing: str | None = None
+    """What it lacks to work here, and what to do about it."""
+    max_output: int = RESULT_LIMIT
+
+    def is_available(self) -> str | None:
+        """None when it can work here; else what is missing and what to do."""
+        return self.missing
+
+    def parse(self, arguments: JsonObject) -> A:
+        """Validated arguments; an argument given as null counts as not given."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            return self.arguments.model_validate(given)
+        except ValidationError as error:
+            raise ToolValidationError(_explain(self.spec, error), tool=self.spec.name) from None
+
+    def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
+        """What permission patterns are held against."""
+        return self.touches(cast("A", arguments), workspace) if self.touches else ()
+
+    def grants(self, arguments: object) -> Sequence[str]:
+        """The allow rules that an approval of this call for the rest of the run adds."""
+        return self.granted(cast("A", arguments)) if self.granted else (self.spec.name,)
+
+    def run(self, arguments: object, context: ToolContext) -> Awaitable[str]:
+        """Do it."""
+        return self.function(cast("A", arguments), context)
+
+
+def tool_spec(
+    name: str,
+    description: str,
+    arguments: type[BaseModel],
+    *,
+    effect: Effect,
+    timeout: float = 120.0,
+) -> ToolSpec:
+    """What model and run see of a tool with these arguments; tools that read run beside each other."""
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=schema_of(arguments),
+        effect=effect,
+        parallel=effect is Effect.READ,
+        timeout=timeout,
+    )
+
+
+def schema_of(arguments: type[BaseModel]) -> JsonObject:
+    """The model's JSON Schema without titles and docstrings, which only cost tokens."""
+    schema = _untitled(arguments.model_json_schema())
+    schema.pop("description", None)
+    return schema
+
+
+def _untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _small(key, value) for key, value in schema.items() if key != "title"}
+
+
+def _small(key: str, value: Any) -> Any:
+    if key in ("properties", "$defs") and isinstance(value, Mapping):
+        return {name: _untitled(part) for name, part in value.items()}
+    if isinstance(value, Mapping):
+        return _untitled(value)
+    if isinstance(value, list):
+        return [_untitled(item) if isinstance(item, Mapping) else item for item in value]
+    return value
+
+
+def _explain(spec: ToolSpec, error: ValidationError) -> str:
+    lines = [_line(spec, detail) for detail in error.errors(include_url=False)]
+    return "\n".join([f"{spec.name} was not run, its arguments are wrong:", *(f"- {line}" for line in lines)])
+
+
+def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
+    known = spec.parameters.get("properties", {})
+    where = ".".join(str(step) for step in detail["loc"]) or "arguments"
+    wanted = _wanted(known.get(str(detail["loc"][0]), {})) if detail["loc"] else "one JSON object"
+    match detail["type"]:
+        case "missing":
+            return f"`{where}` is missing: add it ({wanted})"
+        case "extra_forbidden":
+            near = get_close_matches(where, known, n=1)
+            hint = f"did you mean `{near[0]}`? It" if near else f"{spec.name}"
+            return f"`{where}` is not an argument: leave it out; {hint} takes {', '.join(known) or 'none'}"
+        case _:
+            return f"`{where}`: {detail['msg']}, got {_shown(detail['input'])}: send {wanted}"
+
+
+def _wanted(schema: JsonObject) -> str:
+    kind = schema.get("type") or "/".join(str(option.get("type")) for option in schema.get("anyOf", ()))
+    return ": ".join(part for part in (kind, schema.get("description")) if part) or "a fitting value"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

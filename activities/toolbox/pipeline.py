@@ -1,0 +1,210 @@
+"""The six stages of a tool call: discover, validate, authorize, check-cancel, execute, format.
+
+`plan` goes through the first three when the model asks, and what it finds is recorded; `execute` goes through all six
+when the call runs. The verdict is not decided again there: between the two a person may have answered.
+A tool cannot break the pipeline: whatever it raises becomes a result that the model reads.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+import structlog
+
+from activities.ports import Tool, ToolBox, ToolContext
+from activities.toolbox.output import RESULT_LIMIT, clip
+from activities.toolbox.shell import GRACE
+from loom_domain.agents import AgentSpec
+from loom_domain.errors import (
+    ExecutionAbortedError,
+    LoomError,
+    PermissionDeniedError,
+    ToolExecutionTimeout,
+    ToolNotFoundError,
+    ToolUnavailableError,
+    ToolValidationError,
+)
+from loom_domain.messages import ToolCall
+from loom_domain.permissions import Judgement, Subject, judge
+from loom_domain.tool_calls import (
+    DONE,
+    EMPTY_OUTPUT,
+    CallPlan,
+    Effect,
+    ErrorType,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    call_digest,
+    failed,
+)
+
+_log = structlog.get_logger("loom.tool")
+
+_ERROR_TYPES: Final[dict[type[LoomError], ErrorType]] = {
+    ToolNotFoundError: "not_found",
+    ToolUnavailableError: "unavailable",
+    ToolValidationError: "validation",
+    ToolExecutionTimeout: "timeout",
+    PermissionDeniedError: "permission",
+    ExecutionAbortedError: "aborted",
+}
+
+
+def plan(call: ToolCall, *, box: ToolBox, spec: AgentSpec, grants: Sequence[str], run_id: str) -> CallPlan:
+    """What the registry and the rules say of a call; `grants` are allow rules that a person gave for the run."""
+    pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
+    limits = CallPlan() if pinned is None else _limits(pinned)
+    try:
+        tool = _discover(call, box, [tool.name for tool in spec.tools])
+        arguments = _validate(call, tool)
+        subjects = tool.subjects(arguments, Path(spec.workspace))
+        judged = _judge(call, subjects, spec, grants, reads=limits.effect is Effect.READ)
+        made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=judged.reason)
+        made = replace(made, timeout=_timeout(arguments, limits.timeout))
+        if judged.verdict is not Verdict.ASK:
+            return made
+        return replace(
+            made, digest=call_digest(run_id, call), grants=_grants(call, tool.grants(arguments), subjects, judged)
+        )
+    except LoomError as error:
+        return replace(limits, error=error.message, error_type=_error_type(error))
+    except Exception as error:  # noqa: BLE001 - a tool's own checks may fail in any way, and the model has to hear it
+        _log.exception("tool_plan_failed", tool=call.name)
+        return replace(limits, error=_unexpected(error), error_type="unknown")
+
+
+async def execute(
+    call: ToolCall, *, box: ToolBox, context: ToolContext, is_cancelled: Callable[[], bool], note: str = ""
+) -> ToolResult:
+    """Run one call through all stages; only cancellation gets out of here."""
+    watch = _Watch()
+    limit = RESULT_LIMIT
+    try:
+        with watch.stage():
+            tool = _discover(call, box, sorted(box))
+            limit = getattr(tool, "max_output", RESULT_LIMIT)
+        with watch.stage():
+            arguments = _validate(call, tool)
+        with watch.stage():
+            pass  # authorize: decided in the call's plan, or by a person since
+        with watch.stage():
+            if is_cancelled():
+                raise ExecutionAbortedError("the run was stopped before this call began: nothing was done")
+        with watch.stage():
+            output = await _run(tool, arguments, context)
+        with watch.stage():
+            result = ToolResult(content=_format(output, note, limit))
+    except LoomError as error:
+        result = failed(_format(error.message, note, limit), _error_type(error))
+    except Exception as error:
+        _log.exception("tool_failed", tool=call.name)
+        result = failed(_format(_unexpected(error), note, limit), "unknown")
+    return replace(result, stage_ms=tuple(watch.spent))
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Milliseconds spent per stage, a failing one included."""
+
+    spent: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self) -> Iterator[None]:
+        """Measure one stage."""
+        begun = perf_counter()
+        try:
+            yield
+        finally:
+            self.spent.append(round((perf_counter() - begun) * 1000, 2))
+
+
+def _limits(pinned: ToolSpec) -> CallPlan:
+    return CallPlan(
+        effect=pinned.effect,
+        parallel=pinned.parallel and pinned.effect is Effect.READ,
+        timeout=pinned.timeout,
+        queue=pinned.queue,
+    )
+
+
+def _discover(call: ToolCall, box: ToolBox, names: Sequence[str]) -> Tool:
+    tool = box.get(call.name)
+    if tool is None or call.name not in names:
+        known = ", ".join(names) or "none"
+        near = get_close_matches(call.name, names, n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ToolNotFoundError(f"there is no tool {call.name!r}: {hint}The tools are: {known}")
+    if (missing := tool.is_available()) is not None:
+        raise ToolUnavailableError(f"{call.name} cannot be used: {missing}")
+    return tool
+
+
+def _validate(call: ToolCall, tool: Tool) -> object:
+    if call.malformed is not None:
+        names = ", ".join(tool.spec.parameters.get("properties", {}))
+        raise ToolValidationError(
+            f"the arguments of {call.name} are not a JSON object but {_snippet(call.malformed)}: "
+            f"send one complete JSON object with {names or 'nothing in it'}"
+        )
+    return tool.parse(call.arguments)
+
+
+def _snippet(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:40]} … {text[-40:]}")
+
+
+def _judge(
+    call: ToolCall, subjects: Sequence[Subject], spec: AgentSpec, grants: Sequence[str], *, reads: bool
+) -> Judgement:
+    if call.name == DONE:
+        return Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself")
+    return judge(call.name, subjects, spec.permissions, mode=spec.mode, reads=reads, grants=grants)
+
+
+def _grants(
+    call: ToolCall, offered: Sequence[str], subjects: Sequence[Subject], judged: Judgement
+) -> tuple[str, ...]:
+    """What approving for the run would add: after a scoped ask nothing as wide as the whole tool, which it outranks."""
+    if "(" not in judged.rule or call.name not in offered:
+        return tuple(offered)
+    exact = dict.fromkeys(subject.text for subject in subjects)
+    return () if any(set(text) & set("*?") for text in exact) else tuple(f"{call.name}({text})" for text in exact)
+
+
+def _timeout(arguments: object, default: float) -> float:
+    """A call that names its own `timeout` gets it, with time to be stopped in order."""
+    wanted = getattr(arguments, "timeout", None)
+    return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
+
+
+async def _run(tool: Tool, arguments: object, context: ToolContext) -> str:
+    try:
+        async with asyncio.timeout(context.timeout) as limit:
+            return await tool.run(arguments, context)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise ToolExecutionTimeout(
+            f"{tool.spec.name} was stopped after {context.timeout:g} s: do less in one call, or use another tool"
+        ) from None
+
+
+def _format(output: str, note: str, limit: int) -> str:
+    """What the model reads: never empty, never too long, and text that every store takes."""
+    text = clip(output, limit) if output.strip() else EMPTY_OUTPUT
+    whole = f"{note}\n{text}" if note else text
+    return whole.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def _error_type(error: LoomError) -> ErrorType:
+    return next((name for kind, name in _ERROR_TYPES.items() if isinstance(error, kind)), "execution")
+
+
+def _unexpected(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}; this is a fault of the tool: try another way"

@@ -1,0 +1,83 @@
+"""Activity `run_tool`: one attempt at one tool call, through the six stages."""
+
+from pathlib import Path
+
+import structlog
+from temporalio import activity
+
+from activities.heartbeat import heartbeating
+from activities.ports import EventStream, ToolBox, ToolContext, TranscriptStore
+from activities.stream_writer import StreamWriter, stream_writer
+from activities.toolbox.pipeline import execute
+from loom_domain.messages import JsonObject, ToolCall
+from loom_domain.tasks import Action
+from loom_domain.tool_calls import ToolResult, describe, tool_message
+from loom_domain.work import ToolRequest, tool_segment
+
+_log = structlog.get_logger("loom.tool")
+
+RESEND = ToolResult(content="", resend=True)
+"""The worker does not have the call's arguments."""
+
+PREVIEW = 2000
+"""Characters of a result that go to the live stream; the whole of it is in history."""
+
+
+class ToolRunner:
+    """Runs tools on behalf of runs."""
+
+    def __init__(self, *, tools: ToolBox, transcripts: TranscriptStore, stream: EventStream) -> None:
+        self._tools = tools
+        self._transcripts = transcripts
+        self._stream = stream
+
+    @activity.defn(name="run_tool")
+    async def run_tool(self, request: ToolRequest) -> ToolResult:
+        """Run the call; a tool's failure is a result that the model can read, never an exception."""
+        run_id = request.origin.run_id
+        segment = tool_segment(request.turn, request.call_id, request.attempt)
+        ids = {"run_id": run_id, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
+        with structlog.contextvars.bound_contextvars(**ids):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                writer.notices(request.notices)
+                arguments = request.arguments
+                if arguments is None:
+                    arguments = await self._transcripts.find_arguments(run_id, request.call_id)
+                if arguments is None:
+                    return RESEND
+                return await self._run(request, arguments, writer)
+
+    async def _run(self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter) -> ToolResult:
+        call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
+        named = {"turn": request.turn, "call_id": call.id, "tool": call.name, "attempt": request.attempt}
+        writer.emit(
+            Action.TOOL_CALL,
+            key="call",
+            status="running",
+            arguments=dict(arguments),
+            summary=describe(call),
+            effect=request.effect,
+            **named,
+        )
+        context = ToolContext(
+            workspace=Path(request.workspace),
+            run_id=request.origin.run_id,
+            call_id=call.id,
+            idempotency_key=request.key,
+            timeout=request.timeout,
+            progress=lambda text: writer.emit(Action.TOOL_PROGRESS, content=text, **named),
+        )
+        result = await execute(
+            call, box=self._tools, context=context, is_cancelled=activity.is_cancelled, note=request.note
+        )
+        metadata = result.metadata
+        writer.emit(
+            Action.TOOL_RESULT,
+            key="result",
+            status=result.status,
+            result={"content": result.content[:PREVIEW], "length": len(result.content), "metadata": metadata},
+            **named,
+        )
+        _log.info("tool_finished", status=result.status, error_type=result.error_type, **metadata["stage_breakdown"])
+        await self._transcripts.save_result(request.origin.run_id, tool_message(call, result))
+        return result

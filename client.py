@@ -1,0 +1,435 @@
+"""Start, steer and watch runs from Python.
+
+    async with LoomClient.connected() as loom:
+        run_id = await loom.start("Audit src/ and write report.md", model="openai:gpt-5.2")
+        async for event in loom.watch(run_id):
+            ...
+        result = await loom.result(run_id)
+
+Every method takes the run's id, which is its workflow id. Errors are those of `loom_domain.errors`: BadRequest,
+RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+from uuid import uuid4
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.adapters.postgres_payloads import PostgresPayloads
+from activities.adapters.redis_stream import RedisReader
+from activities.ports import EventReader, StreamUnavailable
+from loom_domain.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
+from loom_domain.messages import JsonObject, Message
+from loom_domain.requests import RunError, RunResult, RunStatus
+from loom_domain.tasks import FINAL_ACTIONS, Task
+from loom_settings import Settings, load_settings
+from workflows.border import read_request, read_steering
+from workflows.converter import data_converter
+
+ANSWER_LIMIT: Final = 2.0
+"""Seconds that a live run may take to answer a query before its state from outside is shown instead."""
+UPDATE_LIMIT: Final = 5.0
+"""Seconds that a run may take to acknowledge a request before it is left for it as a signal."""
+SILENCE: Final = 2.0
+"""Seconds without an event after which `watch` asks the server whether the run is still there."""
+POLL: Final = 0.5
+"""Seconds between two looks at a run whose stream is away."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streamed:
+    """An event of the live stream."""
+
+    offset: int
+    task: Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Polled:
+    """The run's status, asked for because the live stream is away."""
+
+    status: JsonObject
+    why: str
+
+
+Watched: TypeAlias = Streamed | Polled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """One line of a list of runs."""
+
+    run_id: str
+    status: str
+    agent: str
+    model: str
+    waiting_on: str
+    started_at: datetime
+    closed_at: datetime | None
+    cost: float | None
+
+
+class LoomClient:
+    """A connection to the Temporal server, and to the live stream if there is one."""
+
+    def __init__(self, temporal: Client, *, task_queue: str = "loom", events: EventReader | None = None) -> None:
+        self.temporal = temporal
+        self._task_queue = task_queue
+        self._events = events
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, settings: Settings | None = None) -> AsyncIterator["LoomClient"]:
+        """Connect as the environment says; raises UnreachableError when no server answers."""
+        chosen = settings or load_settings()
+        storage = PostgresPayloads(chosen.database_url) if chosen.database_url else None
+        events = RedisReader(chosen.redis_url) if chosen.redis_url else None
+        try:
+            temporal = await _connect(chosen, storage)
+            yield cls(temporal, task_queue=chosen.task_queue, events=events)
+        finally:
+            if storage is not None:
+                await storage.aclose()
+
+    async def start(self, task: str, *, run_id: str | None = None, **request: Any) -> str:
+        """Start a run and return its id; keyword arguments are the fields of the request (`model`, `workspace`, …).
+
+        Raises BadRequest before anything is sent, RunExistsError when `run_id` is taken.
+        """
+        payload = {"task": task, **request}
+        read_request(payload)
+        name = run_id or f"run-{uuid4().hex[:12]}"
+        try:
+            await self.temporal.start_workflow(
+                "AgentRun",
+                payload,
+                id=name,
+                task_queue=self._task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=task[:200],
+            )
+        except WorkflowAlreadyStartedError:
+            raise RunExistsError(f"run {name!r} exists already; choose another id, or watch it") from None
+        except RPCError as error:
+            raise _translated(error, name) from error
+        return name
+
+    async def status(self, run_id: str) -> JsonObject:
+        """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
+        description = await self._describe(run_id)
+        if description.status is not WorkflowExecutionStatus.RUNNING:
+            return _ended_view(description, await self.result(run_id))
+        try:
+            answer: JsonObject = await self._handle(run_id).query(
+                "status", result_type=dict, rpc_timeout=timedelta(seconds=ANSWER_LIMIT)
+            )
+        except (RPCError, WorkflowQueryFailedError):
+            return _outside_view(description)
+        return answer
+
+    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+        """The messages of the run's current window; needs a live worker."""
+        await self._describe(run_id)
+        try:
+            messages: tuple[Message, ...] = await self._handle(run_id).query(
+                "transcript", result_type=tuple[Message, ...], rpc_timeout=timedelta(seconds=ANSWER_LIMIT)
+            )
+        except (RPCError, WorkflowQueryFailedError) as error:
+            raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+        return messages
+
+    async def result(self, run_id: str) -> RunResult:
+        """Wait for the run's end and return its result, of a failed run, too."""
+        try:
+            result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
+        except WorkflowFailureError as error:
+            return _failed_result(error)
+        except RPCError as error:
+            raise _translated(error, run_id) from error
+        return result
+
+    async def approve(
+        self,
+        run_id: str,
+        call_id: str | None = None,
+        *,
+        scope: Literal["once", "run"] = "once",
+        arguments: JsonObject | None = None,
+        digest: str | None = None,
+        by: str = "",
+    ) -> JsonObject:
+        """Let a waiting call run; without `call_id` the only one. Raises RefusedError when it does not wait."""
+        payload = {"call_id": call_id, "scope": scope, "arguments": arguments, "digest": digest, "by": by}
+        return await self._ask(run_id, "approve", payload)
+
+    async def deny(self, run_id: str, call_id: str | None = None, *, reason: str = "", by: str = "") -> JsonObject:
+        """Refuse a waiting call; the model reads the reason."""
+        return await self._ask(run_id, "deny", {"call_id": call_id, "reason": reason, "by": by})
+
+    async def pause(self, run_id: str, *, by: str = "") -> JsonObject:
+        """Let nothing new start until `resume`."""
+        return await self._ask(run_id, "pause", {"by": by})
+
+    async def resume(self, run_id: str, *, by: str = "") -> JsonObject:
+        """Let a paused run go on."""
+        return await self._ask(run_id, "resume", {"by": by})
+
+    async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
+        """Stop the run within a second; what it was doing is cancelled."""
+        return await self._ask(run_id, "abort", {"reason": reason, "by": by})
+
+    async def set_permissions(self, run_id: str, rules: Mapping[str, str], *, by: str = "") -> JsonObject:
+        """Lay rules over the run's own; calls that have not run yet are judged again."""
+        return await self._ask(run_id, "set_permissions", {"rules": dict(rules), "by": by})
+
+    async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
+        """Tell the agent something; it reads it when its next turn begins."""
+        return await self._signal(run_id, "send_message", {"text": text, "by": by})
+
+    async def list(self, *, status: str | None = None, session: str | None = None, limit: int = 50) -> list[RunSummary]:
+        """The newest runs first."""
+        wanted = {"LoomStatus": status, "LoomSession": session}
+        filters = [f"{name} = '{value}'" for name, value in wanted.items() if value is not None]
+        if any("'" in value for value in wanted.values() if value):
+            raise BadRequest("a filter must not contain a quote", field="status")
+        query = " AND ".join(["WorkflowType = 'AgentRun'", *filters])
+        found: list[RunSummary] = []
+        try:
+            async for execution in self.temporal.list_workflows(query, limit=limit):
+                known = dict(execution.search_attributes)
+                found.append(_summary(execution, known))
+        except RPCError as error:
+            raise _translated(error, "") from error
+        return found
+
+    async def events(self, run_id: str, *, after: int = 0, follow: bool = False) -> AsyncIterator[Streamed]:
+        """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
+        if self._events is None:
+            raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
+        async for offset, task in self._events.read(run_id, after, follow=follow):
+            yield Streamed(offset=offset, task=task)
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
+        """Events as they happen, until the run has ended; while the stream is away its status, when that changes."""
+        shown: JsonObject | None = None
+        while True:
+            try:
+                async for event in self._until_silent(run_id, after):
+                    after = event.offset
+                    yield event
+                    if event.task.action in FINAL_ACTIONS:
+                        return
+                # The run ended without a last event that we saw: what is there still counts.
+                async for event in self.events(run_id, after=after):
+                    yield event
+                return
+            except StreamUnavailable as error:
+                ended, status = await self._has_ended(run_id), await self.status(run_id)
+                if status != shown:
+                    shown = status
+                    yield Polled(status=status, why=str(error))
+                if ended:
+                    return
+                await asyncio.sleep(POLL)
+
+    async def _until_silent(self, run_id: str, after: int) -> AsyncIterator[Streamed]:
+        stream = self.events(run_id, after=after, follow=True)
+        coming: asyncio.Task[Streamed] | None = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(stream))
+                while not (await asyncio.wait({coming}, timeout=SILENCE))[0]:
+                    if await self._has_ended(run_id):
+                        return
+                try:
+                    yield coming.result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            if coming is not None and not coming.done():
+                coming.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await coming
+            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, as all readers are
+
+    async def _has_ended(self, run_id: str) -> bool:
+        return (await self._describe(run_id)).status is not WorkflowExecutionStatus.RUNNING
+
+    def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(run_id)
+
+    async def _describe(self, run_id: str) -> WorkflowExecutionDescription:
+        try:
+            return await self._handle(run_id).describe()
+        except RPCError as error:
+            raise _translated(error, run_id) from error
+
+    async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
+        """Send an update and wait for its receipt; to a run without a worker leave a signal instead."""
+        given = {field: value for field, value in payload.items() if value not in (None, "")}
+        read_steering(name, given, datetime.now().astimezone())
+        try:
+            receipt: JsonObject = await self._handle(run_id).execute_update(
+                name, given, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            return await self._signal(run_id, name, given)
+        except RPCError as error:
+            raise _translated(error, run_id) from error
+        return receipt
+
+    async def _signal(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
+        given = {field: value for field, value in payload.items() if value not in (None, "")}
+        read_steering(name, given, datetime.now().astimezone())
+        try:
+            await self._handle(run_id).signal(name, given)
+        except RPCError as error:
+            raise _translated(error, run_id) from error
+        return {"accepted": True, "run_id": run_id, "queued": True}
+
+
+async def _connect(settings: Settings, storage: PostgresPayloads | None) -> Client:
+    key = settings.temporal_api_key
+    address = settings.temporal_address
+    if address is None:
+        raise UnreachableError("no Temporal address is configured: run `loom up`, or set TEMPORAL_ADDRESS")
+    try:
+        return await Client.connect(
+            address,
+            namespace=settings.temporal_namespace,
+            api_key=key.get_secret_value() if key else None,
+            tls=settings.temporal_tls,
+            data_converter=data_converter(storage),
+        )
+    except (RuntimeError, RPCError) as error:
+        why = str(error).splitlines()[0]
+        raise UnreachableError(
+            f"no Temporal server answers at {address}: run `loom up`, or set TEMPORAL_ADDRESS ({why})"
+        ) from error
+
+
+def _translated(error: RPCError, run_id: str) -> Exception:
+    if error.status is RPCStatusCode.NOT_FOUND:
+        if "already completed" in str(error):
+            return RefusedError(f"run {run_id!r} has ended")
+        return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
+    if error.status is RPCStatusCode.INVALID_ARGUMENT:
+        return BadRequest(str(error), field="")
+    return UnreachableError(f"the Temporal server does not answer: {error}")
+
+
+def _refused(error: WorkflowUpdateFailedError) -> Exception:
+    cause = error.cause
+    message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+    kind = cause.type if isinstance(cause, ApplicationError) else ""
+    return BadRequest(message, field="") if kind == "BadRequest" else RefusedError(message)
+
+
+def _failed_result(error: WorkflowFailureError) -> RunResult:
+    """The result inside a failure; of a run that the server ended, one that says so."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
+        given = dict(cause.details[0])
+        wrong = given.get("error")
+        return RunResult(
+            **{
+                **given,
+                "status": RunStatus(given["status"]),
+                "error": RunError(**wrong) if wrong else None,
+                "artifacts": tuple(given["artifacts"]),
+            }
+        )
+    return RunResult(
+        status=RunStatus.FAILED,
+        output="",
+        structured_output=None,
+        completed_explicitly=False,
+        turns=0,
+        usage={},
+        cost=None,
+        quality_metrics=None,
+        tool_calls=0,
+        artifacts=(),
+        error=RunError(type=type(cause).__name__, message=str(cause)),
+    )
+
+
+def _ended_view(description: WorkflowExecutionDescription, result: RunResult) -> JsonObject:
+    known = dict(description.search_attributes)
+    return {
+        "run_id": description.id,
+        "status": result.status,
+        "agent": _first(known, "LoomAgent"),
+        "model": _first(known, "LoomModel"),
+        "turn": result.turns,
+        "waiting_on": None,
+        "pending_approvals": [],
+        "usage": result.usage,
+        "cost": result.cost,
+        "budget": {},
+        "tool_calls": result.tool_calls,
+        "queued_messages": 0,
+        "children": [],
+        "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
+    }
+
+
+def _outside_view(description: WorkflowExecutionDescription) -> JsonObject:
+    known = dict(description.search_attributes)
+    return {
+        "run_id": description.id,
+        "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
+        "agent": _first(known, "LoomAgent"),
+        "model": _first(known, "LoomModel"),
+        "turn": None,
+        "waiting_on": _first(known, "LoomWaitingOn") or "a worker",
+        "pending_approvals": [],
+        "usage": {},
+        "cost": None,
+        "budget": {},
+        "children": [],
+        "stale": True,
+    }
+
+
+def _summary(execution: Any, known: Mapping[str, Sequence[Any]]) -> RunSummary:
+    ended = {
+        WorkflowExecutionStatus.FAILED: "failed",
+        WorkflowExecutionStatus.TERMINATED: "failed",
+        WorkflowExecutionStatus.TIMED_OUT: "failed",
+        WorkflowExecutionStatus.CANCELED: "aborted",
+    }
+    running = execution.status is WorkflowExecutionStatus.RUNNING
+    return RunSummary(
+        run_id=execution.id,
+        status=ended.get(execution.status) or _first(known, "LoomStatus") or ("running" if running else "completed"),
+        agent=_first(known, "LoomAgent"),
+        model=_first(known, "LoomModel"),
+        waiting_on=_first(known, "LoomWaitingOn") if running else "",
+        started_at=execution.start_time,
+        closed_at=execution.close_time,
+        cost=next(iter(known.get("LoomCostUsd", ())), None),
+    )
+
+
+def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:
+    return str(next(iter(known.get(name, ())), ""))

@@ -1,0 +1,32 @@
+"""What the embedded stack says when it cannot do what it was asked.
+
+LoomError
+└── StackError                a part does not start, the home cannot be used, a program is missing
+    └── AlreadySupervised     another process looks after this home
+
+The message says what, where (the end of the part's log) and what to do.
+"""
+
+from pathlib import Path
+
+from loom_domain.errors import LoomError
+
+
+class StackError(LoomError):
+    """The embedded stack cannot do what it was asked."""
+
+
+class AlreadySupervised(StackError):
+    """Another process looks after this home."""
+
+
+def tail(log: Path, *, lines: int = 12) -> str:
+    """The end of a log, indented, to stand in an error's message."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 8192))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return f"  (no log at {log})"
+    last = text.splitlines()[-lines:]
+    return "\n".join([f"  {log}:", *(f"  | {line}" for line in last)])

@@ -1,0 +1,34 @@
+"""Which port a part gets: the one it had before, else its usual one, else any that is free."""
+
+import socket
+from collections.abc import Collection
+
+USUAL = {"temporal": 7233, "ui": 8233, "postgres": 5433, "redis": 6379, "metrics": 9091}
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def choose(name: str, remembered: int | None, taken: Collection[int]) -> int:
+    """A free port for the part; `taken` are promised to others that do not listen yet."""
+    for port in (remembered, USUAL[name]):
+        if port is not None and port not in taken and is_free(port):
+            return port
+    found = _any_free()
+    while found in taken:
+        found = _any_free()
+    return found
+
+
+def _any_free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,79 @@
+"""Start a child, see whether it lives, end it.
+
+Children get a session of their own: Ctrl-C in the terminal reaches the supervisor alone, which ends them in order, and
+a child that has to be killed goes with everything it started.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.embedded.errors import StackError
+from deploy.embedded.state import Identity, of_pid
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """A process that is ours: started here, or by a supervisor before us."""
+
+    identity: Identity
+    child: "subprocess.Popen[bytes] | None" = None  # None: adopted, so somebody else collects its exit code
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.child.poll() is None if self.child else self.identity.alive()
+
+    def exit_code(self) -> int | None:
+        """How it ended, where that is known."""
+        return self.child.poll() if self.child else None
+
+
+def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Running:
+    """Start a child whose output goes to the end of `log`."""
+    try:
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})", program=command[0]) from None
+    # Not yet waited for, so even if it ended at once its entry, and its start time, are still there.
+    return Running(identity=of_pid(child.pid), child=child)
+
+
+def ask_to_end(process: Running, how: signal.Signals) -> None:
+    """Signal it, if it is still the process that we mean."""
+    if process.alive():
+        with suppress(ProcessLookupError):
+            os.kill(process.identity.pid, how)
+
+
+def end(process: Running, how: signal.Signals, *, grace: float) -> None:
+    """Ask it to end, wait, and kill it with its children when it does not."""
+    ask_to_end(process, how)
+    if wait_until(lambda: not process.alive(), seconds=grace):
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.identity.pid, signal.SIGKILL)
+    wait_until(lambda: not process.alive(), seconds=5)
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
+    """Whether the condition came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.03)
+    return True

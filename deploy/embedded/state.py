@@ -1,0 +1,118 @@
+"""`stack.json`: which processes are ours and where they listen.
+
+A process is known by its id *and* its start time, because ids are used again: nothing that Loom did not start is ever
+signalled. The file is replaced whole, never written in place, and readable by its owner alone, since the addresses
+carry passwords.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # no stubs in the lock file
+
+FILE = "stack.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """One process of this machine."""
+
+    pid: int
+    started: float  # seconds since the epoch, as the operating system reports it
+
+    def alive(self) -> bool:
+        """Whether this very process still runs; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            return bool(process.status() != psutil.STATUS_ZOMBIE) and self._same(process.create_time())
+        except psutil.NoSuchProcess:
+            return False
+
+    def _same(self, created: float) -> bool:
+        return abs(created - self.started) < 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """One part as it was started."""
+
+    pid: int
+    started: float
+    address: str | None = None  # None: nobody connects to it (the worker)
+
+    @property
+    def identity(self) -> Identity:
+        """The process behind the part."""
+        return Identity(pid=self.pid, started=self.started)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackState:
+    """All that is written down about the embedded stack of one home."""
+
+    supervisor: Identity | None = None
+    parts: Mapping[str, Recorded] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)  # kept after `down`, so that addresses stay
+    worker_wanted: bool = False
+    ready: bool = False  # all that was asked for has answered
+    ui: str | None = None  # Temporal's Web UI
+
+    def supervised(self) -> bool:
+        """Whether a supervisor looks after the stack now."""
+        return self.supervisor is not None and self.supervisor.alive()
+
+    def living(self) -> dict[str, Recorded]:
+        """The parts whose process runs."""
+        return {name: part for name, part in self.parts.items() if part.identity.alive()}
+
+
+def of_pid(pid: int) -> Identity:
+    """The identity of a process that runs now; `psutil.NoSuchProcess` when it is gone already."""
+    return Identity(pid=pid, started=psutil.Process(pid).create_time())
+
+
+def command_line(pid: int) -> tuple[str, ...]:
+    """The words that a process was started with; none when it is gone or not ours to look at."""
+    try:
+        return tuple(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return ()
+
+
+def read(home: Path) -> StackState:
+    """What is written down, or an empty state when nothing is, or nothing that can be read."""
+    try:
+        return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return StackState()
+
+
+def write(home: Path, state: StackState) -> None:
+    """Replace `stack.json`."""
+    path = home / FILE
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def running_addresses(home: Path) -> dict[str, str]:
+    """Addresses of the parts that run, by name: temporal, postgres, redis."""
+    living = read(home).living()
+    return {name: part.address for name, part in living.items() if part.address is not None}
+
+
+def _decode(raw: dict[str, Any]) -> StackState:
+    supervisor = raw["supervisor"]
+    return StackState(
+        supervisor=Identity(**supervisor) if supervisor else None,
+        parts={name: Recorded(**part) for name, part in raw["parts"].items()},
+        ports={name: int(port) for name, port in raw["ports"].items()},
+        worker_wanted=bool(raw["worker_wanted"]),
+        ready=bool(raw["ready"]),
+        ui=raw["ui"],
+    )

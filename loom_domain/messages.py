@@ -1,0 +1,102 @@
+"""What a conversation is made of: immutable, typed, and lossless when written down and read back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A decoded JSON object; its values are whatever JSON can say."""
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One piece of multimodal content: text inline, anything else by media type and base64 data or URL."""
+
+    type: Literal["text", "image", "audio", "file"]
+    text: str = ""
+    media_type: str = ""
+    data: str = ""
+    """Base64, empty when `url` is given."""
+    url: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """A model's request to run one tool."""
+
+    id: str
+    name: str
+    arguments: JsonObject = field(default_factory=dict)
+    malformed: str | None = None
+    """The argument text as the model wrote it, when it was not a JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One entry of a conversation."""
+
+    role: Role
+    content: str | tuple[Part, ...] = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """Set on role `tool`: the call that this answers."""
+    name: str | None = None
+    is_error: bool = False
+    """Set on role `tool`: the call failed, and the content says why."""
+    id: str | None = None
+    parent_id: str | None = None
+    timestamp: datetime | None = None
+    metadata: JsonObject = field(default_factory=dict)
+    """For people and programs around the run; never shown to the model."""
+
+    @property
+    def text(self) -> str:
+        """The textual content, parts joined by newlines."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if part.type == "text")
+
+
+def user(text: str, **metadata: Any) -> Message:
+    """A message from a person, or from Loom on their behalf (`metadata["kind"] == "reminder"`)."""
+    return Message(role="user", content=text, metadata=metadata)
+
+
+def reminder(text: str) -> Message:
+    """A short note of the framework to the model, told apart from what people say."""
+    return user(f"<system-reminder>{text}</system-reminder>", kind="reminder")
+
+
+def last_text(messages: Sequence[Message]) -> str:
+    """What the assistant said last, or an empty string."""
+    return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens of one or many model calls, as the provider counts them."""
+
+    input_tokens: int = 0
+    """All prompt tokens, cached ones included."""
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens read from the provider's cache."""
+    model_calls: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """The sum, field by field."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            model_calls=self.model_calls + other.model_calls,
+        )

@@ -1,0 +1,211 @@
+"""The one value that is a run: what queries answer from, what continue-as-new carries on, what tests compare."""
+
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from loom_domain.agents import AgentSpec
+from loom_domain.messages import JsonObject, Message, Usage, last_text
+from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
+from loom_domain.retries import Tries
+from loom_domain.tasks import Action, Notice
+from loom_domain.tool_calls import OpenCall, describe
+from loom_domain.transcript import Transcript, TranscriptRef
+
+
+class Phase(StrEnum):
+    """Where the loop stands; `run.py` has the table of what follows what."""
+
+    STARTING = "starting"
+    READY = "ready"
+    THINKING = "thinking"
+    ACTING = "acting"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hold:
+    """Somebody paused the run."""
+
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How the run ends."""
+
+    status: RunStatus
+    output: str = ""
+    explicit: bool = False
+    """Ended by the `done` tool."""
+    error: RunError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunState:
+    """Everything a run is, between two events."""
+
+    run_id: str
+    request: RunRequest
+    started_at: datetime
+    phase: Phase = Phase.STARTING
+    spec: AgentSpec | None = None
+    """Set once the run is prepared."""
+    spec_digest: str = ""
+    send_spec: bool = False
+    """The next model call carries the spec inline."""
+    search_attributes: tuple[str, ...] = ()
+    turn: int = 0
+    tries: Tries = field(default_factory=Tries)
+    retry_at: datetime | None = None
+    transcript: Transcript = field(default_factory=Transcript)
+    known: TranscriptRef = field(default_factory=TranscriptRef)
+    """The part of the transcript that workers have under its name."""
+    produced: frozenset[str] = frozenset()
+    """Calls whose results activities have handed to workers since `known`."""
+    calls: tuple[OpenCall, ...] = ()
+    inbox: tuple[Message, ...] = ()
+    """Messages that people sent; taken in when the next turn begins."""
+    grants: tuple[str, ...] = ()
+    """Allow rules from approvals for the rest of the run."""
+    partial: str = ""
+    """Text of answers that were cut, waiting for their continuation."""
+    nudges: int = 0
+    """Reminders in a row that brought no progress."""
+    warned: bool = False
+    usage: Usage = field(default_factory=Usage)
+    cost_micros: int | None = 0
+    tool_calls: int = 0
+    hold: Hold | None = None
+    outcome: Outcome | None = None
+    rules_changed: bool = False
+    """Rules changed while the model was thinking: its calls have to be judged again."""
+    notices: tuple[Notice, ...] = ()
+    noticed: int = 0
+    """Notices made so far; numbers them."""
+
+    @property
+    def agent(self) -> AgentSpec:
+        """The pinned spec of a prepared run."""
+        if self.spec is None:
+            raise ValueError("the run is not prepared yet")
+        return self.spec
+
+    @property
+    def asks(self) -> tuple[OpenCall, ...]:
+        """The calls that wait for a person."""
+        return tuple(call for call in self.calls if call.awaits_person)
+
+
+def status_of(state: RunState) -> RunStatus:
+    """The run's status in the words of the public contract."""
+    if state.outcome is not None:
+        return state.outcome.status
+    if state.hold is not None:
+        return RunStatus.PAUSED
+    return RunStatus.WAITING_FOR_APPROVAL if state.asks else RunStatus.RUNNING
+
+
+def waiting_on(state: RunState) -> str | None:
+    """What has to happen for the run to go on, in a few words."""
+    if state.outcome is not None:
+        return None
+    if state.hold is not None:
+        return "resume"
+    if state.asks:
+        return "approval: " + "; ".join(describe(open_call.call) for open_call in state.asks)
+    if state.phase is Phase.THINKING:
+        return "model" if state.retry_at is None else f"model, next try at {state.retry_at.isoformat()}"
+    running = [describe(open_call.call) for open_call in state.calls if open_call.result is None]
+    return "tools: " + "; ".join(running) if running else None
+
+
+def expires_at(state: RunState, call: OpenCall) -> datetime | None:
+    """When an ask counts as denied."""
+    return call.asked_at + timedelta(seconds=state.agent.approval_timeout) if call.asked_at else None
+
+
+def status_view(state: RunState) -> JsonObject:
+    """The answer of the query `status`."""
+    return {
+        "run_id": state.run_id,
+        "status": status_of(state),
+        "agent": state.request.agent,
+        "model": state.spec.model if state.spec else state.request.model,
+        "turn": state.turn,
+        "max_turns": state.request.max_turns,
+        "waiting_on": waiting_on(state),
+        "pending_approvals": [_approval_view(state, call) for call in state.asks],
+        "usage": usage_view(state.usage),
+        "cost": cost_of(state),
+        "budget": _budget_view(state),
+        "tool_calls": state.tool_calls,
+        "queued_messages": len(state.inbox),
+        "children": [],
+    }
+
+
+def result_of(state: RunState, outcome: Outcome) -> RunResult:
+    """The result of a run that ends with `outcome`."""
+    return RunResult(
+        status=outcome.status,
+        output=outcome.output or last_text(state.transcript.messages),
+        structured_output=None,
+        completed_explicitly=outcome.explicit,
+        turns=state.turn,
+        usage=usage_view(state.usage),
+        cost=cost_of(state),
+        quality_metrics=None,
+        tool_calls=state.tool_calls,
+        artifacts=(),
+        error=outcome.error,
+    )
+
+
+def told_end(state: RunState, result: RunResult, at: datetime) -> RunState:
+    """The run with the notice that ends its stream."""
+    action = Action.ERROR if result.status is RunStatus.FAILED else Action.COMPLETE
+    notice = Notice(action=action, key="end", at=at, status=result.status, result=asdict(result))
+    return replace(state, notices=(*state.notices, notice))
+
+
+def usage_view(usage: Usage) -> JsonObject:
+    """Token counts under their public names."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "model_calls": usage.model_calls,
+    }
+
+
+def cost_of(state: RunState) -> float | None:
+    """US dollars so far; None once a call had no known price."""
+    return None if state.cost_micros is None else state.cost_micros / 1_000_000
+
+
+def _approval_view(state: RunState, call: OpenCall) -> JsonObject:
+    expiry = expires_at(state, call)
+    return {
+        "call_id": call.call.id,
+        "tool": call.call.name,
+        "arguments": dict(call.call.arguments),
+        "reason": call.plan.reason,
+        "rule": call.plan.rule,
+        "digest": call.plan.digest,
+        "for_run": list(call.plan.grants),
+        "asked_at": call.asked_at.isoformat() if call.asked_at else None,
+        "expires_at": expiry.isoformat() if expiry else None,
+    }
+
+
+def _budget_view(state: RunState) -> JsonObject:
+    budget = state.request.budget
+    return {
+        "tokens": {"spent": state.usage.total_tokens, "limit": budget.tokens},
+        "cost_usd": {"spent": cost_of(state), "limit": budget.cost_usd},
+        "tool_calls": {"spent": state.tool_calls, "limit": budget.tool_calls},
+        "seconds": {"limit": budget.seconds},
+        "turns": {"spent": state.turn, "limit": state.request.max_turns},
+    }

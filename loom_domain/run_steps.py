@@ -1,0 +1,243 @@
+"""What a run can do next (actions, imperative) and what can happen to it (events, past tense)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from loom_domain.messages import JsonObject
+from loom_domain.requests import RunError
+from loom_domain.retries import Failure
+from loom_domain.run_state import Outcome
+from loom_domain.tool_calls import OpenCall, ToolResult
+from loom_domain.work import CallPlans, ModelReply, Prepared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepare:
+    """Resolve and pin the agent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginTurn:
+    """Take in what has arrived, check the limits, and start the next turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallModel:
+    """Ask the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """Wait before the next try."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanCalls:
+    """Judge these calls again."""
+
+    calls: tuple[OpenCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskPerson:
+    """Wait until a person, or time, has answered these asks."""
+
+    calls: tuple[OpenCall, ...]
+    until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunTools:
+    """Run these calls side by side."""
+
+    calls: tuple[OpenCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitResume:
+    """Wait until somebody resumes or aborts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finish:
+    """End the run."""
+
+    outcome: Outcome
+
+
+Action: TypeAlias = Prepare | BeginTurn | CallModel | Backoff | PlanCalls | AskPerson | RunTools | AwaitResume | Finish
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPrepared:
+    """The agent is resolved; the run can begin."""
+
+    prepared: Prepared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRefused:
+    """The run cannot start as asked, or cannot go on."""
+
+    error: RunError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnBegan:
+    """A turn is due."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReplied:
+    """The model answered, or its worker asked for the transcript whole."""
+
+    reply: ModelReply
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFailed:
+    """An attempt at the model call failed."""
+
+    failure: Failure
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackoffEnded:
+    """The wait before the next try is over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallsPlanned:
+    """Calls were judged again; `plans` are those of the calls in `call_ids`, in order."""
+
+    call_ids: tuple[str, ...]
+    plans: CallPlans
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolsReturned:
+    """Attempts at tool calls ended, each with a result or a failure of the platform."""
+
+    outcomes: Mapping[str, ToolResult | Failure]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Approved:
+    """A person said yes to one exact call."""
+
+    call_id: str | None = None
+    scope: Literal["once", "run"] = "once"
+    arguments: JsonObject | None = None
+    digest: str | None = None
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denied:
+    """A person said no."""
+
+    call_id: str | None = None
+    reason: str = ""
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AsksExpired:
+    """Nobody answered in time."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AbortRequested:
+    """Somebody stops the run."""
+
+    reason: str = ""
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PauseRequested:
+    """Somebody wants the run to wait."""
+
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeRequested:
+    """Somebody lets the run go on."""
+
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageReceived:
+    """A person tells the running agent something."""
+
+    text: str
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PermissionsSet:
+    """Somebody lays new rules over the run's."""
+
+    rules: Mapping[str, str]
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignalIgnored:
+    """A signal was unknown, malformed or came too late."""
+
+    signal: str
+    why: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoticesPublished:
+    """The first `count` notices are on the stream."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitEnded:
+    """A wait is over, or work was cancelled; what ended it has been taken in already."""
+
+
+SteeringEvent: TypeAlias = (
+    Approved | Denied | AbortRequested | PauseRequested | ResumeRequested | MessageReceived | PermissionsSet
+)
+Event: TypeAlias = (
+    RunPrepared
+    | RunRefused
+    | TurnBegan
+    | ModelReplied
+    | ModelFailed
+    | BackoffEnded
+    | CallsPlanned
+    | ToolsReturned
+    | AsksExpired
+    | SignalIgnored
+    | NoticesPublished
+    | WaitEnded
+    | SteeringEvent
+)

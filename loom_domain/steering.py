@@ -1,0 +1,192 @@
+"""What people do to a running agent: approve, deny, pause, resume, abort, speak, change the rules.
+
+`refusal` says why a request cannot be carried out now; `steer` carries it out. Both look at the state alone, so an
+answer is bound to one open call: late, double and stale ones find none and change nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, assert_never
+
+from loom_domain.errors import BadRequest
+from loom_domain.messages import user
+from loom_domain.permissions import parse_rules
+from loom_domain.requests import RunError, RunStatus
+from loom_domain.run_state import Hold, Outcome, Phase, RunState, expires_at
+from loom_domain.run_steps import (
+    AbortRequested,
+    Approved,
+    AsksExpired,
+    Denied,
+    MessageReceived,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
+    SteeringEvent,
+)
+from loom_domain.tasks import Action, Notice
+from loom_domain.tool_calls import Decision, OpenCall, call_digest, failed
+
+
+def refusal(state: RunState, event: SteeringEvent) -> str | None:
+    """Why this cannot be done to the run as it stands, or None."""
+    if state.outcome is not None:
+        return f"the run has ended: {state.outcome.status}"
+    match event:
+        case Approved(call_id=call_id, digest=digest):
+            return _refused_answer(state, call_id, digest)
+        case Denied(call_id=call_id):
+            return _refused_answer(state, call_id, None)
+        case PauseRequested():
+            return "the run is paused already" if state.hold else None
+        case ResumeRequested():
+            return None if state.hold else "the run is not paused"
+        case PermissionsSet(rules=rules):
+            return _refused_rules(rules)
+        case AbortRequested() | MessageReceived():
+            return None
+        case _:
+            assert_never(event)
+
+
+def steer(state: RunState, event: SteeringEvent) -> RunState:
+    """The run after a request that `refusal` has let through."""
+    match event:
+        case Approved():
+            return _approve(state, event)
+        case Denied():
+            decision = Decision(approved=False, reason=event.reason, by=event.by, at=event.at)
+            return _decide(state, _asked(state, event.call_id), decision)
+        case AbortRequested():
+            return _abort(state, event)
+        case PauseRequested():
+            return _noted(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
+        case ResumeRequested():
+            return _noted(replace(state, hold=None), Action.RESUMED, event.at, by=event.by)
+        case MessageReceived():
+            heard = replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
+            return _noted(heard, Action.MESSAGE, event.at, text=event.text, by=event.by)
+        case PermissionsSet():
+            return _set_permissions(state, event)
+        case _:
+            assert_never(event)
+
+
+def expire(state: RunState, event: AsksExpired) -> RunState:
+    """Asks whose time is over count as denied."""
+    for call in state.asks:
+        expiry = expires_at(state, call)
+        if expiry is not None and expiry <= event.at:
+            reason = "nobody answered in time"
+            state = _decide(state, call, Decision(approved=False, reason=reason, by="timeout", at=event.at))
+    return state
+
+
+def note(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
+    """The run with one more notice for the stream."""
+    return _noted(state, action, at, **parameters)
+
+
+def _refused_answer(state: RunState, call_id: str | None, digest: str | None) -> str | None:
+    if call_id is None and len(state.asks) > 1:
+        return f"{len(state.asks)} calls wait for approval; name one: {', '.join(c.call.id for c in state.asks)}"
+    call = _find(state, call_id)
+    if call is None:
+        named = f"call {call_id!r} does not wait" if call_id else "no call waits"
+        return f"{named} for approval"
+    if digest is not None and digest != call.plan.digest:
+        return f"the digest {digest} is not that of call {call.call.id!r} ({call.plan.digest}): it was changed since"
+    return None
+
+
+def _refused_rules(rules: Any) -> str | None:
+    try:
+        parse_rules(rules)
+    except BadRequest as error:
+        return error.message
+    return None
+
+
+def _find(state: RunState, call_id: str | None) -> OpenCall | None:
+    if call_id is None:
+        return state.asks[0] if len(state.asks) == 1 else None
+    return next((call for call in state.asks if call.call.id == call_id), None)
+
+
+def _asked(state: RunState, call_id: str | None) -> OpenCall:
+    call = _find(state, call_id)
+    if call is None:
+        raise ValueError(f"no open ask {call_id!r}; ask `refusal` first")
+    return call
+
+
+def _approve(state: RunState, event: Approved) -> RunState:
+    call = _asked(state, event.call_id)
+    edited = event.arguments is not None and event.arguments != call.call.arguments
+    decision = Decision(approved=True, scope=event.scope, by=event.by, at=event.at, edited=edited)
+    if edited and event.arguments is not None:
+        changed = replace(call.call, arguments=event.arguments, malformed=None)
+        plan = replace(call.plan, digest=call_digest(state.run_id, changed))
+        call = replace(call, call=changed, plan=plan, stale=True)
+    state = _decide(state, call, decision)
+    if event.scope == "once" or not call.plan.grants:
+        return state
+    granted = replace(state, grants=tuple(dict.fromkeys((*state.grants, *call.plan.grants))))
+    return _with_calls(granted, lambda c: replace(c, stale=True) if c.awaits_person else c)
+
+
+def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
+    decided = replace(call, decision=decision)
+    if not decision.approved:
+        reason = decision.reason or "no reason given"
+        by = f" by {decision.by}" if decision.by else ""
+        text = f"Denied{by}: {reason}. Do not try the same again; find another way or ask what is wanted."
+        decided = replace(decided, result=failed(text, "permission"))
+    state = _with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
+    return _noted(
+        state,
+        Action.APPROVAL_DECIDED,
+        decision.at,
+        call_id=call.call.id,
+        tool=call.call.name,
+        approved=decision.approved,
+        scope=decision.scope,
+        edited=decision.edited,
+        by=decision.by,
+        reason=decision.reason,
+        rule=call.plan.rule,
+        digest=call.plan.digest,
+    )
+
+
+def _abort(state: RunState, event: AbortRequested) -> RunState:
+    why = f": {event.reason}" if event.reason else ""
+    by = f" by {event.by}" if event.by else ""
+    done = f"Until then: {state.turn} turns, {state.tool_calls} finished tool calls."
+    error = RunError(
+        type="ExecutionAbortedError",
+        message=f"aborted{by}{why}. {done}",
+        context={"reason": event.reason, "by": event.by},
+    )
+    return replace(state, hold=None, outcome=Outcome(status=RunStatus.ABORTED, error=error))
+
+
+def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
+    request = replace(state.request, permissions={**state.request.permissions, **event.rules})
+    state = replace(state, request=request, rules_changed=state.phase is Phase.THINKING)
+    if state.spec is not None:
+        spec = state.spec.with_permissions(event.rules)
+        state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+    return _with_calls(state, lambda c: replace(c, stale=True) if c.result is None else c)
+
+
+def _with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
+    return replace(state, calls=tuple(change(call) for call in state.calls))
+
+
+def _noted(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
+    number = state.noticed + 1
+    said = {name: value for name, value in parameters.items() if value not in ("", None)}
+    notice = Notice(action=action, key=f"n{number}", at=at, parameters=said)
+    return replace(state, noticed=number, notices=(*state.notices, notice))

@@ -1,0 +1,84 @@
+"""The unit of communication (axiom A2): one entry of the live stream, the same shape for every kind."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from loom_domain.messages import JsonObject
+
+
+class Action(StrEnum):
+    """What a task says. The dotted names are the public contract."""
+
+    START = "node.start"
+    TURN = "node.turn"
+    THINKING = "node.thinking"
+    SEGMENT_RESET = "node.segment_reset"
+    MODEL_CALL = "node.model_call"
+    TOOL_CALL = "node.tool_call"
+    TOOL_PROGRESS = "node.tool_progress"
+    TOOL_RESULT = "node.tool_result"
+    APPROVAL_REQUESTED = "node.approval_requested"
+    APPROVAL_DECIDED = "node.approval_decided"
+    MESSAGE = "node.message"
+    PAUSED = "node.paused"
+    RESUMED = "node.resumed"
+    IGNORED = "node.ignored"
+    COMPRESSION = "node.compression"
+    BUDGET = "node.budget"
+    COMPLETE = "node.complete"
+    ERROR = "node.error"
+
+
+FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """Something that happened while no activity ran; it rides on the next one to the stream."""
+
+    action: Action
+    key: str
+    """With action and run it names the task, so that writing it twice changes nothing."""
+    at: datetime
+    parameters: JsonObject = field(default_factory=dict)
+    status: str = "completed"
+    result: JsonObject | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Whose tasks these are."""
+
+    run_id: str
+    root_run_id: str = ""
+    session_id: str = ""
+    agent: str = "default"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """One attempt at one stretch of the stream; a later attempt fences off the earlier ones."""
+
+    name: str
+    """For example `t3-model` or `t3-call_1`."""
+    attempt: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One entry of the stream as it is published; the store adds the offset."""
+
+    task_id: str
+    run_id: str
+    root_run_id: str
+    session_id: str
+    action: Action
+    created_at: datetime
+    parent_task_id: str | None = None
+    source_agent: str = ""
+    target_agent: str | None = None
+    status: str = "completed"
+    parameters: JsonObject = field(default_factory=dict)
+    result: JsonObject | None = None
+    metadata: JsonObject = field(default_factory=dict)

@@ -1,0 +1,208 @@
+"""Tool calls: what a model may ask for, what was planned for it, and what came of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias
+
+from loom_domain.messages import JsonObject, Message, ToolCall
+
+DONE: Final = "done"
+"""The tool that ends a run; it is carried out by the run itself."""
+
+STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
+"""The six stages that every tool call passes through, in order."""
+
+ErrorType: TypeAlias = Literal[
+    "validation",
+    "timeout",
+    "permission",
+    "not_found",
+    "unavailable",
+    "execution",
+    "aborted",
+    "lost",
+    "unknown",
+]
+"""Why a tool call failed; `lost` means that its worker died and nobody knows whether it took effect."""
+
+
+class Effect(StrEnum):
+    """What running a tool twice would do."""
+
+    READ = "read"
+    IDEMPOTENT = "idempotent"
+    ONCE = "once"
+
+
+class Verdict(StrEnum):
+    """What the rules say of a call."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSpec:
+    """A tool as the model and the run see it; pinned into the run at its start."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON Schema of the arguments."""
+    effect: Effect = Effect.ONCE
+    parallel: bool = False
+    """May run beside other calls; only said of tools that read."""
+    timeout: float = 120.0
+    """Seconds for one call."""
+    queue: str | None = None
+    """Task queue to run on; None is the run's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallPlan:
+    """What the registry and the rules say of one tool call, at the time it was made. Recorded, never recomputed."""
+
+    verdict: Verdict = Verdict.ALLOW
+    rule: str = ""
+    """The rule that decided, as written; `built-in` for a default."""
+    reason: str = ""
+    error: str = ""
+    """Not empty: the call cannot run (unknown tool, invalid arguments); the text says what to do."""
+    error_type: ErrorType | None = None
+    effect: Effect = Effect.ONCE
+    parallel: bool = False
+    timeout: float = 120.0
+    queue: str | None = None
+    digest: str = ""
+    """Binds an approval to this tool with these arguments; set for asks."""
+    grants: tuple[str, ...] = ()
+    """The allow rules that an approval for the rest of the run would add; set for asks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolResult:
+    """What came of one tool call."""
+
+    content: str
+    status: Literal["success", "error", "warning"] = "success"
+    error_type: ErrorType | None = None
+    stage_ms: tuple[float, ...] = ()
+    """Milliseconds spent in each of `STAGES`, for as far as the call got."""
+    resend: bool = False
+    """The activity needs the arguments inline; nothing has run."""
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The result's facts in the words of the public contract."""
+        return {
+            "execution_time": round(sum(self.stage_ms) / 1000, 6),
+            "stage_breakdown": dict(zip(STAGES, self.stage_ms, strict=False)),
+            "error_type": self.error_type,
+            "recoverable": self.error_type not in ("permission", "aborted"),
+            "empty_response": self.content == EMPTY_OUTPUT,
+        }
+
+
+EMPTY_OUTPUT: Final = "(the tool finished without output)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """A person's answer to an ask, or the answer that time gave for them."""
+
+    approved: bool
+    scope: Literal["once", "run"] = "once"
+    reason: str = ""
+    by: str = ""
+    at: datetime
+    edited: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenCall:
+    """A tool call of the current turn on its way from plan to result."""
+
+    call: ToolCall
+    plan: CallPlan
+    asked_at: datetime | None = None
+    decision: Decision | None = None
+    result: ToolResult | None = None
+    attempt: int = 1
+    inline: bool = False
+    """The next request carries the arguments: its worker did not have them."""
+    stale: bool = False
+    """Rules or arguments changed since the plan was made: it has to be made again."""
+
+    @property
+    def awaits_person(self) -> bool:
+        """Nobody has yet answered the ask."""
+        return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
+
+
+def canonical(arguments: JsonObject) -> str:
+    """One spelling for equal arguments: sorted keys, no spaces (RFC 8785 without its number rules)."""
+    return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def call_digest(run_id: str, call: ToolCall) -> str:
+    """12 hex digits that name this call, of this run, with these arguments (BLAKE2b-48)."""
+    text = "\0".join((run_id, call.id, call.name, canonical(call.arguments)))
+    return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def describe(call: ToolCall, width: int = 60) -> str:
+    """One short line for people: the tool and its most telling argument."""
+    if call.malformed is not None:
+        return f"{call.name}: malformed arguments"
+    value = next((v for v in call.arguments.values() if isinstance(v, str) and v.strip()), "")
+    line = " ".join(value.split())
+    line = line if len(line) <= width else line[: width - 1] + "…"
+    return f"{call.name}: {line}" if line else call.name
+
+
+def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
+    """The calls to run next: leading parallel ones together (at most `limit`), any other one alone."""
+    waiting = [call for call in calls if call.result is None]
+    group: list[OpenCall] = []
+    for call in waiting:
+        if not call.plan.parallel or call.plan.effect is not Effect.READ:
+            break
+        group.append(call)
+    return tuple(group[:limit]) if group else tuple(waiting[:1])
+
+
+def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any] | None = None) -> Message:
+    """The result as the model reads it."""
+    return Message(
+        role="tool",
+        content=result.content,
+        tool_call_id=call.id,
+        name=call.name,
+        is_error=result.status == "error",
+        metadata=metadata or {},
+    )
+
+
+def failed(content: str, error_type: ErrorType) -> ToolResult:
+    """A call that did not succeed; `content` tells the model what to try next."""
+    return ToolResult(content=content, status="error", error_type=error_type)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoneCall:
+    """The final answer as given through the `done` tool."""
+
+    output: str
+    arguments: JsonObject = field(default_factory=dict)
+
+
+def read_done(call: ToolCall) -> DoneCall:
+    """The answer inside a `done` call, under whichever common name the model gave it."""
+    named = (call.arguments.get(key) for key in ("result", "output", "answer", "summary", "message"))
+    text = next((value for value in named if isinstance(value, str) and value), "")
+    return DoneCall(output=text, arguments=call.arguments)

@@ -1,0 +1,120 @@
+"""What a run hands to its activities and gets back: small frozen payloads, one per activity.
+
+Every byte here enters history, so defaults are left out when they are written down (`workflows/converter.py`), a
+conversation goes by name (`transcript`), and an agent's spec by digest.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from loom_domain.agents import AgentSpec
+from loom_domain.messages import JsonObject, Message, ToolCall, Usage
+from loom_domain.requests import RunRequest
+from loom_domain.tasks import Notice, Origin, Segment
+from loom_domain.tool_calls import CallPlan, Effect
+from loom_domain.transcript import Tail
+
+StopReason: TypeAlias = Literal["end", "tools", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareRequest:
+    """Resolve the agent and check that the run can start."""
+
+    origin: Origin
+    request: RunRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """The agent as pinned into the run, and which search attributes the server knows."""
+
+    spec: AgentSpec
+    search_attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRequest:
+    """Call the model with a transcript."""
+
+    origin: Origin
+    turn: int
+    attempt: int = 1
+    spec_digest: str
+    spec: AgentSpec | None = None
+    """Inline only when a worker did not know the digest."""
+    tail: Tail
+    grants: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReply:
+    """The model's answer with a plan for each of its tool calls, in their order."""
+
+    message: Message | None = None
+    """None: the worker does not know the transcript or the spec; send them whole."""
+    plans: tuple[CallPlan, ...] = ()
+    stop: StopReason = "end"
+    usage: Usage = field(default_factory=Usage)
+    cost_micros: int | None = None
+    """Millionths of a US dollar; None when the price is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanRequest:
+    """Plan calls again because rules or arguments changed since their plan was made."""
+
+    origin: Origin
+    turn: int
+    spec: AgentSpec
+    calls: tuple[ToolCall, ...]
+    grants: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallPlans:
+    """One plan per call of the request, in its order."""
+
+    plans: tuple[CallPlan, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolRequest:
+    """Run one tool call."""
+
+    origin: Origin
+    turn: int
+    attempt: int = 1
+    call_id: str
+    tool: str
+    arguments: JsonObject | None = None
+    """None: as in the model's answer, which the worker has under `call_id`; if not, it asks to resend."""
+    effect: Effect = Effect.ONCE
+    timeout: float = 120.0
+    workspace: str = ""
+    note: str = ""
+    """Put before the tool's output, for the model: what a person changed."""
+    key: str = ""
+    """Idempotency key: the same for every attempt at this call, different for every other call."""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishRequest:
+    """Write notices to the live stream."""
+
+    origin: Origin
+    turn: int
+    notices: tuple[Notice, ...]
+
+
+def model_segment(turn: int, attempt: int) -> Segment:
+    """The stretch of the stream that one attempt at a model call writes."""
+    return Segment(name=f"t{turn}-model", attempt=attempt)
+
+
+def tool_segment(turn: int, call_id: str, attempt: int) -> Segment:
+    """The stretch of the stream that one attempt at a tool call writes."""
+    return Segment(name=f"t{turn}-{call_id}", attempt=attempt)

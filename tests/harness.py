@@ -1,0 +1,122 @@
+"""A worker with real parts around a scripted model, and a replay of every run it did."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+
+from client import LoomClient
+from loom_domain.messages import JsonObject
+from loom_domain.requests import RunResult
+from loom_settings import Settings
+from tests.model_server import ModelServer
+from tests.waiting import eventually
+from worker import working
+from workflows.agent_run import AgentRun
+from workflows.converter import data_converter
+from workflows.runner import WORKFLOW_RUNNER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Where the session's servers listen."""
+
+    temporal: str
+    database: str
+    redis: str
+    ui: str
+
+
+@dataclass
+class Harness:
+    """A running worker and what a test needs around it."""
+
+    client: LoomClient
+    settings: Settings
+    workspace: Path
+    started: list[str] = field(default_factory=list)
+
+    async def start(self, task: str = "do it", **request: Any) -> str:
+        """Start a run in the test's workspace."""
+        request.setdefault("workspace", str(self.workspace))
+        run_id = await self.client.start(task, run_id=f"test-{uuid4().hex[:8]}", **request)
+        self.started.append(run_id)
+        return run_id
+
+    async def run(self, task: str = "do it", **request: Any) -> RunResult:
+        """Start a run and wait for its result."""
+        return await self.client.result(await self.start(task, **request))
+
+    async def until(self, run_id: str, holds: Callable[[JsonObject], bool]) -> JsonObject:
+        """Wait until the run's status satisfies `holds`, and return it."""
+
+        async def look() -> JsonObject | None:
+            status = await self.client.status(run_id)
+            return status if holds(status) else None
+
+        return await eventually(look)
+
+    async def asked(self, run_id: str, calls: int = 1) -> JsonObject:
+        """Wait until that many calls wait for a person."""
+        return await self.until(run_id, lambda status: len(status["pending_approvals"]) == calls)
+
+    async def histories(self, run_id: str) -> list[WorkflowHistory]:
+        """The history of every execution of a run, oldest first, across continue-as-new."""
+        chain: list[WorkflowHistory] = []
+        execution: str | None = None
+        while True:
+            handle = self.client.temporal.get_workflow_handle(run_id, run_id=execution)
+            history = await handle.fetch_history()
+            chain.insert(0, history)
+            started = history.events[0].workflow_execution_started_event_attributes
+            execution = started.continued_execution_run_id or None
+            if execution is None:
+                return chain
+
+
+@asynccontextmanager
+async def harness(
+    addresses: Addresses, workspace: Path, script: Any, *, replay: bool = True, **settings: Any
+) -> AsyncIterator[tuple[Harness, ModelServer]]:
+    """A worker on a queue of its own, talking to a model server that follows `script`."""
+    async with ModelServer(script) as model:
+        chosen = settings_for(addresses, workspace, model, **settings)
+        async with working(chosen), LoomClient.connected(chosen) as client:
+            ready = Harness(client=client, settings=chosen, workspace=workspace)
+            yield ready, model
+            if replay:
+                await replay_all(ready)
+
+
+def settings_for(addresses: Addresses, workspace: Path, model: ModelServer, **given: Any) -> Settings:
+    """Settings of a worker that has the session's servers and a scripted model."""
+    return Settings(
+        **{
+            "model": "openai:scripted",
+            "TEMPORAL_ADDRESS": addresses.temporal,
+            "database_url": addresses.database,
+            "redis_url": addresses.redis,
+            "OPENAI_API_KEY": "sk-test",
+            "OPENAI_BASE_URL": model.openai_url,
+            "ANTHROPIC_API_KEY": "sk-test",
+            "ANTHROPIC_BASE_URL": model.anthropic_url,
+            "task_queue": f"test-{os.getpid()}-{uuid4().hex[:6]}",
+            "workspace": workspace,
+            "metrics_port": None,
+            **given,
+        }
+    )
+
+
+async def replay_all(ready: Harness) -> None:
+    """Replay every run of the harness; raises when a replay takes another path than its history."""
+    replayer = Replayer(workflows=[AgentRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+    for run_id in ready.started:
+        for history in await ready.histories(run_id):
+            await replayer.replay_workflow(history)

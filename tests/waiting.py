@@ -1,0 +1,18 @@
+"""Waiting on conditions, never on the clock."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def eventually(look: Callable[[], Awaitable[T | None]], *, within: float = 20.0) -> T:
+    """The first answer of `look` that is not None; fails after `within` seconds."""
+    deadline = monotonic() + within
+    while (seen := await look()) is None:
+        if monotonic() > deadline:
+            raise AssertionError(f"nothing seen within {within} s")
+        await asyncio.sleep(0.02)
+    return seen

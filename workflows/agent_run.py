@@ -1,0 +1,346 @@
+"""Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar, assert_never
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.workflow import ActivityHandle
+
+from activities.failures import failure_of
+from activities.llm import LanguageModel
+from activities.planning import CallPlanner
+from activities.prepare import Preparation
+from activities.progress import Progress
+from activities.tools import ToolRunner
+from loom_domain.asking import model_request, origin_of, plan_request, tool_request
+from loom_domain.errors import BadRequest
+from loom_domain.messages import JsonObject, Message
+from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
+from loom_domain.retries import Failure
+from loom_domain.run import closed, evolve, next_action, start
+from loom_domain.run_state import Outcome, RunState, result_of, status_view, told_end
+from loom_domain.run_steps import (
+    AbortRequested,
+    Action,
+    AskPerson,
+    AsksExpired,
+    AwaitResume,
+    Backoff,
+    BackoffEnded,
+    BeginTurn,
+    CallModel,
+    CallsPlanned,
+    Event,
+    Finish,
+    ModelFailed,
+    ModelReplied,
+    NoticesPublished,
+    PlanCalls,
+    Prepare,
+    RunPrepared,
+    RunRefused,
+    RunTools,
+    SignalIgnored,
+    SteeringEvent,
+    ToolsReturned,
+    TurnBegan,
+    WaitEnded,
+)
+from loom_domain.steering import refusal
+from loom_domain.tool_calls import OpenCall, ToolResult, describe
+from loom_domain.work import PrepareRequest, PublishRequest
+from workflows import options
+from workflows.border import STEERING, read_request, read_state, read_steering
+from workflows.details import markdown
+from workflows.projection import attribute_updates, attributes_of
+
+_T = TypeVar("_T")
+
+
+@workflow.defn(name="AgentRun")
+class AgentRun:
+    """One agent run; its id is the workflow id."""
+
+    @workflow.init
+    def __init__(self, request: object = None, *carried: object) -> None:
+        self._request = request
+        self._state = _initial_state(request, carried)
+        self._shown: dict[str, str | float] = {}
+        self._updates = 0
+        for name in STEERING:
+            workflow.set_signal_handler(name, self._signal_handler(name))
+            workflow.set_update_handler(name, self._update_handler(name), validator=self._update_validator(name))
+
+    @workflow.run
+    async def run(self, request: object = None, *carried: object) -> RunResult:
+        """Perform one action after the other until the run is finished."""
+        while not isinstance(action := next_action(self._state), Finish):
+            try:
+                self._advance(await self._perform(action))
+                await self._rotate_if_due()
+            except asyncio.CancelledError:
+                self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
+        return await self._finish(action.outcome)
+
+    @workflow.query
+    def status(self, *_: object) -> JsonObject:
+        """Where the run stands and what it waits for."""
+        return status_view(self._state)
+
+    @workflow.query
+    def transcript(self, *_: object) -> tuple[Message, ...]:
+        """The messages of the current window."""
+        return self._state.transcript.messages
+
+    @workflow.signal(dynamic=True)
+    def unknown_signal(self, name: str, _args: Sequence[RawValue]) -> None:
+        """A signal that runs do not know changes nothing and leaves a trace."""
+        self._ignore(name, f"unknown signal; known: {', '.join(STEERING)}")
+
+    # What people send: recorded here, acted upon by the loop.
+
+    def _signal_handler(self, name: str) -> Callable[..., None]:
+        def handle(payload: object = None, *_: object) -> None:
+            try:
+                self._advance(read_steering(name, payload, workflow.now()))
+            except BadRequest as error:
+                self._ignore(name, error.message)
+
+        return handle
+
+    def _update_handler(self, name: str) -> Callable[..., JsonObject]:
+        def handle(payload: object = None, *_: object) -> JsonObject:
+            self._updates += 1
+            self._advance(read_steering(name, payload, workflow.now()))
+            return {"accepted": True, "run_id": self._state.run_id, "status": status_view(self._state)["status"]}
+
+        return handle
+
+    def _update_validator(self, name: str) -> Callable[..., None]:
+        def validate(payload: object = None, *_: object) -> None:
+            try:
+                event: SteeringEvent = read_steering(name, payload, workflow.now())
+            except BadRequest as error:
+                raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
+            if why := refusal(self._state, event):
+                raise ApplicationError(why, type="Refused", non_retryable=True)
+
+        return validate
+
+    def _ignore(self, signal: str, why: str) -> None:
+        workflow.logger.warning("signal ignored: %s: %s", signal, why)
+        self._advance(SignalIgnored(signal=signal, why=why, at=workflow.now()))
+
+    # The loop's own work.
+
+    def _advance(self, event: Event) -> None:
+        self._state = evolve(self._state, event)
+        workflow.set_current_details(markdown(self._state))
+        wanted = attributes_of(self._state)
+        if self._state.spec is not None and wanted != self._shown:
+            changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
+            self._shown = wanted
+            workflow.upsert_search_attributes(attribute_updates(changed))
+
+    async def _perform(self, action: Action) -> Event:  # noqa: C901 - one case an action
+        match action:
+            case Prepare():
+                return await self._prepare()
+            case BeginTurn():
+                return TurnBegan(at=workflow.now())
+            case CallModel():
+                return await self._call_model()
+            case PlanCalls(calls=calls):
+                return await self._plan_calls(calls)
+            case RunTools(calls=calls):
+                return await self._run_tools(calls)
+            case AskPerson(until=until):
+                return AsksExpired(at=workflow.now()) if await self._wait(action, until) else WaitEnded()
+            case Backoff(until=until):
+                return BackoffEnded() if await self._wait(action, until) else WaitEnded()
+            case AwaitResume():
+                await self._wait(action, None)
+                return WaitEnded()
+            case Finish():
+                return WaitEnded()
+            case _:
+                assert_never(action)
+
+    async def _prepare(self) -> Event:
+        request = PrepareRequest(origin=origin_of(self._state), request=self._state.request)
+        handle = workflow.start_activity_method(
+            Preparation.prepare_run, request, **options.named(options.PREPARE, "prepare", "prepare the run")
+        )
+        prepared = await self._outcome(handle)
+        match prepared:
+            case None:
+                return WaitEnded()
+            case Failure():
+                return RunRefused(
+                    error=RunError(type=prepared.type, message=prepared.message, context=prepared.context)
+                )
+            case _:
+                return RunPrepared(prepared=prepared)
+
+    async def _call_model(self) -> Event:
+        request = model_request(self._state)
+        results = sum(message.role == "tool" for message in self._state.transcript.messages[self._state.known.count :])
+        seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
+        with self._turn_group():
+            handle = workflow.start_activity_method(
+                LanguageModel.call_model,
+                request,
+                **options.named(
+                    options.MODEL,
+                    _numbered(f"t{request.turn}-model", request.attempt),
+                    f"t{request.turn} · model {self._state.agent.model}{seen}",
+                ),
+            )
+        reply = await self._outcome(handle)
+        match reply:
+            case None:
+                return WaitEnded()
+            case Failure():
+                return ModelFailed(failure=reply, at=workflow.now())
+            case _:
+                self._advance(NoticesPublished(count=len(request.notices)))
+                return ModelReplied(reply=reply, at=workflow.now())
+
+    async def _plan_calls(self, calls: tuple[OpenCall, ...]) -> Event:
+        request = plan_request(self._state, calls)
+        with self._turn_group():
+            handle = workflow.start_activity_method(
+                CallPlanner.plan_calls,
+                request,
+                **options.named(
+                    options.PLAN, None, f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
+                ),
+            )
+        plans = await self._outcome(handle)
+        match plans:
+            case None:
+                return WaitEnded()
+            case Failure():
+                return RunRefused(error=RunError(type=plans.type, message=plans.message, context=plans.context))
+            case _:
+                self._advance(NoticesPublished(count=len(request.notices)))
+                return CallsPlanned(call_ids=tuple(c.call.id for c in calls), plans=plans, at=workflow.now())
+
+    async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
+        notices = len(self._state.notices)
+        with self._turn_group():
+            handles = [self._start_tool(call, with_notices=number == 0) for number, call in enumerate(calls)]
+        outcomes = await asyncio.gather(*(self._outcome(handle) for handle in handles))
+        self._advance(NoticesPublished(count=notices))
+        by_call = {call.call.id: came for call, came in zip(calls, outcomes, strict=True) if came is not None}
+        return ToolsReturned(outcomes=by_call)
+
+    def _start_tool(self, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
+        execution = f"{self._state.run_id}/{workflow.info().first_execution_run_id}"
+        request = tool_request(self._state, call, execution, with_notices=with_notices)
+        return workflow.start_activity_method(
+            ToolRunner.run_tool,
+            request,
+            **options.named(
+                options.tool(call.plan.timeout, call.plan.queue),
+                _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
+                f"t{request.turn} · {describe(call.call)}",
+            ),
+        )
+
+    def _turn_group(self) -> Any:
+        return workflow.create_event_group(f"t{self._state.turn}").scope()
+
+    async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
+        """What came of an activity; None when it was cancelled because the run has an outcome."""
+        try:
+            await workflow.wait_condition(lambda: handle.done() or self._state.outcome is not None)
+        except asyncio.CancelledError:
+            self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
+        if not handle.done():
+            handle.cancel()
+        try:
+            return await handle
+        except ActivityError as error:
+            return None if is_cancelled_exception(error) else failure_of(error)
+
+    async def _wait(self, action: Action, until: datetime | None) -> bool:
+        """Wait until the run's next action is another; True when `until` came first."""
+
+        def moved_on() -> bool:
+            return next_action(self._state) != action or self._rotation_due()
+
+        while not moved_on():
+            await self._publish_notices()
+            left = None if until is None else until - workflow.now()
+            if left is not None and left.total_seconds() <= 0:
+                return True
+            try:
+                await workflow.wait_condition(lambda: moved_on() or bool(self._state.notices), timeout=left)
+            except TimeoutError:
+                return True
+        return False
+
+    async def _publish_notices(self) -> None:
+        notices = self._state.notices
+        if not notices:
+            return
+        request = PublishRequest(origin=origin_of(self._state), turn=self._state.turn, notices=notices)
+        try:
+            await workflow.execute_local_activity_method(Progress.publish, request, **options.PUBLISH)
+        except ActivityError as error:
+            workflow.logger.warning("notices not published: %s", error)
+        self._advance(NoticesPublished(count=len(notices)))
+
+    def _rotation_due(self) -> bool:
+        info = workflow.info()
+        spec = self._state.spec
+        return (
+            info.is_continue_as_new_suggested()
+            or (spec is not None and info.get_current_history_length() >= spec.rotate_after_events)
+            or self._updates >= options.MAX_UPDATES
+        )
+
+    async def _rotate_if_due(self) -> None:
+        """Carry the whole state on into a fresh history; clients follow by the run's id and notice nothing."""
+        if not self._rotation_due():
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if isinstance(next_action(self._state), Finish):
+            return
+        workflow.continue_as_new(args=[self._request, self._state])
+
+    async def _finish(self, outcome: Outcome) -> RunResult:
+        self._state = closed(self._state)
+        result = result_of(self._state, outcome)
+        self._state = told_end(self._state, result, workflow.now())
+        await self._publish_notices()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if outcome.status is RunStatus.FAILED:
+            _fail(result)
+        return result
+
+
+def _fail(result: RunResult) -> NoReturn:
+    error = result.error or RunError(type="LoomError", message="the run failed")
+    raise ApplicationError(error.message, result, type=error.type, non_retryable=True)
+
+
+def _initial_state(request: object, carried: tuple[object, ...]) -> RunState:
+    info = workflow.info()
+    if info.continued_run_id is not None and carried:
+        return read_state(carried[0])
+    try:
+        return start(info.workflow_id, read_request(request), workflow.now())
+    except BadRequest as error:
+        refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
+        wrong = RunError(type="BadRequest", message=error.message, context=error.context)
+        return evolve(refused, RunRefused(error=wrong))
+
+
+def _numbered(name: str, attempt: int) -> str:
+    return name if attempt == 1 else f"{name}-{attempt}"

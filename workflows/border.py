@@ -1,0 +1,155 @@
+"""The border of a run: whatever callers send is checked here, and refused with the field's name."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from loom_domain.errors import BadRequest
+from loom_domain.messages import JsonObject
+from loom_domain.permissions import Mode, parse_rules
+from loom_domain.requests import Budget, RunRequest
+from loom_domain.run_state import RunState
+from loom_domain.run_steps import (
+    AbortRequested,
+    Approved,
+    Denied,
+    MessageReceived,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
+    SteeringEvent,
+)
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_Form = TypeVar("_Form", bound=_Strict)
+
+
+class _Budget(_Strict):
+    tokens: int | None = Field(None, gt=0, validation_alias=AliasChoices("tokens", "max_tokens"))
+    cost_usd: float | None = Field(
+        None, gt=0, validation_alias=AliasChoices("cost_usd", "max_cost_usd", "cost", "max_cost")
+    )
+    tool_calls: int | None = Field(None, gt=0, validation_alias=AliasChoices("tool_calls", "max_tool_calls"))
+    seconds: float | None = Field(None, gt=0, validation_alias=AliasChoices("seconds", "max_seconds", "wall_time"))
+
+
+class _RunRequest(_Strict):
+    task: _Text
+    agent: _Text = "default"
+    session_id: _Text | None = None
+    model: _Text | None = None
+    workspace: _Text | None = None
+    permissions: dict[str, str] = Field(default_factory=dict)
+    mode: Mode | None = None
+    max_turns: int = Field(50, ge=1, le=100_000)
+    budget: _Budget | None = None
+    require_done_tool: bool | None = None
+    output_schema: JsonObject | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Approve(_Strict):
+    call_id: _Text | None = None
+    scope: Literal["once", "run"] = "once"
+    arguments: dict[str, Any] | None = None
+    digest: str | None = None
+    by: str = ""
+
+
+class _Deny(_Strict):
+    call_id: _Text | None = None
+    reason: str = ""
+    by: str = ""
+
+
+class _Abort(_Strict):
+    reason: str = ""
+    by: str = ""
+
+
+class _By(_Strict):
+    by: str = ""
+
+
+class _SendMessage(_Strict):
+    text: _Text
+    by: str = ""
+
+
+class _SetPermissions(_Strict):
+    rules: dict[str, str] = Field(min_length=1)
+    by: str = ""
+
+
+_STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
+    "abort": (_Abort, AbortRequested),
+    "pause": (_By, PauseRequested),
+    "resume": (_By, ResumeRequested),
+    "approve": (_Approve, Approved),
+    "deny": (_Deny, Denied),
+    "send_message": (_SendMessage, MessageReceived),
+    "set_permissions": (_SetPermissions, PermissionsSet),
+}
+
+STEERING: Final = tuple(_STEERING)
+"""Names of the signals and updates of a run."""
+
+_STATE: Final = TypeAdapter(RunState)
+
+
+def read_request(payload: object) -> RunRequest:
+    """The input of a run; raises BadRequest that names the field and what to do."""
+    if payload is None:
+        raise BadRequest('no input: a run needs at least {"task": "…"}', field="task")
+    checked = _check(_RunRequest, payload, "the run's input")
+    parse_rules(checked.permissions)
+    if checked.output_schema is not None:
+        raise BadRequest("output_schema is not supported by this version of Loom; leave it out", field="output_schema")
+    given = {name: getattr(checked, name) for name in _RunRequest.model_fields}
+    budget = Budget(**checked.budget.model_dump()) if checked.budget else Budget()
+    return RunRequest(**{**given, "budget": budget})
+
+
+def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
+    """The payload of a signal or update as an event; raises BadRequest."""
+    form, event = _STEERING[name]
+    checked = _check(form, {} if payload is None else payload, f"the payload of `{name}`")
+    steering: SteeringEvent = event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
+    return steering
+
+
+def read_state(payload: object) -> RunState:
+    """The state that an earlier execution of this run carried on."""
+    return _STATE.validate_python(payload)
+
+
+def _check(form: type[_Form], payload: object, what: str) -> _Form:
+    if not isinstance(payload, Mapping):
+        raise BadRequest(f"{what} must be a JSON object, not {type(payload).__name__}", field="")
+    try:
+        return form.model_validate(payload)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        named = [_explain(problem["type"], _path(problem["loc"]), problem["msg"], form) for problem in problems]
+        raise BadRequest(f"{what} is wrong: {'; '.join(named)}", field=_path(problems[0]["loc"])) from None
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(step) for step in location)
+
+
+def _explain(kind: str, field: str, message: str, form: type[_Strict]) -> str:
+    if kind != "extra_forbidden":
+        return f"{field}: {message}"
+    known = sorted(form.model_fields)
+    close = get_close_matches(field, known, n=1)
+    return f"unknown field {field!r}" + (f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}")

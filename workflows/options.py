@@ -1,0 +1,63 @@
+"""Every timeout, retry and limit of a run's activities, on one screen. Durations in seconds unless typed."""
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
+
+HEARTBEAT: Final = timedelta(seconds=5)
+"""A worker that has been silent this long is dead; activities beat every 0.4 s."""
+
+ONCE: Final = RetryPolicy(maximum_attempts=1)
+"""One attempt: whether to try again is decided by `loom_domain.retries` and recorded as the run's own step."""
+
+IDEMPOTENT: Final = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
+)
+"""For steps without effects: Temporal repeats them until they succeed or say that they never will."""
+
+MODEL_CALL_LIMIT: Final = timedelta(hours=1)
+TOOL_GRACE: Final = timedelta(seconds=15)
+"""Beyond a tool's own timeout, for killing what it started and storing what it said."""
+
+MAX_UPDATES: Final = 1500
+"""Accepted updates after which a run rotates; the server refuses more than 2,000 for one execution."""
+
+PREPARE: Final = ActivityConfig(
+    start_to_close_timeout=timedelta(seconds=60),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=IDEMPOTENT,
+)
+PLAN: Final = PREPARE
+MODEL: Final = ActivityConfig(
+    start_to_close_timeout=MODEL_CALL_LIMIT,
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=ONCE,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
+PUBLISH: Final = LocalActivityConfig(
+    start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
+)
+
+
+def tool(timeout: float, queue: str | None) -> ActivityConfig:
+    """Options for one tool call that may take `timeout` seconds."""
+    config = ActivityConfig(
+        start_to_close_timeout=timedelta(seconds=timeout) + TOOL_GRACE,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=ONCE,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
+    if queue is not None:
+        config["task_queue"] = queue
+    return config
+
+
+def named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
+    """The same options for one activity; a given id stays unique across continue-as-new."""
+    one = config.copy()
+    if activity_id is not None:
+        one["activity_id"] = activity_id
+    one["summary"] = summary
+    return one
