@@ -66,6 +66,7 @@ class Parts:
     tools: ToolBox
     transcripts: TranscriptStore
     stream: EventStream
+    refuse_changed_tools: bool = False
 
     def activities(self, search_attributes: Callable[[], Any]) -> list[Callable[..., Any]]:
         """Every activity of Loom."""
@@ -75,6 +76,7 @@ class Parts:
             transcripts=self.transcripts,
             stream=self.stream,
             prices=self.prices,
+            refuse_changed_tools=self.refuse_changed_tools,
         )
         preparation = Preparation(
             agents=self.agents,
@@ -138,6 +140,7 @@ def default_agent(settings: Settings) -> AgentSpec:
         temperature=settings.temperature,
         parallel_limit=settings.parallel_limit,
         approval_timeout=settings.approval_timeout,
+        max_turns=settings.max_turns,
         rotate_after_events=settings.rotate_after_events,
     )
 
@@ -170,14 +173,9 @@ async def parts_from(settings: Settings) -> AsyncIterator[Parts]:
                 sandbox=sandbox, no_sandbox=why_not, shell_parser=BashParser(), tool_timeout=settings.tool_timeout
             ),
             transcripts=transcripts,
-            stream=_stream(link, settings),
+            refuse_changed_tools=settings.on_changed_manifest == "refuse",
+            stream=AbsentStream() if link is None else RedisStream(link),
         )
-
-
-def _stream(link: RedisLink | None, settings: Settings) -> EventStream:
-    if link is None:
-        return AbsentStream()
-    return RedisStream(link, keep_seconds=round(settings.stream_ttl), keep_entries=settings.stream_max_events)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from activities.ports import EventStream, ModelCall, Prices, Providers, ToolBox,
 from activities.stream_writer import StreamWriter, stream_writer
 from activities.toolbox.pipeline import plan
 from loom_domain.agents import AgentSpec, prompt_of
-from loom_domain.errors import LoomError
+from loom_domain.errors import LoomError, ManifestChangedError
 from loom_domain.messages import JsonObject, Message, Usage
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import Verdict
@@ -31,13 +31,21 @@ class LanguageModel:
     """Calls models on behalf of runs."""
 
     def __init__(
-        self, *, providers: Providers, tools: ToolBox, transcripts: TranscriptStore, stream: EventStream, prices: Prices
+        self,
+        *,
+        providers: Providers,
+        tools: ToolBox,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        prices: Prices,
+        refuse_changed_tools: bool,
     ) -> None:
         self._providers = providers
         self._tools = tools
         self._transcripts = transcripts
         self._stream = stream
         self._prices = prices
+        self._refuse_changed_tools = refuse_changed_tools
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
@@ -55,6 +63,7 @@ class LanguageModel:
                 if request.spec is not None:
                     await self._transcripts.save_spec(spec)
                 try:
+                    self._check_manifest(spec)
                     return await self._answer(request, spec, transcript, writer)
                 except LoomError as error:
                     _log.warning("model_failed", model=spec.model, error=type(error).__name__, message=error.message)
@@ -68,6 +77,21 @@ class LanguageModel:
                         message=error.message,
                     )
                     raise to_application_error(error) from error
+
+    def _check_manifest(self, spec: AgentSpec) -> None:
+        """The run goes by the tools it was pinned to; that this worker's differ is said or refused, never silent."""
+        changed = [
+            tool.name for tool in spec.tools if tool.name not in self._tools or self._tools[tool.name].spec != tool
+        ]
+        if not changed:
+            return
+        if self._refuse_changed_tools:
+            raise ManifestChangedError(
+                f"this worker's tools are not those the run was started with: {', '.join(changed)}. Serve it with the"
+                " version that started it, or set LOOM_ON_CHANGED_MANIFEST=keep",
+                tools=changed,
+            )
+        _log.warning("manifest_changed", kept="pinned", tools=changed, manifest=spec.digest)
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter

@@ -66,7 +66,7 @@ class Preparation:
                 model=spec.model,
                 workspace=spec.workspace,
                 tools=[tool.name for tool in spec.tools],
-                max_turns=request.request.max_turns,
+                max_turns=request.request.max_turns or spec.max_turns,
                 metadata=dict(request.request.metadata),
             )
         _log.info("run_prepared", run_id=request.origin.run_id, agent=spec.name, model=spec.model, manifest=spec.digest)

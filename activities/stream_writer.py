@@ -57,9 +57,15 @@ class StreamWriter:
             )
 
     async def close(self) -> None:
-        """Wait until everything is written, or the stream is known to be away."""
-        while self._writing is not None:
-            await asyncio.shield(self._writing)
+        """Wait until everything is written, or the stream is known to be away; never longer than `CLOSE_LIMIT`."""
+        while (writing := self._writing) is not None:
+            await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
+            if not writing.done():
+                writing.cancel()
+                _log.warning("stream_slow", run_id=self._origin.run_id, dropped=len(self._queue))
+                return
+            if (error := writing.exception()) is not None:
+                _log.error("stream_write_failed", run_id=self._origin.run_id, exc_info=error)
 
     def _put(self, task: Task) -> None:
         self._queue.append(task)
@@ -97,7 +103,7 @@ async def stream_writer(
     try:
         yield writer
     finally:
-        await asyncio.wait_for(writer.close(), CLOSE_LIMIT)
+        await writer.close()
 
 
 def _task(

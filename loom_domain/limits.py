@@ -11,7 +11,7 @@ WARN_AT: Final = 0.8
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
     """The outcome of a run that may not begin another turn, or None."""
-    if state.turn >= state.request.max_turns:
+    if state.turn >= state.max_turns:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
@@ -43,7 +43,7 @@ def warning(state: RunState, at: datetime) -> str | None:
         return None
     nearly = [
         f"{name}: {spent:g} of {limit:g}"
-        for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.request.max_turns))
+        for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns))
         if limit is not None and spent >= WARN_AT * limit
     ]
     return f"Nearly spent — {', '.join(nearly)}. Come to a conclusion soon." if nearly else None

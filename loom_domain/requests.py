@@ -44,7 +44,8 @@ class RunRequest:
     workspace: str | None = None
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: str | None = None
-    max_turns: int = 50
+    max_turns: int | None = None
+    """None: as many as the agent has by default."""
     budget: Budget = field(default_factory=Budget)
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None

@@ -211,7 +211,7 @@ def _act(state: RunState) -> RunState:
         text = read_done(done.call).output or _said(state)
         state = _end_calls(state, done.call.id, "not run: the run was ended by `done`")
         return _ended(state, Outcome(status=RunStatus.COMPLETED, output=text, explicit=True))
-    if state.turn >= state.request.max_turns:
+    if state.turn >= state.max_turns:
         wanted = tuple(describe(call.call) for call in state.calls)
         return _ended(_end_calls(state, "", "not run: the run's turns are used up"), turns_used_up(state, wanted))
     return _settled(replace(state, phase=Phase.ACTING, nudges=0, partial=""))

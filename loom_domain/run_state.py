@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from loom_domain.agents import AgentSpec
+from loom_domain.agents import DEFAULT_MAX_TURNS, AgentSpec
 from loom_domain.messages import JsonObject, Message, Usage, last_text
 from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Tries
@@ -92,6 +92,12 @@ class RunState:
         return self.spec
 
     @property
+    def max_turns(self) -> int:
+        """Turns that the run may take."""
+        default = self.spec.max_turns if self.spec else DEFAULT_MAX_TURNS
+        return self.request.max_turns or default
+
+    @property
     def asks(self) -> tuple[OpenCall, ...]:
         """The calls that wait for a person."""
         return tuple(call for call in self.calls if call.awaits_person)
@@ -133,7 +139,7 @@ def status_view(state: RunState) -> JsonObject:
         "agent": state.request.agent,
         "model": state.spec.model if state.spec else state.request.model,
         "turn": state.turn,
-        "max_turns": state.request.max_turns,
+        "max_turns": state.max_turns,
         "waiting_on": waiting_on(state),
         "pending_approvals": [_approval_view(state, call) for call in state.asks],
         "usage": usage_view(state.usage),
@@ -207,5 +213,5 @@ def _budget_view(state: RunState) -> JsonObject:
         "cost_usd": {"spent": cost_of(state), "limit": budget.cost_usd},
         "tool_calls": {"spent": state.tool_calls, "limit": budget.tool_calls},
         "seconds": {"limit": budget.seconds},
-        "turns": {"spent": state.turn, "limit": state.request.max_turns},
+        "turns": {"spent": state.turn, "limit": state.max_turns},
     }

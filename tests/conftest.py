@@ -19,7 +19,9 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """A Temporal server, a Redis and a Postgres of this test session."""
     home = tmp_path_factory.mktemp("stack")
     env = {**os.environ, "LOOM_HOME": str(home / ".loom")}
-    up = subprocess.run([LOOM, "up", "--detach", "--no-worker", "--json"], env=env, check=False, capture_output=True, text=True)
+    up = subprocess.run(
+        [LOOM, "up", "--detach", "--no-worker", "--json"], env=env, check=False, capture_output=True, text=True
+    )
     assert up.returncode == 0, up.stderr
     parts = json.loads(up.stdout)["parts"]
     yield Addresses(

@@ -50,7 +50,7 @@ class _RunRequest(_Strict):
     workspace: _Text | None = None
     permissions: dict[str, str] = Field(default_factory=dict)
     mode: Mode | None = None
-    max_turns: int = Field(50, ge=1, le=100_000)
+    max_turns: int | None = Field(None, ge=1, le=100_000)
     budget: _Budget | None = None
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None

@@ -8,7 +8,7 @@ def markdown(state: RunState) -> str:
     """Status, turn, usage, what the run waits for and how to answer it."""
     cost = cost_of(state)
     lines = [
-        f"**{status_of(state)}** · turn {state.turn} of {state.request.max_turns} · {state.tool_calls} tool calls"
+        f"**{status_of(state)}** · turn {state.turn} of {state.max_turns} · {state.tool_calls} tool calls"
         f" · {state.usage.total_tokens} tokens · {'cost unknown' if cost is None else f'${cost:.4f}'}",
         f"agent `{state.request.agent}`" + (f", model `{state.spec.model}`" if state.spec else ""),
     ]

@@ -11,7 +11,7 @@ Everything that belongs together happens in one script, so publishing is one rou
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from hashlib import sha1
 from time import monotonic
@@ -162,7 +162,7 @@ class RedisReader:
         """Connects at the first read."""
         self._url = url
 
-    async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[tuple[int, Task]]:
+    async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
         """Tasks with offsets greater than `after`, in order, up to the run's last one."""
         link = RedisLink(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None

@@ -161,7 +161,9 @@ def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
     """Old and new text with the file's line ends: a model reads and writes plain newlines."""
     if arguments.old_string in text or "\r\n" not in text:
         return arguments.old_string, arguments.new_string
-    old, new = (each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (arguments.old_string, arguments.new_string))
+    old, new = (
+        each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (arguments.old_string, arguments.new_string)
+    )
     return old, new
 
 
@@ -238,7 +240,11 @@ def file_tools(timeout: float) -> tuple[Tool, ...]:
         ),
         FunctionTool(
             spec=tool_spec(
-                "list_dir", "List what a folder holds; folders end in /, links in @.", ListDir, effect=Effect.READ, timeout=timeout
+                "list_dir",
+                "List what a folder holds; folders end in /, links in @.",
+                ListDir,
+                effect=Effect.READ,
+                timeout=timeout,
             ),
             arguments=ListDir,
             function=_list,

@@ -74,7 +74,7 @@ def plan(call: ToolCall, *, box: ToolBox, spec: AgentSpec, grants: Sequence[str]
         )
     except LoomError as error:
         return replace(limits, error=error.message, error_type=_error_type(error))
-    except Exception as error:  # noqa: BLE001 - a tool's own checks may fail in any way, and the model has to hear it
+    except Exception as error:  # noqa: BLE001 - see the module's docstring
         _log.exception("tool_plan_failed", tool=call.name)
         return replace(limits, error=_unexpected(error), error_type="unknown")
 
@@ -94,15 +94,14 @@ async def execute(
         with watch.stage():
             pass  # authorize: decided in the call's plan, or by a person since
         with watch.stage():
-            if is_cancelled():
-                raise ExecutionAbortedError("the run was stopped before this call began: nothing was done")
+            _check(is_cancelled)
         with watch.stage():
             output = await _run(tool, arguments, context)
         with watch.stage():
             result = ToolResult(content=_format(output, note, limit))
     except LoomError as error:
         result = failed(_format(error.message, note, limit), _error_type(error))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - see the module's docstring
         _log.exception("tool_failed", tool=call.name)
         result = failed(_format(_unexpected(error), note, limit), "unknown")
     return replace(result, stage_ms=tuple(watch.spent))
@@ -167,9 +166,7 @@ def _judge(
     return judge(call.name, subjects, spec.permissions, mode=spec.mode, reads=reads, grants=grants)
 
 
-def _grants(
-    call: ToolCall, offered: Sequence[str], subjects: Sequence[Subject], judged: Judgement
-) -> tuple[str, ...]:
+def _grants(call: ToolCall, offered: Sequence[str], subjects: Sequence[Subject], judged: Judgement) -> tuple[str, ...]:
     """What approving for the run would add: after a scoped ask nothing as wide as the whole tool, which it outranks."""
     if "(" not in judged.rule or call.name not in offered:
         return tuple(offered)
@@ -181,6 +178,11 @@ def _timeout(arguments: object, default: float) -> float:
     """A call that names its own `timeout` gets it, with time to be stopped in order."""
     wanted = getattr(arguments, "timeout", None)
     return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
+
+
+def _check(is_cancelled: Callable[[], bool]) -> None:
+    if is_cancelled():
+        raise ExecutionAbortedError("the run was stopped before this call began: nothing was done")
 
 
 async def _run(tool: Tool, arguments: object, context: ToolContext) -> str:

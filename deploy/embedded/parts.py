@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -29,13 +28,6 @@ TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 """Commits survive the death of the server; the last ones may not survive the death of the machine."""
 RETENTION = "2160h"  # 90 days; the packaged server forgets ended runs after one day
 
-HOW_TO_END = {
-    "worker": signal.SIGTERM,
-    "temporal": signal.SIGTERM,
-    "postgres": signal.SIGINT,  # a fast shutdown: SIGTERM would wait for every client to leave
-    "redis": signal.SIGTERM,
-}
-GRACE = 10.0
 SERVICES = ("temporal", "redis", "postgres")  # in starting order: the last one takes longest to prepare
 
 

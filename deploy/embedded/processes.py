@@ -16,6 +16,15 @@ from pathlib import Path
 from deploy.embedded.errors import StackError
 from deploy.embedded.state import Identity, of_pid
 
+HOW_TO_END = {
+    "worker": signal.SIGTERM,
+    "temporal": signal.SIGTERM,
+    "postgres": signal.SIGINT,  # a fast shutdown: SIGTERM would wait for every client to leave
+    "redis": signal.SIGTERM,
+}
+GRACE = 10.0
+"""Seconds that a part has to end by itself before it is killed."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
@@ -59,14 +68,23 @@ def ask_to_end(process: Running, how: signal.Signals) -> None:
             os.kill(process.identity.pid, how)
 
 
-def end(process: Running, how: signal.Signals, *, grace: float) -> None:
-    """Ask it to end, wait, and kill it with its children when it does not."""
-    ask_to_end(process, how)
-    if wait_until(lambda: not process.alive(), seconds=grace):
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(process.identity.pid, signal.SIGKILL)
-    wait_until(lambda: not process.alive(), seconds=5)
+def end_all(parts: Mapping[str, Running]) -> None:
+    """The worker first, as long as the services answer it; then the services together."""
+    if "worker" in parts:
+        end("worker", parts["worker"])
+    for name, process in parts.items():
+        ask_to_end(process, HOW_TO_END[name])
+    for name, process in parts.items():
+        end(name, process)
+
+
+def end(name: str, process: Running) -> None:
+    """Ask the part to end, wait, and kill it with its children when it does not."""
+    ask_to_end(process, HOW_TO_END[name])
+    if not wait_until(lambda: not process.alive(), seconds=GRACE):
+        with suppress(ProcessLookupError):
+            os.killpg(process.identity.pid, signal.SIGKILL)
+        wait_until(lambda: not process.alive(), seconds=5)
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:

@@ -14,8 +14,7 @@ from pathlib import Path
 from deploy.embedded import state
 from deploy.embedded.errors import AlreadySupervised, StackError, tail
 from deploy.embedded.home import locked, log_path, prepare
-from deploy.embedded.parts import GRACE, HOW_TO_END
-from deploy.embedded.processes import Running, ask_to_end, end, wait_until
+from deploy.embedded.processes import GRACE, Running, ask_to_end, end_all, wait_until
 from deploy.embedded.state import Identity, StackState
 from deploy.embedded.supervisor import Plan, Supervisor
 
@@ -149,19 +148,16 @@ def _report(pipe: int, deadline: float) -> dict[str, str] | None:
 
 def _end_supervisor(supervisor: Identity) -> None:
     """It ends its parts itself, which may take the grace of worker and services."""
-    end(Running(identity=supervisor), signal.SIGTERM, grace=3 * GRACE)
+    process = Running(identity=supervisor)
+    ask_to_end(process, signal.SIGTERM)
+    if not wait_until(lambda: not process.alive(), seconds=3 * GRACE):
+        ask_to_end(process, signal.SIGKILL)  # alone: its parts are ended below
+        wait_until(lambda: not process.alive(), seconds=5)
 
 
 def _end_leftovers(home: Path) -> None:
     """Parts without a supervisor: it was killed."""
     before = state.read(home)
-    left = {name: Running(identity=part.identity) for name, part in before.living().items()}
-    for name in sorted(left, key=lambda name: name != "worker"):
-        if name == "worker":
-            end(left[name], HOW_TO_END[name], grace=GRACE)
-        else:
-            ask_to_end(left[name], HOW_TO_END[name])
-    for name, process in left.items():
-        end(process, HOW_TO_END[name], grace=GRACE)
+    end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
     with suppress(OSError):  # a full disk; the start times tell the next reader that these are gone
         state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted))

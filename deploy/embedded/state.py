@@ -74,6 +74,14 @@ def of_pid(pid: int) -> Identity:
     return Identity(pid=pid, started=psutil.Process(pid).create_time())
 
 
+def alive_here(pid: int) -> bool:
+    """Whether some process of that id runs."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def command_line(pid: int) -> tuple[str, ...]:
     """The words that a process was started with; none when it is gone or not ours to look at."""
     try:

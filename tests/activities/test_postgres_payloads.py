@@ -1,10 +1,14 @@
 """Large payloads on a real Postgres, and what Temporal makes of a Postgres that is away."""
 
 import asyncio
+import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -18,6 +22,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.adapters.postgres_payloads import MISSING, UNAVAILABLE, PostgresPayloads
+from workflows.converter import data_converter
 
 from .conftest import PostgresServer
 
@@ -126,3 +131,99 @@ async def test_closing_twice_or_before_the_first_use_is_fine(postgres: PostgresS
     await driver.store(STORE, [payload("x")])
     await driver.aclose()
     await driver.aclose()
+
+
+# ---- what Temporal makes of it ---------------------------------------------------------------------------------
+
+LARGE: Final = "x" * 300_000
+ONCE: Final = RetryPolicy(maximum_attempts=1)
+
+
+class Unsteady(PostgresPayloads):
+    """Answers, but for the next so many calls of a kind."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.failures: Counter[str] = Counter()
+        self._nowhere = PostgresPayloads("postgresql://127.0.0.1:1/nowhere")
+
+    async def store(self, context: Any, payloads: Any) -> list[StorageDriverClaim]:
+        return await (self._nowhere.store if self._fails("store") else super().store)(context, payloads)
+
+    async def retrieve(self, context: Any, claims: Any) -> list[Payload]:
+        return await (self._nowhere.retrieve if self._fails("retrieve") else super().retrieve)(context, claims)
+
+    async def aclose(self) -> None:
+        await self._nowhere.aclose()
+        await super().aclose()
+
+    def _fails(self, kind: str) -> bool:
+        self.failures[kind] -= 1
+        return self.failures[kind] >= 0
+
+
+@activity.defn
+async def shorten(text: str) -> str:
+    return text[:3]
+
+
+@activity.defn
+async def lengthen(text: str) -> str:
+    del text
+    return LARGE
+
+
+@workflow.defn(sandboxed=False)
+class Passing:
+    """Passes a large payload into an activity, or gets one out of it, and says what went wrong."""
+
+    @workflow.run
+    async def run(self, way: str) -> list[str | None]:
+        within = timedelta(seconds=30)
+        try:
+            if way == "in":
+                await workflow.execute_activity(shorten, LARGE, start_to_close_timeout=within, retry_policy=ONCE)
+            else:
+                await workflow.execute_activity(lengthen, "", start_to_close_timeout=within, retry_policy=ONCE)
+        except ActivityError as error:
+            first = error.cause
+            assert isinstance(first, ApplicationError)
+            causes = [first, first.__cause__]
+            return [cause.type if isinstance(cause, ApplicationError) else None for cause in causes]
+        return ["passed"]
+
+
+@pytest.fixture(scope="session")
+async def temporal() -> AsyncIterator[Client]:
+    server = str(Path(sys.executable).parent / "temporal")
+    async with await WorkflowEnvironment.start_local(dev_server_existing_path=server) as environment:
+        yield environment.client
+
+
+@pytest.mark.parametrize(
+    ("way", "failures", "outcome"),
+    [
+        # The activity has not run: its input is missing.
+        ("in", {"retrieve": 1}, [None, UNAVAILABLE]),
+        # The activity has run: its result could not be kept.
+        ("out", {"store": 1}, [UNAVAILABLE, "PoolTimeout"]),
+        # A workflow task that fails is tried again, and the run does not notice.
+        ("in", {"store": 1}, ["passed"]),
+        ("out", {"retrieve": 1}, ["passed"]),
+        ("in", {}, ["passed"]),
+        ("out", {}, ["passed"]),
+    ],
+)
+async def test_a_postgres_that_is_away_never_fails_a_run(
+    postgres: PostgresServer, temporal: Client, way: str, failures: dict[str, int], outcome: list[str | None]
+) -> None:
+    driver = Unsteady(postgres.url)
+    driver.failures.update(failures)
+    config = temporal.config(active_config=True)
+    config["data_converter"] = data_converter(driver)
+    client = Client(**config)
+    queue = uuid4().hex
+    async with Worker(client, task_queue=queue, workflows=[Passing], activities=[shorten, lengthen]):
+        result: list[str | None] = await client.execute_workflow(Passing.run, way, id=queue, task_queue=queue)
+    await driver.aclose()
+    assert result == outcome

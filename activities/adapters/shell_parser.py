@@ -1,0 +1,214 @@
+"""Reading a shell command without running it: every simple command inside, as permission rules see it.
+
+A syntax tree of Bash is walked for all commands, wherever they stand. What the tree cannot tell (a name out of a
+variable, `eval`, broken syntax) becomes a subject that no allow pattern covers. When in doubt: opaque.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from activities.adapters import shell_wrappers as wrappers
+from activities.adapters.shell_words import Word, strays_of, target_of, text_of, value_of, words_of
+from loom_domain.permissions import Subject
+
+LONGEST: Final = 10_000
+"""Characters beyond which a command is not looked into."""
+
+_DEEPEST: Final = 4
+"""Shells inside shells."""
+
+_SAFE: Final = re.compile(
+    r"(?:NODE_ENV|LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|PYTHONUNBUFFERED|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE)="
+)
+"""Assignments that cannot change what a command does beyond its looks."""
+
+_QUIET_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+_WRITES: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
+_NOT_A_NAME: Final = re.compile(
+    r"|.*[*?{}\[\]].*|!|\(.*|if|then|else|elif|fi|for|while|until|do|done|case|esac|select|function", re.DOTALL
+)
+_MISREAD: Final = re.compile(r"\S\\\n\S|[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
+"""Where Bash and the syntax tree split words differently: a word across two lines, odd white space."""
+
+_Words: TypeAlias = tuple[Word, ...]
+
+
+class BashParser:
+    """Parses Bash; keeps the last few hundred answers."""
+
+    def __init__(self) -> None:
+        self._parser = Parser(Language(tree_sitter_bash.language()))
+        self._cached = lru_cache(maxsize=512)(self._parse)
+
+    def parse(self, command: str) -> tuple[Subject, ...]:
+        """Every command inside, in order; equal ones once."""
+        return self._cached(command)
+
+    def _parse(self, command: str) -> tuple[Subject, ...]:
+        return tuple(dict.fromkeys(self._subjects(command, 0)))
+
+    def _subjects(self, command: str, depth: int) -> Iterator[Subject]:
+        if len(command) > LONGEST or depth > _DEEPEST:
+            yield _opaque(command)
+            return
+        root = self._parser.parse(command.encode("utf-8", "replace")).root_node
+        if root.has_error or _MISREAD.search(command):
+            yield _opaque(command)
+        homeless: set[int] = set()
+        for node in _nodes(root):
+            if node.type in ("file_redirect", "heredoc_redirect"):
+                homeless |= {stray.id for stray in strays_of(node)}
+        for node in _nodes(root):
+            if node.type == "command":
+                words = words_of(node)
+                homeless -= words.strays
+                before = tuple(each for each in words.assignments if not _SAFE.match(each))
+                yield from self._simple(words.rest, before, depth)
+            else:
+                yield from _other(node)
+        if homeless:
+            yield _opaque(command)
+
+    def _simple(self, words: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
+        """A command and those that it runs."""
+        try:
+            inner = _unwrapped(words)
+            runs = _runs(inner)
+        except wrappers.Unclear:
+            yield _opaque(_joined(words))
+            return
+        if not inner or inner[0].value is None or _NOT_A_NAME.fullmatch(inner[0].value):
+            yield _opaque(_joined(words))
+            return
+        if _name(inner) in wrappers.SHELLS:
+            yield from self._shell(words, inner, before, depth)
+            return
+        yield from _spellings(words, inner, before)
+        for begin, end in runs:
+            yield from self._simple(inner[begin:end], (), depth)
+
+    def _shell(self, words: _Words, inner: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
+        """What `bash -c` runs counts in its place, unless more than that is going on."""
+        try:
+            found = wrappers.inline_script(_values(inner))
+        except wrappers.Unclear:
+            yield _opaque(_joined(words))
+            return
+        if found is None:
+            yield from _spellings(words, inner, before)
+            return
+        at, is_plain = found
+        script = inner[at].value if at < len(inner) else None
+        if script is None:
+            yield _opaque(_joined(words))
+            return
+        inside = list(self._subjects(script, depth + 1))
+        if before or not is_plain or not inside:
+            yield from _spellings(words, inner, before)
+        yield from inside
+        # The same subject once more, so that a deny or ask of the shell itself is heard.
+        yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
+
+
+def _nodes(root: Node) -> Iterator[Node]:
+    """Every node in the order of the text; not recursive, since a command may nest thousands of brackets."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(node.children))
+
+
+def _other(node: Node) -> Iterator[Subject]:
+    """What does something without being a simple command."""
+    line = " ".join(text_of(node).split())
+    match node.type:
+        case "file_redirect":
+            yield from _redirect(node)
+        case "declaration_command" | "unset_command" | "test_command":
+            yield Subject(text=line)
+        case "compound_statement" if line.startswith("(("):
+            yield Subject(text=line)
+        case "variable_assignment" if not _is_part(node) and not _SAFE.match(line):
+            yield Subject(text=line)
+
+
+def _is_part(assignment: Node) -> bool:
+    parent = assignment.parent
+    return parent is not None and parent.type in ("command", "declaration_command", "c_style_for_statement")
+
+
+def _redirect(node: Node) -> Iterator[Subject]:
+    """A file that is written to is a subject of its own, so that allowing `echo` does not allow writing."""
+    operator, target = target_of(node)
+    if operator not in _WRITES or target is None or (operator == ">&" and target.type == "number"):
+        return
+    value = value_of(target)
+    if value not in _QUIET_TARGETS:
+        yield Subject(text=f"{operator} {text_of(target)}", opaque=value is None)
+
+
+def _unwrapped(words: _Words) -> _Words:
+    """The command without the wrappers that do not change what it does."""
+    while words:
+        wrapper = wrappers.TRANSPARENT.get(_name(words))
+        values = _values(words)
+        if _name(words) == "xargs" and len(words) > 1 and not (values[1] or "-").startswith("-"):
+            wrapper = wrappers.Wrapper()
+        if wrapper is None or (_name(words) == "command" and _only_looks_up(values)):
+            return words
+        at = wrappers.after(wrapper, values)
+        if at >= len(words):
+            return words
+        words = words[at:]
+    return words
+
+
+def _only_looks_up(values: wrappers.Values) -> bool:
+    option = values[1] if len(values) > 1 else None
+    return option is not None and option.startswith("-") and ("v" in option or "V" in option)
+
+
+def _runs(words: _Words) -> list[tuple[int, int]]:
+    """Where the commands that this one runs stand among its words."""
+    name, values = _name(words), _values(words)
+    if name in wrappers.HIDDEN and len(words) > 1:
+        raise wrappers.Unclear
+    if name == "find":
+        return wrappers.found_commands(values)
+    if name not in wrappers.RUNNERS:
+        return []
+    at = wrappers.after(wrappers.RUNNERS[name], values)
+    return [(at, len(words))] if at < len(words) else []
+
+
+def _spellings(words: _Words, inner: _Words, before: tuple[str, ...]) -> Iterator[Subject]:
+    """One subject, repeated for every other way to write it that a deny or an ask may mean."""
+    text = " ".join((*before, _joined(inner)))
+    plain = [word.text if word.value is None else word.value for word in inner]
+    others = (_joined(inner), _joined(words), " ".join(plain), " ".join((_name(inner), *plain[1:])))
+    loose = [each for each in dict.fromkeys(others) if each != text]
+    yield from (Subject(text=text, loose=each) for each in loose or [""])
+
+
+def _joined(words: _Words) -> str:
+    return " ".join(word.text for word in words)
+
+
+def _values(words: _Words) -> wrappers.Values:
+    return [word.value for word in words]
+
+
+def _name(words: _Words) -> str:
+    """The program's name without its folder."""
+    return (words[0].value or "").rpartition("/")[2] if words else ""
+
+
+def _opaque(text: str) -> Subject:
+    return Subject(text=" ".join(text.split()), opaque=True)

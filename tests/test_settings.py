@@ -1,0 +1,127 @@
+"""Settings: where values come from, which one wins, and how a wrong one is refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.embedded import state
+from deploy.embedded.state import Recorded, StackState
+from loom_domain.errors import BadRequest
+from loom_settings import Settings, load_settings, read_settings
+
+ADDRESSES = {"temporal": "127.0.0.1:7299", "postgres": "postgresql://x@127.0.0.1/loom", "redis": "redis://127.0.0.1/0"}
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without files, in an environment without settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith(("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
+            monkeypatch.delenv(name)
+    return tmp_path
+
+
+def test_everything_has_a_default(empty_directory: Path) -> None:
+    settings = load_settings()
+    assert settings.temporal_address == "localhost:7233"
+    assert settings.database_url is None
+    assert settings.model is None
+    assert settings.home == empty_directory / ".loom"
+    assert settings.workspace == empty_directory
+    assert settings.metrics_port == 9091
+
+
+def test_environment_beats_dotenv_beats_toml(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_directory / "loom.toml").write_text('model = "demo"\nmax_turns = 7\ntemporal_address = "toml:1"\n')
+    (empty_directory / ".env").write_text("LOOM_MAX_TURNS=8\nTEMPORAL_ADDRESS=dotenv:2\nOTHERS=ignored\n")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "environment:3")
+    settings = read_settings()
+    assert (settings.model, settings.max_turns, settings.temporal_address) == ("demo", 8, "environment:3")
+
+
+@pytest.mark.parametrize("variable", ["TEMPORAL_ADDRESS", "LOOM_TEMPORAL_ADDRESS"])
+def test_temporal_s_own_variables_are_heard_with_and_without_prefix(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "there:7233")
+    assert read_settings().temporal_address == "there:7233"
+
+
+def test_a_variable_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOM_MODEL", "")
+    assert read_settings().model is None
+
+
+def test_metrics_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOM_METRICS_PORT", "off")
+    assert read_settings().metrics_port is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LOOM_MAX_TURNS", "many"),
+        ("LOOM_TOOL_TIMEOUT", "0"),
+        ("LOOM_SANDBOX", "maybe"),
+        ("LOOM_LOG_LEVEL", "LOUD"),
+        ("LOOM_DATABASE_URL", "mysql://host/x"),
+        ("LOOM_REDIS_URL", "localhost:6379"),
+        ("LOOM_METRICS_PORT", "70000"),
+        ("TEMPORAL_ADDRESS", "http://localhost:7233"),
+        ("OPENAI_BASE_URL", "localhost"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_variable(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(BadRequest, match=f"^{variable}: ") as refused:
+        read_settings()
+    assert refused.value.context["field"] == variable
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [('modle = "demo"\n', "unknown setting modle"), ("model = \n", "cannot be read")]
+)
+def test_a_misspelt_or_broken_toml_file_is_refused(text: str, says: str, empty_directory: Path) -> None:
+    (empty_directory / "loom.toml").write_text(text)
+    with pytest.raises(BadRequest, match=says):
+        read_settings()
+
+
+def test_secrets_do_not_show_in_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://u:secret@h/d")
+    settings = read_settings()
+    assert "secret" not in repr(settings)
+    assert settings.openai_api_key is not None
+    assert settings.openai_api_key.get_secret_value() == "sk-secret"
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().max_turns = 3  # type: ignore[misc]
+
+
+def _stack_of(pid: int, started: float, home: Path) -> None:
+    home.mkdir()
+    parts = {name: Recorded(pid=pid, started=started, address=address) for name, address in ADDRESSES.items()}
+    state.write(home, StackState(parts=parts))
+
+
+def test_addresses_that_nobody_set_come_from_the_running_stack(
+    empty_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stack_of(os.getpid(), state.of_pid(os.getpid()).started, empty_directory / ".loom")
+    monkeypatch.setenv("LOOM_REDIS_URL", "redis://mine/1")
+    settings = load_settings()
+    assert settings.temporal_address == ADDRESSES["temporal"]
+    assert settings.database_url == ADDRESSES["postgres"]
+    assert settings.redis_url == "redis://mine/1"
+
+
+def test_a_stack_that_no_longer_runs_is_not_believed(empty_directory: Path) -> None:
+    _stack_of(os.getpid(), 1.0, empty_directory / ".loom")
+    assert load_settings().temporal_address == "localhost:7233"

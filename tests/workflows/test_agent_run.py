@@ -1,0 +1,128 @@
+"""The loop, end to end: real Temporal, Redis and Postgres, real SDKs against a scripted model over HTTP."""
+
+from pathlib import Path
+
+from loom_domain.requests import RunStatus
+from tests.model_server import ToolUse, calls, cut_length, empty, malformed_call, script, status, text
+from tests.workflows.conftest import Working
+
+
+async def test_a_plain_answer_ends_the_run(working: Working) -> None:
+    loom, _ = await working(script([text("Four.")]))
+
+    result = await loom.run("What is two and two?")
+
+    assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, "Four.", 1)
+    assert not result.completed_explicitly
+    assert result.usage["total_tokens"] == 15
+
+
+async def test_tool_results_come_back_in_call_order_and_the_model_reads_them(working: Working, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    (workspace / "b.txt").write_text("beta")
+    both = calls(ToolUse("read_file", {"path": "a.txt"}, "c1"), ToolUse("read_file", {"path": "b.txt"}, "c2"))
+    loom, model = await working(script([both, text("read")]))
+
+    result = await loom.run()
+
+    seen = [m for m in model.requests[1].messages if m["role"] == "tool"]
+    assert [m["tool_call_id"] for m in seen] == ["c1", "c2"]
+    assert "alpha" in seen[0]["content"]
+    assert "beta" in seen[1]["content"]
+    assert result.tool_calls == 2
+
+
+async def test_done_ends_the_run_at_once_and_other_calls_are_not_run(working: Working, workspace: Path) -> None:
+    reply = calls(ToolUse("write_file", {"path": "x", "content": "y"}), ToolUse("done", {"result": "ready"}))
+    loom, _ = await working(script([reply]))
+
+    result = await loom.run(permissions={"write_file": "allow"})
+
+    assert (result.status, result.output, result.completed_explicitly) == (RunStatus.COMPLETED, "ready", True)
+    assert not (workspace / "x").exists()
+
+
+async def test_the_last_turn_reports_what_was_still_wanted(working: Working) -> None:
+    loom, model = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
+
+    result = await loom.run(max_turns=3)
+
+    assert result.status is RunStatus.LIMIT_REACHED
+    assert result.turns == len(model.requests) == 3
+    assert result.error is not None
+    assert "list_dir" in result.error.message
+
+
+async def test_a_budget_ends_the_run_cleanly(working: Working) -> None:
+    loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
+
+    result = await loom.run(budget={"tokens": 40})
+
+    assert (result.status, result.turns) == (RunStatus.BUDGET_EXHAUSTED, 3)
+
+
+async def test_a_required_done_tool_is_asked_for(working: Working) -> None:
+    loom, model = await working(script([text("I think that is it."), calls(ToolUse("done", {"result": "it"}))]))
+
+    result = await loom.run(require_done_tool=True)
+
+    assert (result.output, result.turns) == ("it", 2)
+    assert "done" in model.requests[1].messages[-1]["content"]
+
+
+async def test_cut_answers_are_continued_and_joined(working: Working) -> None:
+    loom, _ = await working(script([cut_length("first half, "), text("second half")]))
+
+    assert (await loom.run()).output == "first half, second half"
+
+
+async def test_empty_answers_are_asked_again_and_then_fail(working: Working) -> None:
+    loom, model = await working(lambda _: empty())
+
+    result = await loom.run()
+
+    assert result.status is RunStatus.FAILED
+    assert result.error is not None
+    assert result.error.type == "LLMBadResponseError"
+    assert len(model.requests) == 3
+
+
+async def test_the_model_can_mend_malformed_arguments(working: Working, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    mended = calls(ToolUse("read_file", {"path": "a.txt"}))
+    loom, model = await working(script([malformed_call("read_file", '{"path": "a.tx'), mended, text("ok")]))
+
+    result = await loom.run()
+
+    assert result.output == "ok"
+    assert "not a JSON object" in model.requests[1].messages[-1]["content"]
+    assert "alpha" in model.requests[2].messages[-1]["content"]
+
+
+async def test_rate_limits_are_waited_for_and_server_errors_tried_again(working: Working) -> None:
+    loom, model = await working(script([status(429, retry_after=0.1), status(500), text("at last")]))
+
+    result = await loom.run()
+
+    assert (result.output, result.turns, len(model.requests)) == ("at last", 1, 3)
+
+
+async def test_a_provider_that_keeps_failing_fails_the_run_with_its_own_error(working: Working) -> None:
+    loom, _ = await working(lambda _: status(503, retry_after=0.05))
+
+    result = await loom.run()
+
+    assert result.status is RunStatus.FAILED
+    assert result.error is not None
+    assert result.error.type == "LLMUnavailableError"
+
+
+async def test_a_wrong_key_is_not_tried_again(working: Working) -> None:
+    loom, model = await working(lambda _: status(401))
+
+    result = await loom.run()
+
+    assert result.error is not None
+    assert result.error.type == "LLMConfigurationError"
+    assert "OPENAI_API_KEY" in result.error.message
+    assert len(model.requests) == 1

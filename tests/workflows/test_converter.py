@@ -1,0 +1,311 @@
+"""What is written into history comes back equal, says what it must, and no more."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, get_args
+
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure as FailureProto
+from temporalio.converter import (
+    DefaultFailureConverter,
+    PayloadConverter,
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverStoreContext,
+)
+from temporalio.exceptions import ApplicationError
+
+from loom_domain.agents import AgentSpec
+from loom_domain.messages import JsonObject, Message, Part, ToolCall, Usage, user
+from loom_domain.permissions import Mode
+from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
+from loom_domain.retries import Failure, Tries
+from loom_domain.run_state import Hold, Outcome, Phase, RunState
+from loom_domain.run_steps import ToolsReturned
+from loom_domain.tasks import Action, Notice, Origin, Task
+from loom_domain.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
+from loom_domain.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
+from loom_domain.work import CallPlans, ModelReply, ModelRequest, PlanRequest, Prepared, PrepareRequest, ToolRequest
+from workflows.converter import OUT_OF_LINE_BYTES, data_converter
+
+CONVERTER: Final[PayloadConverter] = data_converter().payload_converter
+
+# ---- values of every shape -------------------------------------------------------------------------------------
+
+NUMBERS: Final = st.floats(allow_nan=False, allow_infinity=False)
+JSON: Final = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=3,
+)
+ALIKE: Final = st.sampled_from(
+    [ResultRef(call_id="c", digest="d"), user("c"), user(""), Message(role="tool", tool_call_id="c", content="d")]
+)
+st.register_type_strategy(datetime, st.datetimes(timezones=st.just(UTC)))
+st.register_type_strategy(float, NUMBERS)
+st.register_type_strategy(Mapping, lambda kind: mappings(*get_args(kind)))
+st.register_type_strategy(RunResult, st.builds(RunResult, structured_output=JSON))
+
+
+def mappings(key: Any, value: Any) -> st.SearchStrategy[Mapping[Any, Any]]:
+    return JSON if value is Any else st.dictionaries(st.from_type(key), st.from_type(value), max_size=3)
+
+
+st.register_type_strategy(Tail, st.builds(Tail, items=st.lists(ALIKE | st.from_type(Message), max_size=3).map(tuple)))
+
+PAYLOADS: Final = (
+    RunState,
+    RunResult,
+    PrepareRequest,
+    Prepared,
+    ModelRequest,
+    ModelReply,
+    PlanRequest,
+    CallPlans,
+    ToolRequest,
+    ToolResult,
+    Task,
+    ToolsReturned,
+)
+
+# ---- one value of each, by hand --------------------------------------------------------------------------------
+
+AT: Final = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+ORIGIN: Final = Origin(run_id="run-1", root_run_id="run-1", session_id="s-1")
+SPEC: Final = AgentSpec(
+    name="coder",
+    model="openai:gpt",
+    tools=(ToolSpec(name="bash", description="Run.", parameters={"type": "object"}, effect=Effect.ONCE, queue="gpu"),),
+    permissions={"bash": "ask"},
+    mode=Mode.ACCEPT_EDITS,
+    temperature=0.0,
+)
+CALL: Final = ToolCall(id="call_1", name="bash", arguments={"command": "ls", "deep": [{"n": None}]})
+OPEN: Final = OpenCall(
+    call=CALL,
+    plan=CallPlan(verdict=Verdict.ASK, rule="bash", digest="abc", grants=("bash(ls)",), error_type="validation"),
+    asked_at=AT,
+    decision=Decision(approved=True, at=AT, by="kim"),
+    result=ToolResult(content="", status="error", error_type="lost", stage_ms=(0.0, 1.5)),
+    attempt=2,
+)
+FULL_STATE: Final = RunState(
+    run_id="run-1",
+    request=RunRequest(task="Do it.", budget=Budget(cost_usd=0.5), metadata={"a": [None]}, permissions={"x": "deny"}),
+    started_at=AT,
+    phase=Phase.ACTING,
+    spec=SPEC,
+    send_spec=True,
+    search_attributes=("LoomStatus",),
+    turn=3,
+    tries=Tries(failed=1, lost=2, trimmed=1, resent=1),
+    retry_at=AT,
+    transcript=transcript_of(
+        [user("Do it.", kind="task"), Message(role="user", content=(Part(type="image", url="http://x"),)),
+         Message(role="assistant", tool_calls=(CALL, ToolCall(id="2", name="y", malformed="{"))),
+         Message(role="tool", tool_call_id="call_1", is_error=True, timestamp=AT)]
+    ),
+    known=TranscriptRef(count=2, digest="0123"),
+    produced=frozenset({"call_1", "call_2"}),
+    calls=(OPEN,),
+    inbox=(user("Wait."),),
+    grants=("bash(ls)",),
+    partial="half",
+    nudges=1,
+    warned=True,
+    usage=Usage(input_tokens=1, output_tokens=2, cached_tokens=3, model_calls=4),
+    cost_micros=None,
+    tool_calls=9,
+    hold=Hold(by="kim", at=AT),
+    outcome=Outcome(status=RunStatus.FAILED, error=RunError(type="X", message="m", context={"n": 1})),
+    notices=(Notice(action=Action.PAUSED, key="k", at=AT, result={}),),
+)  # fmt: skip
+
+
+def there_and_back(value: Any, kind: Any) -> Any:
+    return read(write(value), kind)
+
+
+def write(value: Any) -> Payload:
+    return CONVERTER.to_payloads([value])[0]
+
+
+def read(payload: Payload, kind: Any) -> Any:
+    return CONVERTER.from_payloads([payload], [kind])[0]
+
+
+@pytest.mark.parametrize("kind", PAYLOADS, ids=lambda kind: kind.__name__)
+def test_every_payload_comes_back_equal(kind: type) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(st.from_type(kind))
+    def check(value: object) -> None:
+        assert there_and_back(value, kind) == value
+
+    check()
+
+
+def test_a_full_state_comes_back_equal_and_typed() -> None:
+    back = there_and_back(FULL_STATE, RunState)
+    assert back == FULL_STATE
+    assert (type(back.phase), type(back.produced), type(back.transcript)) == (Phase, frozenset, Transcript)
+
+
+def test_a_fresh_state_says_only_what_it_was_given() -> None:
+    fresh = RunState(run_id="run-1", request=RunRequest(task="Do it."), started_at=AT)
+    written = {"run_id": "run-1", "request": {"task": "Do it."}, "started_at": "2026-01-02T03:04:05.000678Z"}
+    assert json.loads(write(fresh).data) == written
+    assert there_and_back(fresh, RunState) == fresh
+
+
+def test_items_of_a_tail_are_told_apart() -> None:
+    items: tuple[TailItem, ...] = (
+        ResultRef(call_id="c", digest="d"),
+        user("c"),
+        Message(role="tool", tool_call_id="c"),
+    )
+    back = there_and_back(Tail(items=items), Tail)
+    assert [type(item) for item in back.items] == [ResultRef, Message, Message]
+
+
+def test_results_and_failures_in_one_mapping_are_told_apart() -> None:
+    outcomes: Mapping[str, ToolResult | Failure] = {
+        "a": ToolResult(content="message"),
+        "b": Failure(kind="lost", type="X", message="content", context={"content": "x", "status": "error"}),
+    }
+    value = ToolsReturned(outcomes=outcomes)
+    assert there_and_back(value, ToolsReturned) == value
+    assert there_and_back(outcomes, Mapping[str, ToolResult | Failure]) == outcomes
+
+
+def test_zero_false_and_nothing_are_written_where_they_are_not_the_default() -> None:
+    state = replace(FULL_STATE, cost_micros=None, spec=replace(SPEC, temperature=0.0, tools=(), max_output_tokens=0))
+    assert there_and_back(state, RunState) == state
+
+
+# Lengths are the contract of "history stays small": what grows here grows every turn of every run.
+TYPICAL: Final[tuple[tuple[object, int], ...]] = (
+    (
+        ModelRequest(
+            origin=ORIGIN,
+            turn=4,
+            spec_digest="a1b2c3d4e5f6",
+            tail=Tail(
+                base=TranscriptRef(count=7, digest="0123456789ab"),
+                items=(ResultRef(call_id="call_abc", digest="ab0123456789"),),
+            ),
+        ),
+        220,
+    ),
+    (
+        ModelReply(
+            message=Message(role="assistant", content="I look.", tool_calls=(CALL,)),
+            plans=(CallPlan(rule="read_file", effect=Effect.READ, parallel=True),),
+            stop="tools",
+            usage=Usage(input_tokens=3000, output_tokens=50, cached_tokens=2500, model_calls=1),
+            cost_micros=1234,
+        ),
+        330,
+    ),
+    (ToolRequest(origin=ORIGIN, turn=4, call_id="call_abc", tool="read_file", workspace="/w", key="run-1:4:abc"), 160),
+    (ToolResult(content="a" * 60, stage_ms=(0.1, 0.2, 0.3, 0.1, 4.5, 0.2)), 115),
+)
+
+
+@pytest.mark.parametrize(("value", "limit"), TYPICAL, ids=[type(value).__name__ for value, _ in TYPICAL])
+def test_typical_payloads_are_small(value: Any, limit: int) -> None:
+    assert len(write(value).data) <= limit
+    assert there_and_back(value, type(value)) == value
+
+
+@pytest.mark.parametrize("hint", [None, Any, object])
+def test_without_a_type_a_payload_is_plain_json(hint: Any) -> None:
+    assert there_and_back(Usage(input_tokens=3), hint) == {"input_tokens": 3}
+    assert there_and_back([1, "ä", None, 1.5, {"a": True}], hint) == [1, "ä", None, 1.5, {"a": True}]
+    assert CONVERTER.from_payloads([write("x")]) == ["x"]
+
+
+def test_the_sdks_other_encodings_are_kept() -> None:
+    assert [dict(write(value).metadata)["encoding"] for value in (None, b"\0", StringValue(value="x"), {}, "x")] == [
+        b"binary/null",
+        b"binary/plain",
+        b"json/protobuf",
+        b"json/plain",
+        b"json/plain",
+    ]
+    assert there_and_back(b"\0\xff", bytes) == b"\0\xff"
+    assert there_and_back(StringValue(value="x"), StringValue) == StringValue(value="x")
+    assert there_and_back(None, Message) is None
+
+
+def test_a_pydantic_model_is_written_without_its_defaults() -> None:
+    class Settings(BaseModel):
+        name: str
+        size: int = 3
+
+    assert write(Settings(name="a")).data == b'{"name":"a"}'
+    assert there_and_back(Settings(name="a", size=4), Settings) == Settings(name="a", size=4)
+
+
+def test_half_a_surrogate_pair_costs_a_character_and_not_the_run() -> None:
+    broken: JsonObject = {"command": "a\ud83d"}
+    message = Message(role="assistant", content="\udc00 ä", tool_calls=(replace(CALL, arguments=broken),), timestamp=AT)
+    mended = replace(message, content="? ä", tool_calls=(replace(CALL, arguments={"command": "a?"}),))
+    assert there_and_back(message, Message) == mended
+    assert there_and_back(broken, None) == {"command": "a?"}
+
+
+def test_a_type_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="Field required"):
+        read(write({"turn": 1}), ModelRequest)
+
+
+def test_failures_are_the_sdks() -> None:
+    converter = data_converter()
+    assert converter.failure_converter_class is DefaultFailureConverter
+    failure = FailureProto()
+    converter.failure_converter.to_failure(ApplicationError("m", {"a": 1}, type="T"), CONVERTER, failure)
+    back = converter.failure_converter.from_failure(failure, CONVERTER)
+    assert isinstance(back, ApplicationError)
+    assert (back.type, back.details) == ("T", ({"a": 1},))
+
+
+class Shelf(StorageDriver):
+    """Keeps payloads in a list."""
+
+    def __init__(self) -> None:
+        self.kept: list[Payload] = []
+
+    def name(self) -> str:
+        return "shelf"
+
+    async def store(self, context: StorageDriverStoreContext, payloads: Any) -> list[StorageDriverClaim]:
+        del context
+        self.kept += payloads
+        return [StorageDriverClaim(claim_data={"n": str(len(self.kept) - 1)})]
+
+    async def retrieve(self, context: StorageDriverRetrieveContext, claims: Any) -> list[Payload]:
+        del context
+        return [self.kept[int(claim.claim_data["n"])] for claim in claims]
+
+
+async def test_only_large_payloads_go_to_the_storage() -> None:
+    shelf = Shelf()
+    converter = data_converter(shelf)
+    small, large = ToolResult(content="a" * 1000), ToolResult(content="a" * OUT_OF_LINE_BYTES)
+    written = [*await converter.encode([small]), *await converter.encode([large])]
+    assert len(shelf.kept) == 1
+    assert written[1].ByteSize() < 400
+    assert await converter.decode(written, [ToolResult, ToolResult]) == [small, large]
+    assert data_converter().external_storage is None
