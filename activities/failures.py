@@ -3,7 +3,7 @@
     activity                                   workflow
     LoomError ──to_application_error──▶ ApplicationError ──▶ ActivityError ──failure_of──▶ Failure
                                         HEARTBEAT timeout, shutdown ────────────────────▶   lost
-                                        no worker, store away, undecodable ─────────────▶   infrastructure
+                                        no worker, store away, undecodable ─────────────▶   infrastructure (`has_run`)
                                         everything else ────────────────────────────────▶   provider
 
 Safe in workflows: nothing here but Temporal's exceptions and the domain.
@@ -31,8 +31,11 @@ TIMEOUT: Final = "Timeout"
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
 """Types under which an activity fails that its worker broke off: nobody asked the run to stop."""
 
-_AWAY: Final = ("StorageUnavailable", "StreamUnavailable", "NotFoundError")
-"""Types that say Loom's own parts are missing; `NotFoundError` is a worker without this activity."""
+_NOT_KEPT: Final = "StorageUnavailable"
+"""As the failure itself, not as the cause of one: the activity has run, and its result could not be kept."""
+
+_NOT_HERE: Final = "NotFoundError"
+"""A worker without this activity."""
 
 _UNDECODABLE: Final = "Failed decoding"
 """How the SDK's complaint about an activity's input begins; it has no type."""
@@ -68,8 +71,7 @@ def _timed_out(error: TimeoutError) -> Failure:
         case TimeoutType.HEARTBEAT:
             return _failure("lost", "HeartbeatTimeout", "the worker gave no sign of life")
         case TimeoutType.SCHEDULE_TO_START:
-            # Nobody took the work, so nothing has run.
-            return _failure("infrastructure", "NoWorker", "no worker took the work in time")
+            return _failure("infrastructure", "NoWorker", "no worker took the work in time", {"has_run": False})
         case _:
             return _failure("provider", TIMEOUT, error.message or "the attempt used up its time")
 
@@ -78,8 +80,10 @@ def _failed(error: ApplicationError) -> Failure:
     kind = error.type or "ApplicationError"
     if kind in _SHUT_DOWN:
         return _failure("lost", kind, error.message or "the worker shut down")
-    if kind in _AWAY or error.message.startswith(_UNDECODABLE):
-        return _failure("infrastructure", kind, error.message)
+    if kind == _NOT_KEPT:
+        return _failure("infrastructure", kind, error.message, {"has_run": True})
+    if kind == _NOT_HERE or error.message.startswith(_UNDECODABLE):
+        return _failure("infrastructure", kind, error.message, {"has_run": False})
     details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
     return _failure("provider", kind, error.message, details)
 

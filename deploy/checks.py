@@ -25,7 +25,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from deploy.embedded.parts import TUNED_RATES
-from deploy.embedded.state import StackState, alive_here, command_line
+from deploy.embedded.state import StackState, command_line, lived_at
 from loom_settings import Settings
 
 Entry = dict[str, Any]
@@ -105,7 +105,7 @@ async def worker(settings: Settings, state: StackState) -> Entry:
     )
     own = state.parts.get("worker")
     pids = {own.pid} if own and own.identity.alive() else set()
-    fresh = [poller for poller in queue.pollers if _may_live(poller, own.pid if own else None, pids)]
+    fresh = [poller for poller in queue.pollers if _lives(poller)]
     pids |= {pid for poller in fresh if (pid := _pid_here(poller.identity)) is not None}
     if fresh:
         return {"ok": True, "pids": sorted(pids)}
@@ -161,12 +161,10 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
     }
 
 
-def _may_live(poller: PollerInfo, own: int | None, pids: set[int]) -> bool:
-    """Pollers stay listed for minutes after their death: trust the process where it is ours, else the clock."""
-    pid = _pid_here(poller.identity)
-    if pid is not None:
-        return pid in pids or (pid != own and alive_here(pid))
-    return time.time() - poller.last_access_time.ToSeconds() < POLL
+def _lives(poller: PollerInfo) -> bool:
+    """Pollers stay listed for minutes after their death: trust the process where it is here, else the clock."""
+    pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
+    return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL
 
 
 def _pid_here(identity: str) -> int | None:

@@ -45,10 +45,8 @@ def _rules_of(name: str, option: str) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{option}: {name} cannot be read: {error}", field=option) from None
-    if path.suffix.lower() != ".toml":
-        found = read_object(text, f"{option} {name}")
-    else:
-        found = _toml(text, f"{option} {name}")
+    read = _toml if path.suffix.lower() == ".toml" else read_object
+    found = read(text, f"{option} {name}")
     inner = found.get("permissions")
     return dict(inner) if isinstance(inner, Mapping) else found
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Settings | None" = None) -> T:
-    """Do `work` with a connected client; raises UnreachableError when no server, or no stream that it needs, answers."""
+    """Do `work` with a connected client; raises UnreachableError when what it needs does not answer."""
     import asyncio  # noqa: PLC0415 - heavy: 2 s that `loom --help` does not have
 
     from activities.ports import StreamUnavailable  # noqa: PLC0415

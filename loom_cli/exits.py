@@ -7,7 +7,14 @@ import sys
 from typing import Final
 
 from deploy.embedded.errors import StackError
-from loom_domain.errors import BadRequest, LoomError
+from loom_domain.errors import (
+    BadRequest,
+    LoomError,
+    RefusedError,
+    RunExistsError,
+    RunNotFoundError,
+    UnreachableError,
+)
 
 COMPLETED: Final = 0
 FAILED: Final = 1
@@ -24,9 +31,9 @@ class Unreachable(LoomError):
 def code_of(error: BaseException) -> int:
     """The exit code of a command that ended with this error."""
     match error:
-        case BadRequest():
+        case BadRequest() | RunNotFoundError() | RunExistsError() | RefusedError():
             return USAGE
-        case StackError() | Unreachable():
+        case StackError() | Unreachable() | UnreachableError():
             return UNREACHABLE
         case _:
             return UNREACHABLE if _no_server(error) else FAILED

@@ -4,10 +4,10 @@ What is seen goes to a `Face`: the screen, plain lines, JSON lines, or nothing. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from client import LoomClient, Polled, Streamed, Watched
 from loom_cli.arguments import user_name
@@ -23,7 +23,7 @@ ENDED: Final = frozenset(
     {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED}
 )
 
-Answerer: TypeAlias = Callable[[Ask], Awaitable[Answer]]
+Answerer: TypeAlias = Callable[[Ask], Coroutine[Any, Any, Answer]]
 """Says what becomes of an ask; cancelled when somebody else has said it."""
 
 
@@ -49,17 +49,20 @@ class Face(Protocol):
 class Follower:
     """Follows one run."""
 
-    def __init__(self, loom: LoomClient, run_id: str, face: Face, answerer: Answerer | None = None) -> None:
-        """Without an `answerer` asks are only shown."""
+    def __init__(
+        self, loom: LoomClient, run_id: str, face: Face, answerer: Answerer | None = None, by: str = ""
+    ) -> None:
+        """Without an `answerer` asks are only shown; `by` signs the answers."""
         self._loom = loom
         self._run_id = run_id
         self._face = face
         self._answerer = answerer
+        self._by = by or user_name()
         self._asks = Asks(lambda: loom.status(run_id), on_open=face.asked, on_status=face.status)
 
-    async def follow(self, after: int = 0) -> RunResult:
+    async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
         """Show the events beyond offset `after`, until the run has ended, and return its result."""
-        if (await self._loom.status(self._run_id))["status"] in ENDED:
+        if not just_started and (await self._loom.status(self._run_id))["status"] in ENDED:
             await self._replay(after)
             return await self._loom.result(self._run_id)
         helpers = [asyncio.create_task(self._asks.keep_current())]
@@ -121,7 +124,7 @@ class Follower:
     async def _answer_asks(self, answerer: Answerer) -> None:
         while True:
             ask = await self._asks.first()
-            answering = asyncio.create_task(_call(answerer, ask))
+            answering = asyncio.create_task(answerer(ask))
             gone = asyncio.create_task(self._asks.gone(ask))
             try:
                 await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -147,10 +150,10 @@ class Follower:
                     scope=scope,  # type: ignore[arg-type]  # one of the two literals
                     arguments=answer.arguments,
                     digest=digest,
-                    by=user_name(),
+                    by=self._by,
                 )
             else:
-                receipt = await self._loom.deny(self._run_id, ask.call_id, reason=answer.reason, by=user_name())
+                receipt = await self._loom.deny(self._run_id, ask.call_id, reason=answer.reason, by=self._by)
         except (RefusedError, BadRequest) as error:
             self._face.say(f"not taken: {error.message}")
         except UnreachableError as error:
@@ -168,11 +171,7 @@ async def approve_all(_: Ask) -> Answer:
     return Answer(approved=True)
 
 
-async def _call(answerer: Answerer, ask: Ask) -> Answer:
-    return await answerer(ask)
-
-
-async def _broken(done: set[asyncio.Task[object]]) -> RunResult:
+async def _broken(done: set[asyncio.Task[Any]]) -> RunResult:
     """A helper never ends by itself: show why it did."""
     for task in done:
         await task

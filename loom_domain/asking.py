@@ -47,7 +47,7 @@ def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
 
 
 def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool) -> ToolRequest:
-    """One attempt at one tool call; `execution` names the run across continue-as-new."""
+    """One attempt at one tool call; `execution` names the run's chain of executions."""
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
     by_value = edited or open_call.inline or len(canonical(call.arguments)) <= INLINE_ARGUMENTS
@@ -62,6 +62,6 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         timeout=plan.timeout,
         workspace=state.agent.workspace,
         note=f"A person changed the arguments to {canonical(call.arguments)}." if edited else "",
-        key=f"{execution}/t{state.turn}/{call.id}",
+        execution=execution,
         notices=state.notices if with_notices else (),
     )

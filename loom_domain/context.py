@@ -19,7 +19,7 @@ def shortened(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _cut(message: Message) -> Message:
-    if message.role != "tool" or len(message.text) <= SHORT:
+    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that what was cut once stays as it is
         return message
     dropped = len(message.text) - SHORT
     return replace(message, content=f"{message.text[:SHORT]}\n[{dropped} characters dropped to fit the model's window]")

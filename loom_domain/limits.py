@@ -15,7 +15,9 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
-            message = f"the budget for {name} is spent: {spent:g} of {limit:g}. Start again with a larger one."
+            message = (
+                f"the budget for {name} is spent: {_number(spent)} of {_number(limit)}. Start again with a larger one."
+            )
             return Outcome(
                 status=RunStatus.BUDGET_EXHAUSTED,
                 error=RunError(type="BudgetExceededError", message=message, context={"limit": name}),
@@ -25,12 +27,15 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
 
 def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     """The outcome of a run whose turns are spent, with the calls that it still wanted to make."""
+    answered = (
+        "without a final answer" if state.answer is None else "with an answer that does not know what came in last"
+    )
     unfinished = f" It still wanted to run: {'; '.join(pending)}." if pending else ""
     return Outcome(
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
             type="MaxTurnsReached",
-            message=f"stopped after {state.turn} turns without a final answer.{unfinished}"
+            message=f"stopped after {state.turn} turns {answered}.{unfinished}"
             " Start again with a larger max_turns, or split the task.",
             context={"limit": "max_turns", "pending": list(pending)},
         ),
@@ -42,7 +47,7 @@ def warning(state: RunState, at: datetime) -> str | None:
     if state.warned:
         return None
     nearly = [
-        f"{name}: {spent:g} of {limit:g}"
+        f"{name}: {_number(spent)} of {_number(limit)}"
         for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns))
         if limit is not None and spent >= WARN_AT * limit
     ]
@@ -57,3 +62,7 @@ def _budget(state: RunState, at: datetime) -> tuple[tuple[str, float, float | No
         ("tool_calls", state.tool_calls, budget.tool_calls),
         ("seconds", (at - state.started_at).total_seconds(), budget.seconds),
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -34,6 +34,9 @@ class Tries:
 
     failed: int = 0
     lost: int = 0
+    """Attempts that a dead worker took with it."""
+    away: int = 0
+    """Attempts that found Loom's own parts away: an outage is waited for, however long."""
     trimmed: int = 0
     """Times the conversation was shortened because it was too long for the model."""
     resent: int = 0
@@ -42,7 +45,7 @@ class Tries:
     @property
     def attempt(self) -> int:
         """Number of the attempt that comes next, from 1."""
-        return 1 + self.failed + self.lost + self.trimmed + self.resent
+        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +71,7 @@ RetryDecision: TypeAlias = Again | ShortenFirst | GiveUp
 def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
     """What to do after one more failure: three tries, 1 s, 2 s, … at most 60 s, the provider's retry-after first."""
     if failure.kind == "infrastructure":
-        return Again(delay=_backoff(min(tries.lost, 6)))
+        return Again(delay=_backoff(min(tries.away, 6)))
     if failure.kind == "lost":
         return Again(delay=0.0) if tries.lost < MAX_LOST else GiveUp()
     if failure.type == "LLMContextLengthError":
@@ -84,8 +87,10 @@ def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
 
 def count(tries: Tries, failure: Failure) -> Tries:
     """The tries with this failure added to its kind."""
-    if failure.kind != "provider":
+    if failure.kind == "lost":
         return replace(tries, lost=tries.lost + 1)
+    if failure.kind == "infrastructure":
+        return replace(tries, away=tries.away + 1)
     if failure.type == "LLMContextLengthError":
         return replace(tries, trimmed=tries.trimmed + 1)
     return replace(tries, failed=tries.failed + 1)

@@ -70,6 +70,8 @@ class RunState:
     """Allow rules from approvals for the rest of the run."""
     partial: str = ""
     """Text of answers that were cut, waiting for their continuation."""
+    answer: Outcome | None = None
+    """A final answer held back: somebody holds the run, or has written something that the answer cannot know."""
     nudges: int = 0
     """Reminders in a row that brought no progress."""
     warned: bool = False
@@ -127,8 +129,10 @@ def waiting_on(state: RunState) -> str | None:
 
 
 def expires_at(state: RunState, call: OpenCall) -> datetime | None:
-    """When an ask counts as denied."""
-    return call.asked_at + timedelta(seconds=state.agent.approval_timeout) if call.asked_at else None
+    """When an ask counts as denied; never while the run is paused, and its time begins anew when it goes on."""
+    if call.asked_at is None or state.hold is not None:
+        return None
+    return call.asked_at + timedelta(seconds=state.agent.approval_timeout)
 
 
 def status_view(state: RunState) -> JsonObject:
@@ -155,7 +159,7 @@ def result_of(state: RunState, outcome: Outcome) -> RunResult:
     """The result of a run that ends with `outcome`."""
     return RunResult(
         status=outcome.status,
-        output=outcome.output or last_text(state.transcript.messages),
+        output=outcome.output or _best_text(state),
         structured_output=None,
         completed_explicitly=outcome.explicit,
         turns=state.turn,
@@ -164,8 +168,22 @@ def result_of(state: RunState, outcome: Outcome) -> RunResult:
         quality_metrics=None,
         tool_calls=state.tool_calls,
         artifacts=(),
-        error=outcome.error,
+        error=_with_unread(outcome.error, state),
     )
+
+
+def _best_text(state: RunState) -> str:
+    held = state.answer.output if state.answer is not None else ""
+    return held or state.partial or last_text(state.transcript.messages)
+
+
+def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
+    """The error with the messages that people sent and the model never saw."""
+    unread = [message.text for message in state.inbox if message.metadata.get("kind") != "reminder"]
+    if error is None or not unread:
+        return error
+    told = f"{error.message} Not read: {len(unread)} message{'s' * (len(unread) != 1)} sent to the run."
+    return replace(error, message=told, context={**error.context, "unread": unread})
 
 
 def told_end(state: RunState, result: RunResult, at: datetime) -> RunState:

@@ -128,6 +128,8 @@ class ToolsReturned:
     """Attempts at tool calls ended, each with a result or a failure of the platform."""
 
     outcomes: Mapping[str, ToolResult | Failure]
+    at: datetime | None = None
+    """None: calls that have to run again do so at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,11 +4,12 @@
 answer is bound to one open call: late, double and stale ones find none and change nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
+from loom_domain.acting import granted, with_calls
 from loom_domain.errors import BadRequest
 from loom_domain.messages import user
 from loom_domain.permissions import parse_rules
@@ -26,7 +27,22 @@ from loom_domain.run_steps import (
     SteeringEvent,
 )
 from loom_domain.tasks import Action, Notice
-from loom_domain.tool_calls import Decision, OpenCall, call_digest, failed
+from loom_domain.tool_calls import Decision, OpenCall, call_digest, canonical, failed
+
+_NAMES: Final[Mapping[type[SteeringEvent], str]] = {
+    AbortRequested: "abort",
+    PauseRequested: "pause",
+    ResumeRequested: "resume",
+    Approved: "approve",
+    Denied: "deny",
+    MessageReceived: "send_message",
+    PermissionsSet: "set_permissions",
+}
+
+
+def name_of(event: SteeringEvent) -> str:
+    """The signal's name in the public contract."""
+    return _NAMES[type(event)]
 
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:
@@ -63,7 +79,7 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
         case PauseRequested():
             return _noted(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
         case ResumeRequested():
-            return _noted(replace(state, hold=None), Action.RESUMED, event.at, by=event.by)
+            return _noted(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case MessageReceived():
             heard = replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
             return _noted(heard, Action.MESSAGE, event.at, text=event.text, by=event.by)
@@ -123,17 +139,16 @@ def _asked(state: RunState, call_id: str | None) -> OpenCall:
 
 def _approve(state: RunState, event: Approved) -> RunState:
     call = _asked(state, event.call_id)
-    edited = event.arguments is not None and event.arguments != call.call.arguments
+    # Not by `==`, for which True is 1.
+    edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
     decision = Decision(approved=True, scope=event.scope, by=event.by, at=event.at, edited=edited)
     if edited and event.arguments is not None:
         changed = replace(call.call, arguments=event.arguments, malformed=None)
         plan = replace(call.plan, digest=call_digest(state.run_id, changed))
-        call = replace(call, call=changed, plan=plan, stale=True)
+        call = replace(call, call=changed, plan=plan, stale=1)
     state = _decide(state, call, decision)
-    if event.scope == "once" or not call.plan.grants:
-        return state
-    granted = replace(state, grants=tuple(dict.fromkeys((*state.grants, *call.plan.grants))))
-    return _with_calls(granted, lambda c: replace(c, stale=True) if c.awaits_person else c)
+    # What an edited approval allows for the run depends on the plan for the new arguments.
+    return state if edited or event.scope == "once" else granted(state, call.plan.grants)
 
 
 def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
@@ -143,7 +158,7 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
         by = f" by {decision.by}" if decision.by else ""
         text = f"Denied{by}: {reason}. Do not try the same again; find another way or ask what is wanted."
         decided = replace(decided, result=failed(text, "permission"))
-    state = _with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
+    state = with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
     return _noted(
         state,
         Action.APPROVAL_DECIDED,
@@ -172,17 +187,18 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
     return replace(state, hold=None, outcome=Outcome(status=RunStatus.ABORTED, error=error))
 
 
+def _resumed(state: RunState, at: datetime) -> RunState:
+    """The run goes on; whoever is asked has all their time again."""
+    return with_calls(replace(state, hold=None), lambda c: replace(c, asked_at=at) if c.awaits_person else c)
+
+
 def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
     request = replace(state.request, permissions={**state.request.permissions, **event.rules})
     state = replace(state, request=request, rules_changed=state.phase is Phase.THINKING)
     if state.spec is not None:
         spec = state.spec.with_permissions(event.rules)
         state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
-    return _with_calls(state, lambda c: replace(c, stale=True) if c.result is None else c)
-
-
-def _with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
-    return replace(state, calls=tuple(change(call) for call in state.calls))
+    return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
 
 
 def _noted(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:

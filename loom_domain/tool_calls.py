@@ -135,8 +135,8 @@ class OpenCall:
     attempt: int = 1
     inline: bool = False
     """The next request carries the arguments: its worker did not have them."""
-    stale: bool = False
-    """Rules or arguments changed since the plan was made: it has to be made again."""
+    stale: int = 0
+    """How often rules or arguments changed since the plan was made: it has to be made again."""
 
     @property
     def awaits_person(self) -> bool:
@@ -152,7 +152,7 @@ def canonical(arguments: JsonObject) -> str:
 def call_digest(run_id: str, call: ToolCall) -> str:
     """12 hex digits that name this call, of this run, with these arguments (BLAKE2b-48)."""
     text = "\0".join((run_id, call.id, call.name, canonical(call.arguments)))
-    return blake2b(text.encode(), digest_size=6).hexdigest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def describe(call: ToolCall, width: int = 60) -> str:
@@ -166,14 +166,14 @@ def describe(call: ToolCall, width: int = 60) -> str:
 
 
 def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
-    """The calls to run next: leading parallel ones together (at most `limit`), any other one alone."""
+    """The calls to run next: leading parallel ones together (at most `limit`, at least one), any other one alone."""
     waiting = [call for call in calls if call.result is None]
     group: list[OpenCall] = []
     for call in waiting:
         if not call.plan.parallel or call.plan.effect is not Effect.READ:
             break
         group.append(call)
-    return tuple(group[:limit]) if group else tuple(waiting[:1])
+    return tuple(group[: max(1, limit)]) if group else tuple(waiting[:1])
 
 
 def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any] | None = None) -> Message:

@@ -96,9 +96,14 @@ class ToolRequest:
     workspace: str = ""
     note: str = ""
     """Put before the tool's output, for the model: what a person changed."""
-    key: str = ""
-    """Idempotency key: the same for every attempt at this call, different for every other call."""
+    execution: str = ""
+    """Start of the id of the run's first execution: the same across continue-as-new, another after a new start."""
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Idempotency key: the same for every attempt at this call, different for every other call."""
+        return f"{self.origin.run_id}/{self.execution}/t{self.turn}/{self.call_id}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,12 +92,12 @@ def test_a_misspelt_or_broken_toml_file_is_refused(text: str, says: str, empty_d
 
 
 def test_secrets_do_not_show_in_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://u:secret@h/d")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-hush")
+    monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://u:hush@h/d")
     settings = read_settings()
-    assert "secret" not in repr(settings)
+    assert "hush" not in repr(settings)
     assert settings.openai_api_key is not None
-    assert settings.openai_api_key.get_secret_value() == "sk-secret"
+    assert settings.openai_api_key.get_secret_value() == "sk-hush"
 
 
 def test_settings_are_frozen() -> None:

@@ -240,7 +240,7 @@ class AgentRun:
         return ToolsReturned(outcomes=by_call)
 
     def _start_tool(self, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
-        execution = f"{self._state.run_id}/{workflow.info().first_execution_run_id}"
+        execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
         request = tool_request(self._state, call, execution, with_notices=with_notices)
         return workflow.start_activity_method(
             ToolRunner.run_tool,

@@ -27,7 +27,7 @@ _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 _Form = TypeVar("_Form", bound=_Strict)
@@ -135,11 +135,13 @@ def read_state(payload: object) -> RunState:
 def _check(form: type[_Form], payload: object, what: str) -> _Form:
     if not isinstance(payload, Mapping):
         raise BadRequest(f"{what} must be a JSON object, not {type(payload).__name__}", field="")
+    # Callers in other languages send null for what they leave out.
+    given = {name: value for name, value in payload.items() if value is not None or name not in form.model_fields}
     try:
-        return form.model_validate(payload)
+        return form.model_validate(given)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        named = [_explain(problem["type"], _path(problem["loc"]), problem["msg"], form) for problem in problems]
+        named = [_explain(problem["type"], problem["loc"], problem["msg"], form) for problem in problems]
         raise BadRequest(f"{what} is wrong: {'; '.join(named)}", field=_path(problems[0]["loc"])) from None
 
 
@@ -147,9 +149,11 @@ def _path(location: tuple[int | str, ...]) -> str:
     return ".".join(str(step) for step in location)
 
 
-def _explain(kind: str, field: str, message: str, form: type[_Strict]) -> str:
+def _explain(kind: str, location: tuple[int | str, ...], message: str, form: type[_Strict]) -> str:
     if kind != "extra_forbidden":
-        return f"{field}: {message}"
-    known = sorted(form.model_fields)
-    close = get_close_matches(field, known, n=1)
-    return f"unknown field {field!r}" + (f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}")
+        return f"{_path(location)}: {message}"
+    *outer, name = location
+    known = sorted((_Budget if outer == ["budget"] else form).model_fields)
+    close = get_close_matches(str(name), known, n=1)
+    hint = f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"
+    return f"unknown field {_path(location)!r}{hint}"

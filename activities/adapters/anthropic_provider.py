@@ -52,9 +52,9 @@ class AnthropicProvider:
         read_timeout: float = READ_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
-        self._url = base_url or OFFICIAL_URL
+        self._url = (base_url or OFFICIAL_URL).rstrip("/")
         self._server = Server(
-            name="Anthropic" if base_url is None else "the Anthropic-compatible server",
+            name="Anthropic" if self._url == OFFICIAL_URL else "the Anthropic-compatible server",
             key_name="ANTHROPIC_API_KEY",
             url_name="ANTHROPIC_BASE_URL",
             url=shown(self._url),

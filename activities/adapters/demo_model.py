@@ -23,6 +23,8 @@ HOW_TO_GO_ON: Final = (
 
 _AUDIT = re.compile(r"\b(?:audit|review|report)", re.IGNORECASE)
 _TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown|txt))\b", re.IGNORECASE)
+_SIZE = re.compile(r"\s+\([^()]*\)$|@$")
+"""What a listing puts behind a name."""
 _NUMBERED = re.compile(r"\s*\d+\t(.*)")
 
 Wish: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -161,7 +163,7 @@ def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Step:
 def _look_around(scene: Scene) -> Step:
     if "list_dir" in scene.offered and not scene.of("list_dir"):
         return _call(scene, "I look at what is there.", ("list_dir", {"path": "."}))
-    entries = [line.strip() for line in scene.lines("list_dir") if line.strip()]
+    entries = _entries(scene)
     readme = next((entry for entry in entries if entry.lower().startswith("readme")), "")
     if readme and "read_file" in scene.offered and not scene.of("read_file"):
         return _call(scene, f"I read {readme}.", ("read_file", {"path": readme}))
@@ -192,10 +194,15 @@ def _finish(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_te
 
 
 def _sources(scene: Scene) -> list[str]:
-    found = [line.strip() for line in scene.lines("glob") if line.strip().endswith(".py")]
-    found = found or [line.strip() for line in scene.lines("list_dir") if line.strip().endswith(SUFFIXES)]
+    # A line with a star is the tool saying that nothing matches.
+    found = [line.strip() for line in scene.lines("glob") if line.strip().endswith(".py") and "*" not in line]
+    found = found or [entry for entry in _entries(scene) if entry.endswith(SUFFIXES)]
     # Tests last: what people run comes first.
     return sorted(dict.fromkeys(found), key=lambda path: "test" in path)[:MOST_FILES]
+
+
+def _entries(scene: Scene) -> list[str]:
+    return [_SIZE.sub("", line.strip()) for line in scene.lines("list_dir") if line.strip()]
 
 
 def _read(scene: Scene) -> Iterator[tuple[Tried, str]]:
@@ -216,7 +223,7 @@ def _target(scene: Scene) -> str:
 
 
 def _failures(scene: Scene) -> str:
-    failed = [f"{tried.tool}: {_short(tried.output)}" for tried in scene.tried if tried.failed]
+    failed = [f"{tried.tool}: {_short(tried.output).rstrip('.?')}" for tried in scene.tried if tried.failed]
     return f"What failed: {'; '.join(failed)}. " if failed else ""
 
 

@@ -47,9 +47,10 @@ class OpenAIProvider:
         read_timeout: float = READ_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
-        self._url = base_url or OFFICIAL_URL
+        self._url = (base_url or OFFICIAL_URL).rstrip("/")
+        official = self._url == OFFICIAL_URL
         self._server = Server(
-            name="OpenAI" if base_url is None else "the OpenAI-compatible server",
+            name="OpenAI" if official else "the OpenAI-compatible server",
             key_name="OPENAI_API_KEY",
             url_name="OPENAI_BASE_URL",
             url=shown(self._url),
@@ -57,7 +58,7 @@ class OpenAIProvider:
         )
         self._timeouts = (connect_timeout, read_timeout)
         # Other servers mostly know the older name only; OpenAI's newer models refuse it.
-        self._limit_name = "max_completion_tokens" if base_url is None else "max_tokens"
+        self._limit_name = "max_completion_tokens" if official else "max_tokens"
         self._asks_usage = True
         self._client: AsyncOpenAI | None = None
 

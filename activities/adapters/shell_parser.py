@@ -68,6 +68,8 @@ class BashParser:
             if node.type == "command":
                 words = words_of(node)
                 homeless -= words.strays
+                if words.is_odd:
+                    yield _opaque(text_of(node))
                 before = tuple(each for each in words.assignments if not _SAFE.match(each))
                 yield from self._simple(words.rest, before, depth)
             else:

@@ -65,7 +65,9 @@ def plan(call: ToolCall, *, box: ToolBox, spec: AgentSpec, grants: Sequence[str]
         arguments = _validate(call, tool)
         subjects = tool.subjects(arguments, Path(spec.workspace))
         judged = _judge(call, subjects, spec, grants, reads=limits.effect is Effect.READ)
-        made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=judged.reason)
+        # An allowed call's rule says it all; the sentence would cost every turn of every run some history.
+        reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
+        made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
         if judged.verdict is not Verdict.ASK:
             return made

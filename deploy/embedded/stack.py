@@ -108,17 +108,8 @@ def _start_daemon(plan: Plan, deadline: float) -> None:
         sys.executable, "-P", "-m", "deploy.embedded.supervisor",
         "--plan", plan.to_json(), "--report-fd", str(writing),
     )  # fmt: skip
-    with log.open("ab") as output:
-        daemon = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(writing,),
-            start_new_session=True,
-        )
-    os.close(writing)
     try:
+        daemon = _daemon(command, log, writing)
         said = _report(reading, deadline)
     finally:
         os.close(reading)
@@ -131,6 +122,23 @@ def _start_daemon(plan: Plan, deadline: float) -> None:
     daemon.wait()
     kind = AlreadySupervised if said.get("kind") == AlreadySupervised.__name__ else StackError
     raise kind(said.get("error") or f"the supervisor ended while it started\n{tail(log)}")
+
+
+def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Popen[bytes]":
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(report,),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})") from None
+    finally:
+        os.close(report)
 
 
 def _report(pipe: int, deadline: float) -> dict[str, str] | None:

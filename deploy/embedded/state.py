@@ -74,10 +74,10 @@ def of_pid(pid: int) -> Identity:
     return Identity(pid=pid, started=psutil.Process(pid).create_time())
 
 
-def alive_here(pid: int) -> bool:
-    """Whether some process of that id runs."""
+def lived_at(pid: int, moment: float) -> bool:
+    """Whether the process that has this id now had it at that moment, too; ids are used again."""
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        return Identity(pid=pid, started=(started := of_pid(pid).started)).alive() and started <= moment + 1
     except psutil.NoSuchProcess:
         return False
 

@@ -26,13 +26,14 @@ from deploy.embedded.errors import StackError, tail
 from deploy.embedded.home import locked, log_path, prepare
 from deploy.embedded.parts import SERVICES, Part
 from deploy.embedded.postgres import postgres
-from deploy.embedded.processes import Running, end, end_all, spawn
+from deploy.embedded.processes import Running, end, end_all, spawn, wait_until
 from deploy.embedded.state import Identity, Recorded, StackState
 
 _log = logging.getLogger("loom.stack")
 
 TRIES = 3  # a port may be taken between choosing it and listening on it
 PATIENCE = 45.0  # seconds for a part to answer; recovery after a crash of the machine takes a while
+ADOPTION = 3.0  # seconds for a part that was found alive: it may just be starting
 PAUSE = 1.0  # seconds between two starts of one part: quick for a crash, bearable for a loop of them
 
 
@@ -149,8 +150,8 @@ class Supervisor:
         if recorded is None or not recorded.identity.alive():
             return False
         part = self._part(name)
-        if part.answers(recorded.identity):
-            process = Running(identity=recorded.identity)
+        process = Running(identity=recorded.identity)
+        if wait_until(lambda: part.answers(recorded.identity), seconds=ADOPTION):
             self._services[name] = _Service(part=part, process=process, adopted=True)
             return True
         self._end_recorded(name)

@@ -22,7 +22,7 @@ from temporalio.client import Client
 from deploy.embedded import stack, state
 from deploy.embedded.errors import StackError
 from deploy.embedded.processes import wait_until
-from deploy.embedded.state import Identity, Recorded
+from deploy.embedded.state import Identity, Recorded, StackState
 from deploy.embedded.supervisor import Plan
 from deploy.search_attributes import register_missing
 from loom_domain.search_attributes import SEARCH_ATTRIBUTES
@@ -74,6 +74,10 @@ class Loom:
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
+    def services(self) -> StackState:
+        """The services, started from here."""
+        return stack.up_detached(Plan(home=self.home, worker=None))
+
     def living(self) -> dict[str, int]:
         """Process ids of the parts that run, by name."""
         return {name: part.pid for name, part in state.read(self.home).living().items()}
@@ -93,84 +97,64 @@ async def test_a_stack_keeps_its_processes_over_up_and_its_data_over_down(loom: 
     pids = loom.living()
     assert first["ok"]
     assert set(pids) == set(SERVICES)
+    assert all(first["parts"]["temporal"]["tuning"].values())
     assert loom.up() == first
     assert loom.living() == pids
 
     run_id = f"kept-{uuid4().hex[:8]}"
-    await _leave_traces(first["parts"], run_id)
+    addresses = {name: first["parts"][name]["address"] for name in SERVICES}
+    await _leave_traces(addresses, run_id)
     assert loom.run("down").returncode == 0
     assert loom.living() == {}
     assert all(not Identity(pid=pid, started=0).alive() for pid in pids.values())
 
-    again = loom.up()
-    assert [again["parts"][name]["address"] for name in SERVICES] == [
-        first["parts"][name]["address"] for name in SERVICES
-    ]
-    assert await _traces(again["parts"], run_id) == (run_id, run_id, run_id)
+    again = loom.services().parts
+    assert {name: part.address for name, part in again.items()} == addresses
+    assert await _traces(addresses, run_id) == (run_id, run_id, run_id)
 
 
-async def _leave_traces(parts: dict[str, Any], run_id: str) -> None:
-    client = await Client.connect(parts["temporal"]["address"])
+async def _leave_traces(address: dict[str, str], run_id: str) -> None:
+    client = await Client.connect(address["temporal"])
     assert await register_missing(client) == frozenset(SEARCH_ATTRIBUTES)
     await client.start_workflow("AgentRun", id=run_id, task_queue="nobody-listens")
-    with psycopg.connect(parts["postgres"]["address"]) as database:
+    with psycopg.connect(address["postgres"]) as database:
         database.execute("create table kept (what text, near vector(3))")
         database.execute("insert into kept values (%s, '[1,2,3]')", (run_id,))
-    with redis.Redis.from_url(parts["redis"]["address"]) as cache:
+    with redis.Redis.from_url(address["redis"]) as cache:
         cache.set("kept", run_id)
 
 
-async def _traces(parts: dict[str, Any], run_id: str) -> tuple[str, str, str]:
-    client = await Client.connect(parts["temporal"]["address"])
+async def _traces(address: dict[str, str], run_id: str) -> tuple[str, str, str]:
+    client = await Client.connect(address["temporal"])
     listed = [run.id async for run in client.list_workflows(f"WorkflowId = '{run_id}'")]
     assert (await client.get_workflow_handle(run_id).fetch_history()).events
-    with psycopg.connect(parts["postgres"]["address"]) as database:
+    with psycopg.connect(address["postgres"]) as database:
         row = database.execute("select what from kept").fetchone()
-    with redis.Redis.from_url(parts["redis"]["address"], decode_responses=True) as cache:
+    with redis.Redis.from_url(address["redis"], decode_responses=True) as cache:
         return listed[0], row[0] if row else "", str(cache.get("kept"))
 
 
-def test_doctor_looks_at_every_part_and_says_what_to_do(loom: Loom) -> None:
-    nothing = loom.run("doctor", "--json")
-    report = json.loads(nothing.stdout)
-    assert nothing.returncode == 5
+def test_doctor_says_of_each_missing_part_what_to_do(loom: Loom) -> None:
+    done = loom.run("doctor", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 5
     assert not report["ok"]
     assert set(report["parts"]) == {"temporal", "postgres", "redis", "worker", "sandbox", "model"}
     assert all("hint" in part for part in report["parts"].values() if not part["ok"])
     assert "loom up" in report["parts"]["postgres"]["hint"]
 
-    loom.up()
-    done = loom.run("doctor", "--json")
-    report = json.loads(done.stdout)
-    assert done.returncode == 0
-    assert report["ok"]
-    assert report["parts"]["temporal"]["tuning"] == {
-        "journal_wal": True,
-        "synchronous_normal": True,
-        "poll_rates": True,
-    }
-    assert report["parts"]["worker"]["pids"] == []
-    assert not report["parts"]["worker"]["ok"]
-    assert "LOOM_MODEL" in report["parts"]["model"]["hint"]
 
-
-def test_two_ups_at_once_start_one_stack(loom: Loom) -> None:
-    with ThreadPoolExecutor() as pool:
-        first, second = pool.map(lambda _: loom.up(), range(2))
-    assert first == second
-    assert set(loom.living()) == set(SERVICES)
-
-
-def test_taken_ports_are_left_to_their_owner(loom: Loom) -> None:
-    with socket.socket() as owner:
+def test_two_ups_at_once_start_one_stack_beside_whoever_has_its_ports(loom: Loom) -> None:
+    with socket.socket() as owner, ThreadPoolExecutor() as pool:
         owner.bind(("127.0.0.1", 0))
         owner.listen()
         taken = owner.getsockname()[1]
         loom.home.mkdir()
         state.write(loom.home, state.StackState(ports={"temporal": taken, "redis": taken}))
-        parts = loom.up()["parts"]
-    ports = [parts["temporal"]["address"].rpartition(":")[2], parts["redis"]["address"].rpartition(":")[2]]
-    assert str(taken) not in [port.split("/")[0] for port in ports]
+        first, second = pool.map(lambda _: loom.services(), range(2))
+    assert first == second
+    assert set(loom.living()) == set(SERVICES)
+    assert taken not in state.read(loom.home).ports.values()
 
 
 def test_down_ends_nothing_that_up_did_not_start(loom: Loom) -> None:
@@ -198,7 +182,7 @@ def test_a_home_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path
 
 
 def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> None:
-    loom.up()
+    loom.services()
     services = loom.living()
     plan = Plan(home=loom.home, worker=POLLING_WORKER)
     stack.up_detached(plan)
@@ -245,9 +229,9 @@ def test_ctrl_c_ends_a_stack_in_the_foreground(loom: Loom) -> None:
     with subprocess.Popen([LOOM, "up", "--no-worker", "--json"], env=loom.env, stdout=subprocess.PIPE) as shown:
         assert shown.stdout is not None
         assert json.loads(shown.stdout.readline())["ok"]
-        second = loom.run("up", "--no-worker")
-        assert second.returncode == 0
-        assert "running already" in second.stdout
+        seen: list[StackState] = []
+        assert not stack.up_here(Plan(home=loom.home, worker=None), seen.append)
+        assert seen == [state.read(loom.home)]
         shown.send_signal(signal.SIGINT)
         assert shown.wait(timeout=20) == 0
     assert loom.living() == {}

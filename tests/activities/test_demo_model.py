@@ -42,7 +42,9 @@ def workspace(files: Mapping[str, str]) -> tuple[dict[str, str], Tools]:
         path = str(call.arguments.get("path", ""))
         match call.name:
             case "list_dir":
-                return "\n".join(sorted({p.split("/")[0] + "/" * ("/" in p) for p in there})), False
+                return "\n".join(
+                    sorted({p.split("/")[0] + ("/" if "/" in p else f" ({len(there[p])} bytes)") for p in there})
+                ), False
             case "glob":
                 return "\n".join(p for p in sorted(there) if p.endswith(".py")), False
             case "grep":

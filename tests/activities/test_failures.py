@@ -69,6 +69,7 @@ def test_the_waiting_time_that_a_provider_asked_for_is_kept() -> None:
     [
         (timed_out(TimeoutType.HEARTBEAT), "lost", "HeartbeatTimeout"),
         (caught(ApplicationError("", type="CancelledError")), "lost", "CancelledError"),
+        (caught(ApplicationError("Worker is shutting down", type="WorkerShutdown")), "lost", "WorkerShutdown"),
         (caught(ApplicationError("reset", type="ActivityReset")), "lost", "ActivityReset"),
         (caught(ServerError("gone")), "lost", "ServerError"),
         (timed_out(TimeoutType.SCHEDULE_TO_START), "infrastructure", "NoWorker"),
@@ -87,6 +88,18 @@ def test_the_waiting_time_that_a_provider_asked_for_is_kept() -> None:
 def test_every_failure_has_a_kind(error: BaseException, kind: str, name: str) -> None:
     failure = failure_of(error)
     assert (failure.kind, failure.type) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_run"),
+    [
+        (caught(ApplicationError("away", type="StorageUnavailable")), True),
+        (caught(ApplicationError("Failed decoding arguments")), False),
+        (timed_out(TimeoutType.SCHEDULE_TO_START), False),
+    ],
+)
+def test_trouble_of_loom_s_own_tells_whether_the_work_was_done(error: BaseException, has_run: bool) -> None:
+    assert failure_of(error).context == {"has_run": has_run}
 
 
 def test_a_bug_in_an_activity_is_not_tried_again() -> None:

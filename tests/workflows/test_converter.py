@@ -237,7 +237,8 @@ def test_without_a_type_a_payload_is_plain_json(hint: Any) -> None:
 
 
 def test_the_sdks_other_encodings_are_kept() -> None:
-    assert [dict(write(value).metadata)["encoding"] for value in (None, b"\0", StringValue(value="x"), {}, "x")] == [
+    values: tuple[Any, ...] = (None, b"\0", StringValue(value="x"), {}, "x")
+    assert [dict(write(value).metadata)["encoding"] for value in values] == [
         b"binary/null",
         b"binary/plain",
         b"json/protobuf",

@@ -1,0 +1,44 @@
+"""`make bench`: measure what a run costs, print it, and with `--write` put it into docs/measurements.md."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from bench.history import history_cost
+from bench.latency import abort_latency, recovery, stream_latency
+from bench.stage import machine, stage
+from bench.turns import turn_cost
+
+DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
+
+
+async def measure(pairs: int, turns: int) -> list[str]:
+    """Every section as Markdown, in order."""
+    with stage() as ready:
+        sections = [
+            await history_cost(ready),
+            await turn_cost(ready, pairs=pairs, turns=turns),
+            await abort_latency(ready),
+            await recovery(ready),
+            await stream_latency(ready),
+        ]
+    return [machine(), *sections]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs of runs for the time per turn")
+    parser.add_argument("--turns", type=int, default=100, help="turns of each of these runs")
+    parser.add_argument("--write", action="store_true", help=f"replace {DOC.name}")
+    given = parser.parse_args()
+    sections = asyncio.run(measure(given.pairs, given.turns))
+    text = "# Measurements\n\nMade by `make bench`; run it again on your machine.\n\n" + "\n\n".join(sections) + "\n"
+    sys.stdout.write(text)
+    if given.write:
+        DOC.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

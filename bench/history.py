@@ -1,0 +1,47 @@
+"""How much history a turn costs, as the server counts it."""
+
+import json
+
+from temporalio.client import Client
+
+from bench.report import table
+from bench.stage import Stage
+
+TURNS = (5, 50, 200)
+
+
+async def history_cost(stage: Stage) -> str:
+    """Events and bytes of runs of 5, 50 and 200 turns with one 2 KB tool result each."""
+    stage.start_worker("loom", "worker")
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    rows, sizes = [], {}
+    for turns in TURNS:
+        run_id = f"bench-history-{turns}"
+        handle = await client.start_workflow(
+            "AgentRun", {"task": f"turns={turns}", "max_turns": 1000}, id=run_id, task_queue="loom"
+        )
+        await handle.result()
+        info = (await handle.describe()).raw_description.workflow_execution_info
+        sizes[turns] = info.history_size_bytes
+        rows.append([turns, info.history_length, f"{info.history_length / turns:.1f}", info.history_size_bytes])
+    content = await _content_bytes(client)
+    per_turn = (sizes[200] - sizes[50]) / 150
+    head = ["turns", "events", "events per turn", "bytes"]
+    return (
+        "## History per turn\n\n"
+        f"One `read_file` call with a result of {content} characters in each turn; rotation starts at 4,000 events and"
+        " is not in these figures.\n\n"
+        + table(head, rows)
+        + f"\n\n(bytes(200) − bytes(50)) / 150 = **{per_turn:.0f} bytes per turn**: the content once and"
+        f" **{per_turn - content:.0f} bytes** around it."
+    )
+
+
+async def _content_bytes(client: Client) -> int:
+    history = await client.get_workflow_handle("bench-history-5").fetch_history()
+    results = [
+        event.activity_task_completed_event_attributes.result.payloads[0].data
+        for event in history.events
+        if event.HasField("activity_task_completed_event_attributes")
+    ]
+    return max(len(json.loads(data).get("content", "")) for data in results)

@@ -1,0 +1,31 @@
+"""Figures as Markdown."""
+
+import os
+import platform
+from statistics import median
+from typing import Any
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def machine() -> str:
+    """What was measured on."""
+    return (
+        f"Machine: {os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
+        " Server: the embedded one of `loom up`, tuned, SQLite."
+    )
+
+
+def spread(values: list[float], unit: str, digits: int = 1) -> str:
+    """Median with least and most."""
+    return f"{median(values):.{digits}f} {unit} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,0 +1,50 @@
+"""Faces for programs: events as JSON lines, or nothing but the result; what people must know goes to standard error."""
+
+from activities.adapters.redis_stream import task_view
+from loom_cli.asks import Ask
+from loom_cli.output import one_line, print_json, tell
+from loom_domain.messages import JsonObject, ToolCall
+from loom_domain.tasks import Task
+from loom_domain.tool_calls import describe
+
+
+class Quiet:
+    """Shows no event."""
+
+    def __init__(self, run_id: str, *, answered: bool = False) -> None:
+        """`answered`: somebody answers the asks, so nobody needs to be told of them."""
+        self._run_id = run_id
+        self._answered = answered
+        self._is_away = False
+
+    def event(self, offset: int, task: Task) -> None:
+        """Nothing to see."""
+
+    def away(self, status: JsonObject, why: str) -> None:
+        """Say once that there are no events; the result will come all the same."""
+        if not self._is_away:
+            self._is_away = True
+            tell(f"live stream is away ({one_line(why)}); the run is {status['status']}")
+
+    def status(self, status: JsonObject) -> None:
+        """Nothing to see."""
+
+    def asked(self, ask: Ask) -> None:
+        """Say what the run waits for."""
+        call = one_line(describe(ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)))
+        if self._answered:
+            tell(f"approving {call}")
+        else:
+            tell(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
+
+    def say(self, text: str) -> None:
+        """Pass it on."""
+        tell(text)
+
+
+class JsonLines(Quiet):
+    """Shows every event as the contract writes it."""
+
+    def event(self, offset: int, task: Task) -> None:
+        """One line."""
+        print_json(task_view(offset, task))

@@ -1,0 +1,117 @@
+"""Pieces of the screen: the ask, the result, the head of a tool's output, the tail of a growing text."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from loom_cli.asks import Ask
+from loom_cli.output import counted, money, plain, seconds, tokens, visible
+from loom_domain.messages import JsonObject
+from loom_domain.requests import RunResult, RunStatus
+
+LONGEST_ARGUMENT: Final = 8000
+"""Characters of one argument that an ask shows; that there are more is said in red."""
+
+_STYLES: Final = {
+    RunStatus.COMPLETED: ("✓", "green"),
+    RunStatus.FAILED: ("✗", "red"),
+    RunStatus.ABORTED: ("■", "yellow"),
+    RunStatus.LIMIT_REACHED: ("■", "yellow"),
+    RunStatus.BUDGET_EXHAUSTED: ("■", "yellow"),
+}
+
+
+def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> RenderableType:
+    """Everything that a person needs to know before they say yes."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in asked.arguments.items():
+        facts.add_row(visible(name), _argument(value))
+    facts.add_row(Text("why", style="dim"), Text(visible(asked.reason), style="dim"))
+    if asked.rule:
+        facts.add_row(Text("rule", style="dim"), Text(visible(asked.rule), style="dim"))
+    covers = ", ".join(visible(rule) for rule in asked.for_run) or "nothing beyond this call"
+    facts.add_row(Text("for the run", style="dim"), Text(covers, style="dim"))
+    rows: list[RenderableType] = [facts]
+    if hint:
+        rows.append(
+            Text(
+                f"answer with: loom approve {run_id} {visible(asked.call_id)}"
+                f"   or: loom deny {run_id} {visible(asked.call_id)} --reason …",
+                style="yellow",
+            )
+        )
+    title = f"approve {visible(asked.tool)}? ({visible(asked.call_id)})"
+    if boxed:
+        return Panel(Group(*rows), title=Text(title), title_align="left", border_style="yellow")
+    return Group(Text(f"? {title}", style="yellow"), *rows)
+
+
+def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = None) -> RenderableType:
+    """How a run ended."""
+    mark, style = _STYLES.get(ended.status, ("■", "yellow"))
+    facts = [
+        counted(ended.turns, "turn"),
+        counted(ended.tool_calls, "tool call"),
+        f"{tokens(int(ended.usage.get('total_tokens') or 0))} tokens",
+        money(ended.cost),
+    ]
+    if took is not None:
+        facts.append(seconds(took))
+    title = f"{mark} {ended.status.replace('_', ' ')} · {run_id}"
+    body: list[RenderableType] = []
+    if ended.output.strip():
+        body.append(Text(plain(ended.output).strip()))
+    if ended.error is not None:
+        body.append(Text(f"{plain(ended.error.type)}: {plain(ended.error.message)}", style=style))
+    if boxed:
+        inner = Group(*body) if body else Text("no output", style="dim")
+        return Panel(inner, title=Text(title), subtitle=Text(" · ".join(facts)), title_align="left", border_style=style)
+    return Group(Text(f"{title} · {' · '.join(facts)}", style=style), *body)
+
+
+def preview(returned: JsonObject, lines: int) -> Iterator[RenderableType]:
+    """The first lines of a tool's result, and how much more there is."""
+    content = str(returned.get("content") or "")
+    shown = plain(content).strip("\n").split("\n")
+    if not any(line.strip() for line in shown):
+        return
+    head = [line if len(line) <= 200 else line[:199] + "…" for line in shown[:lines]]
+    cut = len(shown) - lines
+    beyond = int(returned.get("length") or 0) - len(content)
+    if cut > 0 or beyond > 0:
+        more = counted(max(cut, 0), "more line") if beyond <= 0 else "more"
+        head.append(f"… {more}")
+    yield barred("\n".join(head))
+
+
+def barred(text: str) -> Text:
+    """Output of a tool, set apart from what the agent says."""
+    return Text("\n".join(f"  │ {line}" for line in text.split("\n")), style="dim")
+
+
+def remark(text: str) -> Text:
+    """A remark of the command itself."""
+    return Text(f"— {plain(text)} —", style="yellow")
+
+
+def tail(text: str, console: Console, keep: int) -> Text:
+    """The end of a text that grows: as many rows as there is room for."""
+    rows = Text(text).wrap(console, console.width)
+    return Text("\n").join(rows[-max(keep, 3) :])
+
+
+def _argument(value: Any) -> Text:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    shown = Text(visible(text[:LONGEST_ARGUMENT]))
+    if len(text) > LONGEST_ARGUMENT:
+        shown.append(
+            f"\n… {len(text) - LONGEST_ARGUMENT} more characters are not shown: `loom status RUN --json`", "red"
+        )
+    return shown

@@ -1,0 +1,105 @@
+"""What `run`, `watch` and `events` do once they are connected."""
+
+import sys
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.service import RPCError
+
+from activities.adapters.redis_stream import task_view
+from activities.ports import StreamUnavailable
+from client import LoomClient, Streamed
+from loom_cli.answering import Prompter
+from loom_cli.faces import JsonLines, Quiet
+from loom_cli.following import Follower, approve_all
+from loom_cli.keyboard import Keyboard, at_terminal
+from loom_cli.output import console, print_json, tell
+from loom_cli.screen import Screen
+from loom_domain.requests import RunResult
+from loom_settings import load_settings
+
+POLL_MEMORY: Final = timedelta(seconds=90)
+"""A worker polls at least this often; the server lists those that are gone for five minutes more."""
+
+
+async def start_run(loom: LoomClient, task: str, run_id: str | None, request: dict[str, Any]) -> str:
+    """Start a run, and say so when there is nobody to work on it."""
+    name = await loom.start(task, run_id=run_id, **request)
+    queue = load_settings().task_queue
+    if not await has_worker(loom, queue):
+        tell(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
+    return name
+
+
+async def has_worker(loom: LoomClient, queue: str) -> bool:
+    """Whether a worker has asked this task queue for work of late; True when the server does not say."""
+    request = DescribeTaskQueueRequest(
+        namespace=loom.temporal.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    try:
+        answer = await loom.temporal.workflow_service.describe_task_queue(request, timeout=timedelta(seconds=2))
+    except RPCError:
+        return True
+    oldest = datetime.now(UTC) - POLL_MEMORY
+    return any(poller.last_access_time.ToDatetime(tzinfo=UTC) > oldest for poller in answer.pollers)
+
+
+async def watch_run(
+    loom: LoomClient,
+    run_id: str,
+    *,
+    after: int = 0,
+    just_started: bool = False,
+    by: str | None = None,
+    as_json: bool = False,
+    events: bool = True,
+) -> RunResult:
+    """Follow a run to its end in the form that fits; with `by` every ask is approved in that name."""
+    if as_json:
+        face = (JsonLines if events else Quiet)(run_id, answered=by is not None)
+        follower = Follower(loom, run_id, face, approve_all if by else None, by or "")
+        return await follower.follow(after, just_started=just_started)
+    out = console()
+    answerable = at_terminal() and by is None
+    screen = Screen(out, run_id, live=out.is_terminal, answerable=answerable or by is not None)
+    keyboard = Keyboard(sys.stdin.fileno()) if answerable else None
+    prompter = Prompter(screen, keyboard, run_id).answer if keyboard else None
+    with keyboard.opened() if keyboard else nullcontext():
+        async with screen.moving():
+            follower = Follower(loom, run_id, screen, approve_all if by else prompter, by or "")
+            ended = await follower.follow(after, just_started=just_started)
+    screen.ended(ended)
+    return ended
+
+
+async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
+    """Print the events there are beyond offset `after` as JSON lines; raises StreamUnavailable."""
+    seen = False
+    async for event in loom.events(run_id, after=after):
+        seen = True
+        print_json(task_view(event.offset, event.task))
+    if not seen:
+        await loom.status(run_id)  # says so when there is no such run
+
+
+async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
+    """Print events until the run has ended; raises StreamUnavailable when none came, or the last ones did not."""
+    seen = False
+    away = ""
+    async for watched in loom.watch(run_id, after=after):
+        if isinstance(watched, Streamed):
+            seen, away = True, ""
+            print_json(task_view(watched.offset, watched.task))
+        elif not seen:
+            raise StreamUnavailable(watched.why)
+        elif not away:
+            away = watched.why
+            tell(f"live stream is away ({away}); going on when it is back")
+    if away:
+        raise StreamUnavailable(away)

@@ -1,0 +1,195 @@
+"""The tool calls of a turn, from the model's answer to the results that join the conversation.
+
+A call is open until it has a result. Its plan, a person or time may rule it out; else it runs. Rules that change while
+it is open make its plan stale, and it is judged again before anything else happens. When the last call of the turn has
+its result, all results join the conversation in the order of the calls.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from loom_domain.messages import JsonObject, ToolCall
+from loom_domain.retries import Again, Failure, Tries, after_failure
+from loom_domain.run_state import Phase, RunState, expires_at
+from loom_domain.run_steps import AskPerson, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
+from loom_domain.tool_calls import (
+    CallPlan,
+    Effect,
+    OpenCall,
+    ToolResult,
+    Verdict,
+    canonical,
+    failed,
+    next_group,
+    tool_message,
+)
+
+UNKNOWN_OUTCOME: Final = (
+    "Interrupted: the worker was lost while this ran, so its outcome is unknown. It may have taken effect in whole, in"
+    " part or not at all, and it has not been tried again. Check what is there before you go on."
+)
+OUT_OF_TIME: Final = (
+    "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
+    " before you go on."
+)
+
+
+def next_for_calls(state: RunState) -> PlanCalls | AskPerson | Backoff | RunTools:
+    """What the open calls need next; nobody is asked, and nothing runs, under rules that are out of date."""
+    if stale := tuple(call for call in state.calls if call.stale and call.result is None):
+        return PlanCalls(calls=stale)
+    if state.asks:
+        ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
+        return AskPerson(calls=state.asks, until=min(ends, default=None))
+    if state.retry_at is not None:
+        return Backoff(until=state.retry_at)
+    return RunTools(calls=next_group(state.calls, state.agent.parallel_limit))
+
+
+def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
+    """The run with each open call changed."""
+    return replace(state, calls=tuple(change(call) for call in state.calls))
+
+
+def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False) -> OpenCall:
+    """A call on its way; one that its plan rules out has its result already."""
+    asked_at = at if plan.verdict is Verdict.ASK and not plan.error else None
+    result = None if stale else _ruled_out(plan)
+    return OpenCall(call=call, plan=plan, asked_at=asked_at, result=result, stale=int(stale))
+
+
+def granted(state: RunState, grants: Iterable[str]) -> RunState:
+    """The run with more allow rules; asks that still wait are judged again, as the rules may cover them now."""
+    more = tuple(dict.fromkeys((*state.grants, *grants)))
+    if more == state.grants:
+        return state
+    return with_calls(
+        replace(state, grants=more),
+        lambda c: replace(c, stale=c.stale + 1) if c.awaits_person or (c.stale and c.result is None) else c,
+    )
+
+
+def take_plans(state: RunState, event: CallsPlanned) -> RunState:
+    """The run after calls were judged again."""
+    if state.phase is not Phase.ACTING:
+        return state
+    plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
+    state = with_calls(state, lambda c: _replanned(c, plans[c.call.id], event.at) if c.call.id in plans else c)
+    return settled(granted(state, _granted_by_edits(state, plans)))
+
+
+def _replanned(call: OpenCall, plan: CallPlan, at: datetime) -> OpenCall:
+    if not call.stale or call.result is not None:
+        return call
+    if call.stale > 1:  # the rules changed once more while these plans were made
+        return replace(call, stale=1)
+    fresh = opened(call.call, plan, at)
+    asked_at = fresh.asked_at and (call.asked_at or fresh.asked_at)
+    result = fresh.result and _with_edit(fresh.result, call)
+    return replace(call, plan=plan, stale=0, asked_at=asked_at, result=result)
+
+
+def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
+    if call.decision is None or not call.decision.edited:
+        return result
+    edit = f"A person changed the arguments to {canonical(call.call.arguments)}."
+    return replace(result, content=f"{edit} {result.content}")
+
+
+def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[str, ...]:
+    """What approvals for the run allow whose arguments a person changed: the rules for what was approved at last."""
+    return tuple(
+        grant
+        for call in state.calls
+        if call.call.id in plans and not call.stale and call.decision is not None
+        if call.decision.approved and call.decision.edited and call.decision.scope == "run"
+        for grant in call.plan.grants
+    )
+
+
+def _ruled_out(plan: CallPlan) -> ToolResult | None:
+    """The result of a call that its plan keeps from running."""
+    if plan.error:
+        return failed(plan.error, plan.error_type or "validation")
+    if plan.verdict is Verdict.DENY:
+        return failed(f"Not permitted: {plan.reason}. Find another way.", "permission")
+    return None
+
+
+def take_results(state: RunState, event: ToolsReturned) -> RunState:
+    """The run after attempts at tool calls ended."""
+    if state.phase is not Phase.ACTING:
+        return state
+    came = {
+        call.call.id: event.outcomes[call.call.id]
+        for call in state.calls
+        if call.call.id in event.outcomes and call.result is None and not call.awaits_person
+    }
+    state = with_calls(state, lambda c: _returned(c, came[c.call.id]) if c.call.id in came else c)
+    finished = {call.call.id for call in state.calls if call.result is not None} & came.keys()
+    return settled(
+        replace(
+            state,
+            produced=state.produced | {name for name in finished if isinstance(came[name], ToolResult)},
+            tool_calls=state.tool_calls + len(finished),
+            retry_at=_retry_at(state, came, event.at),
+        )
+    )
+
+
+def _returned(call: OpenCall, outcome: ToolResult | Failure) -> OpenCall:
+    if isinstance(outcome, ToolResult):
+        return replace(call, attempt=call.attempt + 1, inline=True) if outcome.resend else replace(call, result=outcome)
+    if outcome.kind == "provider":
+        return replace(call, result=_broken(outcome))
+    again = isinstance(after_failure(Tries(lost=call.attempt - 1), outcome), Again)
+    if outcome.kind == "lost" and (call.plan.effect is Effect.ONCE or not again):
+        return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
+    return replace(call, attempt=call.attempt + 1)
+
+
+def _broken(failure: Failure) -> ToolResult:
+    if failure.type == "Timeout":
+        return failed(OUT_OF_TIME, "timeout")
+    return failed(f"The tool broke: {failure.message}", "unknown")
+
+
+def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
+    """When calls run again that Loom's own parts were not there for: not at once, or an outage fills history."""
+    waits = [
+        decision.delay
+        for call in state.calls
+        if isinstance(failure := came.get(call.call.id), Failure) and failure.kind == "infrastructure"
+        # `attempt` counts the one that has just failed already.
+        if isinstance(decision := after_failure(Tries(away=call.attempt - 2), failure), Again)
+    ]
+    return at + timedelta(seconds=max(waits)) if waits and at is not None else None
+
+
+def settled(state: RunState) -> RunState:
+    """Once every call of the turn has its result, the results join the conversation."""
+    if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls):
+        return state
+    return _observed(replace(state, phase=Phase.READY, retry_at=None))
+
+
+def end_calls(state: RunState, text: str) -> RunState:
+    """Every call answered, those without a result by `text`, so that the conversation stays well formed."""
+    ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
+    return _observed(ended)
+
+
+def _observed(state: RunState) -> RunState:
+    answers = [
+        tool_message(call.call, call.result, _decision_of(call)) for call in state.calls if call.result is not None
+    ]
+    return replace(state, calls=(), transcript=state.transcript.extended(answers))
+
+
+def _decision_of(call: OpenCall) -> JsonObject:
+    if call.decision is None:
+        return {}
+    decision = call.decision
+    return {"approved": decision.approved, "scope": decision.scope, "by": decision.by, "rule": call.plan.rule}
