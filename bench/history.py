@@ -5,6 +5,7 @@ import json
 from temporalio.client import Client
 
 from bench.report import table
+from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
 
 TURNS = (5, 50, 200)
@@ -18,7 +19,7 @@ async def history_cost(stage: Stage) -> str:
     for turns in TURNS:
         run_id = f"bench-history-{turns}"
         handle = await client.start_workflow(
-            "AgentRun", {"task": f"turns={turns}", "max_turns": 1000}, id=run_id, task_queue="loom"
+            "AgentRun", {"task": f"turns={turns}", "max_turns": 1000}, id=run_id, task_queue=LOOM_QUEUE
         )
         await handle.result()
         info = (await handle.describe()).raw_description.workflow_execution_info

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+QUEUE = f"bench-{os.getpid()}"
+"""Its own, so that no worker left over from elsewhere takes part."""
 BIN = Path(sys.executable).parent
 
 
@@ -66,6 +68,7 @@ def stage() -> Iterator[Stage]:
             "OPENAI_API_KEY": "sk-bench",
             "LOOM_WORKSPACE": str(workspace),
             "LOOM_METRICS_PORT": "off",
+            "LOOM_TASK_QUEUE": QUEUE,
         }
         pids = json.loads((folder / ".loom" / "stack.json").read_text())
         ready = Stage(folder=folder, env=env, model_url=url, server_pid=_temporal_pid(pids))

@@ -8,6 +8,7 @@ from temporalio.client import Client
 
 from bench.minimal import QUEUE, MinimalLoop
 from bench.report import spread, table
+from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
 
 LOOPS = ("loom", "minimal lean", "minimal whole")
@@ -44,7 +45,7 @@ async def _one(stage: Stage, client: Client, loop: str, turns: int, label: str) 
     task = f"turns={turns}"
     if loop == "loom":
         request = {"task": task, "max_turns": 1000}
-        await client.execute_workflow("AgentRun", request, id=run_id, task_queue="loom")
+        await client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
     else:
         args: list[Any] = [task, stage.env["LOOM_WORKSPACE"], loop.endswith("whole")]
         await client.execute_workflow(MinimalLoop.run, args=args, id=run_id, task_queue=QUEUE)

@@ -24,6 +24,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from deploy.embedded.home import ROOM_TO_GO_ON
 from deploy.embedded.parts import TUNED_RATES
 from deploy.embedded.state import StackState, command_line, lived_at
 from loom_settings import Settings
@@ -65,6 +66,8 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
         return {"ok": True, "version": info.server_version, "ui": None}
     tuning = _tuning(home / "temporal.db", command_line(part.pid))
     found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
+    if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
+        return {**found, "ok": False, "hint": f"the disk of {home} is full: make room there"}
     if not found["ok"]:
         found["hint"] = "the server runs without its tuned settings, each turn takes longer: `loom down`, `loom up`"
     return found

@@ -17,6 +17,10 @@ from loom_domain.messages import JsonObject
 from loom_domain.requests import RunResult, RunStatus
 from loom_domain.tasks import Action, Task
 
+QUIET: Final = 0.2
+"""Seconds without an event after which what has happened so far counts as shown."""
+CATCH_UP: Final = 3.0
+"""Seconds after which asks are shown even if events still pour in."""
 PATIENCE: Final = 60.0
 """Seconds for which a server that has answered before may be away."""
 ENDED: Final = frozenset(
@@ -58,6 +62,7 @@ class Follower:
         self._face = face
         self._answerer = answerer
         self._by = by or user_name()
+        self._last_event = monotonic()
         self._asks = Asks(lambda: loom.status(run_id), on_open=face.asked, on_status=face.status)
 
     async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
@@ -65,7 +70,7 @@ class Follower:
         if not just_started and (await self._loom.status(self._run_id))["status"] in ENDED:
             await self._replay(after)
             return await self._loom.result(self._run_id)
-        helpers = [asyncio.create_task(self._asks.keep_current())]
+        helpers = [asyncio.create_task(self._keep_asks(caught_up=just_started))]
         if self._answerer is not None:
             helpers.append(asyncio.create_task(self._answer_asks(self._answerer)))
         watching = asyncio.create_task(self._watch(after))
@@ -76,6 +81,15 @@ class Follower:
             for task in (watching, *helpers):
                 task.cancel()
             await asyncio.gather(watching, *helpers, return_exceptions=True)
+
+    async def _keep_asks(self, *, caught_up: bool) -> None:
+        """Asks are shown below what has led to them."""
+        begun = monotonic()
+        while not caught_up:
+            await asyncio.sleep(QUIET)
+            now = monotonic()
+            caught_up = now - self._last_event >= QUIET or now - begun > CATCH_UP
+        await self._asks.keep_current()
 
     async def _watch(self, after: int) -> RunResult:
         """Watch, and wait for a server that goes away in between."""
@@ -110,6 +124,7 @@ class Follower:
                 self._face.away(status, why)
                 self._asks.take(status)
             case Streamed(offset=offset, task=task):
+                self._last_event = monotonic()
                 if task.run_id == self._run_id:
                     self._heed(task)
                 self._face.event(offset, task)

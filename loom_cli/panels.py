@@ -17,6 +17,9 @@ from loom_domain.requests import RunResult, RunStatus
 LONGEST_ARGUMENT: Final = 8000
 """Characters of one argument that an ask shows; that there are more is said in red."""
 
+WIDEST: Final = 100
+"""Characters of a line of output that are shown."""
+
 _STYLES: Final = {
     RunStatus.COMPLETED: ("✓", "green"),
     RunStatus.FAILED: ("✗", "red"),
@@ -28,29 +31,29 @@ _STYLES: Final = {
 
 def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> RenderableType:
     """Everything that a person needs to know before they say yes."""
+    call_id = visible(asked.call_id)
+    title = f"approve {visible(asked.tool)}? ({call_id})"
+    answer = f"answer with `loom approve {run_id} {call_id}` or `loom deny {run_id} {call_id} --reason …`"
+    said = [(visible(name), _argument(value)) for name, value in asked.arguments.items()]
+    known = [
+        ("why", visible(asked.reason)),
+        ("rule", visible(asked.rule)),
+        ("for the run", ", ".join(visible(rule) for rule in asked.for_run) or "nothing beyond this call"),
+    ]
+    if not boxed:
+        rows = [Text(f"? {title}", style="yellow"), *(_indented(name, value.plain) for name, value in said)]
+        rows += [Text(f"  ({name}: {value})", style="dim") for name, value in known if value]
+        return Group(*rows, *([Text(f"  {answer}", style="yellow")] if hint else []))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in asked.arguments.items():
-        facts.add_row(visible(name), _argument(value))
-    facts.add_row(Text("why", style="dim"), Text(visible(asked.reason), style="dim"))
-    if asked.rule:
-        facts.add_row(Text("rule", style="dim"), Text(visible(asked.rule), style="dim"))
-    covers = ", ".join(visible(rule) for rule in asked.for_run) or "nothing beyond this call"
-    facts.add_row(Text("for the run", style="dim"), Text(covers, style="dim"))
-    rows: list[RenderableType] = [facts]
-    if hint:
-        rows.append(
-            Text(
-                f"answer with: loom approve {run_id} {visible(asked.call_id)}"
-                f"   or: loom deny {run_id} {visible(asked.call_id)} --reason …",
-                style="yellow",
-            )
-        )
-    title = f"approve {visible(asked.tool)}? ({visible(asked.call_id)})"
-    if boxed:
-        return Panel(Group(*rows), title=Text(title), title_align="left", border_style="yellow")
-    return Group(Text(f"? {title}", style="yellow"), *rows)
+    for name, value in said:
+        facts.add_row(name, value)
+    for name, text in known:
+        if text:
+            facts.add_row(Text(name, style="dim"), Text(text, style="dim"))
+    body = Group(facts, Text(answer, style="yellow")) if hint else facts
+    return Panel(body, title=Text(title), title_align="left", border_style="yellow")
 
 
 def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = None) -> RenderableType:
@@ -76,13 +79,13 @@ def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = N
     return Group(Text(f"{title} · {' · '.join(facts)}", style=style), *body)
 
 
-def preview(returned: JsonObject, lines: int) -> Iterator[RenderableType]:
+def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[RenderableType]:
     """The first lines of a tool's result, and how much more there is."""
     content = str(returned.get("content") or "")
     shown = plain(content).strip("\n").split("\n")
     if not any(line.strip() for line in shown):
         return
-    head = [line if len(line) <= 200 else line[:199] + "…" for line in shown[:lines]]
+    head = [line if len(line) <= width else line[: width - 1] + "…" for line in shown[:lines]]
     cut = len(shown) - lines
     beyond = int(returned.get("length") or 0) - len(content)
     if cut > 0 or beyond > 0:
@@ -105,6 +108,13 @@ def tail(text: str, console: Console, keep: int) -> Text:
     """The end of a text that grows: as many rows as there is room for."""
     rows = Text(text).wrap(console, console.width)
     return Text("\n").join(rows[-max(keep, 3) :])
+
+
+def _indented(name: str, value: str) -> Text:
+    """A value on the name's line, or below it and set apart when it has lines of its own."""
+    if "\n" not in value:
+        return Text(f"  {name}: {value}")
+    return Text("\n".join([f"  {name}:", *(f"  │ {line}" for line in value.split("\n"))]))
 
 
 def _argument(value: Any) -> Text:

@@ -11,8 +11,8 @@ import typer
 from loom_cli.exits import UNREACHABLE
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
+    from deploy.embedded.plan import Plan
     from deploy.embedded.state import StackState
-    from deploy.embedded.supervisor import Plan
     from loom_settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
@@ -76,7 +76,7 @@ def worker() -> None:
 
 
 def _plan(settings: "Settings", *, no_worker: bool) -> "Plan":
-    from deploy.embedded.supervisor import Plan  # noqa: PLC0415
+    from deploy.embedded.plan import Plan  # noqa: PLC0415
 
     plan = Plan(
         home=settings.home,

@@ -119,7 +119,7 @@ def _message_lines(message: Message) -> list[RenderableType]:
 def _tool_lines(message: Message) -> list[RenderableType]:
     mark, style = ("✗", "red") if message.is_error else ("✓", "green")
     lines: list[RenderableType] = [Text.assemble((f"{mark} ", style), (plain(message.name or "tool"), "bold"))]
-    lines += panels.preview({"content": message.text, "length": len(message.text)}, MOST_LINES)
+    lines += panels.preview({"content": message.text, "length": len(message.text)}, MOST_LINES, width=1000)
     return [*lines, Text()]
 
 

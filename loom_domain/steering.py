@@ -91,6 +91,8 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
 
 def expire(state: RunState, event: AsksExpired) -> RunState:
     """Asks whose time is over count as denied."""
+    if state.outcome is not None:
+        return state
     for call in state.asks:
         expiry = expires_at(state, call)
         if expiry is not None and expiry <= event.at:
@@ -189,7 +191,10 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
 
 def _resumed(state: RunState, at: datetime) -> RunState:
     """The run goes on; whoever is asked has all their time again."""
-    return with_calls(replace(state, hold=None), lambda c: replace(c, asked_at=at) if c.awaits_person else c)
+    return with_calls(
+        replace(state, hold=None),
+        lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,
+    )
 
 
 def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:

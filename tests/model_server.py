@@ -182,19 +182,29 @@ async def _send_stream(
         writer.write(_STREAM_HEAD + b"".join(chunks) + b"0\r\n\r\n")
         await writer.drain()
         return True
+    try:
+        return await _send_slowly(reader, writer, chunks, reply)
+    # A client can go away between two chunks, or while one is being written.
+    except (ConnectionError, asyncio.IncompleteReadError):
+        request.disconnected = True
+        return False
+
+
+async def _send_slowly(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chunks: Sequence[bytes], reply: Reply
+) -> bool:
     writer.write(_STREAM_HEAD)
     for chunk in chunks[: reply.events]:
         await asyncio.sleep(reply.delay)
         if reader.at_eof():
-            request.disconnected = True
-            return False
+            raise ConnectionResetError
         writer.write(chunk)
         await writer.drain()
     if reply.events is None or reply.then == "end":
         writer.write(b"0\r\n\r\n")
         return True
     if reply.then == "hang":
-        request.disconnected = await reader.read(1) == b""
+        await reader.readexactly(1)
     return False
 
 

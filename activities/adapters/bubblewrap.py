@@ -1,9 +1,9 @@
 """Where tools run programs: inside bubblewrap, or, on the user's explicit word, without isolation.
 
 Inside, the workspace is the only place that can be written to; homes, runtime sockets and host secrets are not there;
-there is no network; processes live in a namespace of their own that ends with its first one. `--die-with-parent` ends
-it with the worker, too. The kernel means the *thread* that started it by that: start commands from the event loop's thread
-only, which asyncio does.
+there is no network; processes live in a namespace of their own that ends with its first one. `--die-with-parent`
+ends it with the worker, too. The kernel means the *thread* that started it by that: start commands from the event
+loop's thread only, which asyncio does.
 """
 
 import os

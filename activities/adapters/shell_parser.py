@@ -14,6 +14,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from activities.adapters import shell_wrappers as wrappers
+from activities.adapters.shell_doubts import is_doubtful
 from activities.adapters.shell_words import Word, strays_of, target_of, text_of, value_of, words_of
 from loom_domain.permissions import Subject
 
@@ -30,11 +31,26 @@ _SAFE: Final = re.compile(
 
 _QUIET_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _WRITES: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
-_NOT_A_NAME: Final = re.compile(
-    r"|.*[*?{}\[\]].*|!|\(.*|if|then|else|elif|fi|for|while|until|do|done|case|esac|select|function", re.DOTALL
+_RESERVED: Final = frozenset(
+    (
+        "!",
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "for",
+        "while",
+        "until",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "select",
+        "function",
+    )
 )
-_MISREAD: Final = re.compile(r"\S\\\n\S|[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
-"""Where Bash and the syntax tree split words differently: a word across two lines, odd white space."""
+_ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
 _Words: TypeAlias = tuple[Word, ...]
 
@@ -57,19 +73,19 @@ class BashParser:
         if len(command) > LONGEST or depth > _DEEPEST:
             yield _opaque(command)
             return
-        root = self._parser.parse(command.encode("utf-8", "replace")).root_node
-        if root.has_error or _MISREAD.search(command):
+        source = command.encode("utf-8", "replace")
+        root = self._parser.parse(source).root_node
+        nodes = list(_nodes(root))
+        if root.has_error or is_doubtful(nodes, source):
             yield _opaque(command)
         homeless: set[int] = set()
-        for node in _nodes(root):
+        for node in nodes:
             if node.type in ("file_redirect", "heredoc_redirect"):
                 homeless |= {stray.id for stray in strays_of(node)}
-        for node in _nodes(root):
+        for node in nodes:
             if node.type == "command":
                 words = words_of(node)
                 homeless -= words.strays
-                if words.is_odd:
-                    yield _opaque(text_of(node))
                 before = tuple(each for each in words.assignments if not _SAFE.match(each))
                 yield from self._simple(words.rest, before, depth)
             else:
@@ -85,7 +101,7 @@ class BashParser:
         except wrappers.Unclear:
             yield _opaque(_joined(words))
             return
-        if not inner or inner[0].value is None or _NOT_A_NAME.fullmatch(inner[0].value):
+        if not inner or _is_no_name(inner[0].value):
             yield _opaque(_joined(words))
             return
         if _name(inner) in wrappers.SHELLS:
@@ -210,6 +226,13 @@ def _values(words: _Words) -> wrappers.Values:
 def _name(words: _Words) -> str:
     """The program's name without its folder."""
     return (words[0].value or "").rpartition("/")[2] if words else ""
+
+
+def _is_no_name(value: str | None) -> bool:
+    """What stands where a command's name should be is something else, or known only to Bash."""
+    if not value or value in _RESERVED or value[0] in "(#":
+        return True
+    return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None
 
 
 def _opaque(text: str) -> Subject:

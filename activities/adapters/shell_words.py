@@ -17,13 +17,6 @@ _NO_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - as a list it would take a screen
 )
 
-_WORDS: Final = frozenset(
-    """
-    command_name word number string raw_string ansi_c_string translated_string concatenation simple_expansion expansion
-    arithmetic_expansion command_substitution process_substitution brace_expression $
-    """.split()  # noqa: SIM905
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -48,8 +41,6 @@ class Words:
     rest: tuple[Word, ...]
     strays: frozenset[int]
     """Ids of the nodes that were found behind a redirect and belong here."""
-    is_odd: bool
-    """There is something among them that is no word: the tree took an argument for an operator."""
 
 
 def text_of(node: Node) -> str:
@@ -63,21 +54,19 @@ def words_of(command: Node) -> Words:
     rest: list[Word] = []
     strays = _strays_after(command)
     end = -1
-    is_odd = False
     for node in (*command.children, *strays):
         if node.type in _REDIRECTS:
             continue
         if node.type == "variable_assignment" and not rest:
             assignments.append(text_of(node))
             continue
-        is_odd = is_odd or node.type not in _WORDS
         word = Word(text_of(node), value_of(node))
         if rest and node.start_byte == end:
             rest[-1] += word
         else:
             rest.append(word)
         end = node.end_byte
-    return Words(tuple(assignments), tuple(rest), frozenset(node.id for node in strays), is_odd)
+    return Words(tuple(assignments), tuple(rest), frozenset(node.id for node in strays))
 
 
 def strays_of(redirect: Node) -> list[Node]:

@@ -20,8 +20,8 @@ class Wrapper:
     """Long options without a value; those with `=value` are stepped over anyhow."""
     operands: int = 0
     """Words of its own before the command."""
-    is_transparent: bool = False
-    """What it runs counts in its place; otherwise the wrapper counts, too."""
+    assigns: bool = False
+    """Assignments may stand before the command."""
 
 
 TRANSPARENT: Final[Mapping[str, Wrapper]] = {
@@ -39,8 +39,8 @@ TRANSPARENT: Final[Mapping[str, Wrapper]] = {
 
 RUNNERS: Final[Mapping[str, Wrapper]] = {
     "xargs": Wrapper(flags="0rtpxo", values="InPLdEsa", long=frozenset({"--null", "--no-run-if-empty"})),
-    "env": Wrapper(flags="i0v", values="uC", long=frozenset({"--ignore-environment"})),
-    "sudo": Wrapper(flags="EnHiSsbkAP", values="ughpCTrtDR"),
+    "env": Wrapper(flags="i0v", values="uC", long=frozenset({"--ignore-environment"}), assigns=True),
+    "sudo": Wrapper(flags="EnHiSsbkAP", values="ughpCTrtDR", assigns=True),
     "doas": Wrapper(flags="ns", values="uC"),
     "setsid": Wrapper(flags="cfw", long=frozenset({"--fork", "--wait", "--ctty"})),
     "ionice": Wrapper(flags="t", values="cnp"),
@@ -83,7 +83,7 @@ def after(wrapper: Wrapper, values: Values) -> int:
             break
         at += _width(wrapper, word)
     at += wrapper.operands
-    while at < len(values) and _is_assignment(values[at]):
+    while wrapper.assigns and at < len(values) and _is_assignment(values[at]):
         at += 1
     return min(at, len(values))
 

@@ -110,7 +110,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
     return FunctionTool(
         spec=tool_spec(
             "bash",
-            "Run a shell command in the workspace. Every call is a new shell; what it leaves running is ended with it.",
+            "Run a shell command in the workspace. Every call is a new shell; what it leaves running ends with it.",
             Bash,
             effect=Effect.ONCE,
             timeout=timeout + GRACE,
@@ -128,8 +128,8 @@ def _outcome(finished: Finished, seconds: float) -> str:
     output = finished.output.rstrip("\n")
     if finished.timed_out:
         raise ToolExecutionTimeout(
-            f"the command was stopped after {seconds:g} s; give a longer `timeout` (at most {_LONGEST:g}) or do less at "
-            f"once. Until then it said:\n{output or '(nothing)'}"
+            f"the command was stopped after {seconds:g} s; give a longer `timeout` (at most {_LONGEST:g}) or do less "
+            f"at once. Until then it said:\n{output or '(nothing)'}"
         )
     if finished.exit_code != 0:
         raise ToolExecutionError(f"exit code {finished.exit_code}\n{output or '(no output)'}")

@@ -8,6 +8,7 @@ Reading order
     processes   start a child, see whether it lives, end it
     parts       Temporal and Redis: command line, address, readiness
     postgres    the same for Postgres, which wants more care
+    plan        what a supervisor is asked to run
     supervisor  the long-lived process: starts the parts, starts them again when they die, ends them
     stack       up and down, as the terminal commands call them
 """

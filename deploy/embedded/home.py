@@ -10,8 +10,9 @@ from pathlib import Path
 
 from deploy.embedded.errors import AlreadySupervised, StackError
 
-ROOM = 150 * 2**20
-"""A fresh Postgres takes 60 MB, and a database that runs full is worse than one that does not start."""
+ROOM_TO_BEGIN = 150 * 2**20
+"""A fresh stack takes 50 MB, and a database that runs full is worse than one that does not start."""
+ROOM_TO_GO_ON = 30 * 2**20
 LOG_LIMIT = 20 * 2**20
 
 
@@ -29,9 +30,10 @@ def prepare(home: Path) -> None:
             f"cannot write to {home}: {error.strerror}. Set LOOM_HOME to a directory that you can write to.",
             home=str(home),
         ) from None
-    if free < ROOM:
+    room = ROOM_TO_GO_ON if (home / "postgres").exists() else ROOM_TO_BEGIN
+    if free < room:
         raise StackError(
-            f"only {free // 2**20} MB are free in {home}, the embedded stack wants {ROOM // 2**20} MB. "
+            f"only {free // 2**20} MB are free in {home}, the embedded stack wants {room // 2**20} MB. "
             "Make room there, or set LOOM_HOME to a directory on another disk.",
             home=str(home),
             free=free,

@@ -14,9 +14,10 @@ from pathlib import Path
 from deploy.embedded import state
 from deploy.embedded.errors import AlreadySupervised, StackError, tail
 from deploy.embedded.home import locked, log_path, prepare
+from deploy.embedded.plan import Plan
 from deploy.embedded.processes import GRACE, Running, ask_to_end, end_all, wait_until
 from deploy.embedded.state import Identity, StackState
-from deploy.embedded.supervisor import Plan, Supervisor
+from deploy.embedded.supervisor import Supervisor
 
 DEADLINE = 60.0  # seconds until all is ready, including what another `up` is just starting
 

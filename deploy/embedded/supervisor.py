@@ -16,15 +16,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import Self
 
 from deploy.embedded import parts, ports, state
 from deploy.embedded.errors import StackError, tail
 from deploy.embedded.home import locked, log_path, prepare
 from deploy.embedded.parts import SERVICES, Part
+from deploy.embedded.plan import Plan
 from deploy.embedded.postgres import postgres
 from deploy.embedded.processes import Running, end, end_all, spawn, wait_until
 from deploy.embedded.state import Identity, Recorded, StackState
@@ -35,32 +34,6 @@ TRIES = 3  # a port may be taken between choosing it and listening on it
 PATIENCE = 45.0  # seconds for a part to answer; recovery after a crash of the machine takes a while
 ADOPTION = 3.0  # seconds for a part that was found alive: it may just be starting
 PAUSE = 1.0  # seconds between two starts of one part: quick for a crash, bearable for a loop of them
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What a supervisor is asked to run."""
-
-    home: Path
-    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "worker")  # None: no worker is wanted
-    task_queue: str = "loom"
-    namespace: str = "default"
-    metrics_port: int | None = ports.USUAL["metrics"]  # the usual one gives way when it is taken
-
-    def without_worker(self) -> Self:
-        """The services alone."""
-        return replace(self, worker=None)
-
-    def to_json(self) -> str:
-        """As the daemon gets it on its command line."""
-        return json.dumps([str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port])
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The other way round."""
-        home, worker, queue, namespace, metrics = json.loads(text)
-        command = tuple(worker) if worker else None
-        return cls(home=Path(home), worker=command, task_queue=queue, namespace=namespace, metrics_port=metrics)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -21,14 +21,15 @@ from temporalio.client import Client
 
 from deploy.embedded import stack, state
 from deploy.embedded.errors import StackError
+from deploy.embedded.plan import Plan
 from deploy.embedded.processes import wait_until
 from deploy.embedded.state import Identity, Recorded, StackState
-from deploy.embedded.supervisor import Plan
 from deploy.search_attributes import register_missing
 from loom_domain.search_attributes import SEARCH_ATTRIBUTES
 
 LOOM = str(Path(sys.executable).parent / "loom")
 FOREIGN = ("TEMPORAL_", "LOOM_")
+QUEUE = "polled-by-this-test-only"
 SERVICES = ("temporal", "postgres", "redis")
 POLLS = """
 import asyncio, os
@@ -60,7 +61,7 @@ class Loom:
     def env(self) -> dict[str, str]:
         """This environment without the settings of whoever runs the tests."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        return own | {"LOOM_HOME": str(self.home)}
+        return own | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -184,7 +185,7 @@ def test_a_home_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path
 def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> None:
     loom.services()
     services = loom.living()
-    plan = Plan(home=loom.home, worker=POLLING_WORKER)
+    plan = Plan(home=loom.home, worker=POLLING_WORKER, task_queue=QUEUE)
     stack.up_detached(plan)
     first = loom.living()
     assert {name: first[name] for name in SERVICES} == services

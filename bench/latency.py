@@ -1,0 +1,119 @@
+"""How long people wait: for an abort, for a run to come back after a crash, for the next piece of text."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+import psutil
+from temporalio.client import Client, WorkflowHandle
+
+from activities.adapters.redis_stream import RedisReader
+from bench.report import percentile, spread, table
+from bench.stage import QUEUE as LOOM_QUEUE
+from bench.stage import Stage
+from loom_domain.tasks import Action
+
+REPEATS = 5
+
+
+async def abort_latency(stage: Stage) -> str:
+    """From the signal to the end of the run, in the middle of a model call and of a shell command."""
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    rows = []
+    for what, task in (("streaming model call", "hang"), ("`sleep 600` in bash", "bash=sleep 600")):
+        seconds = [await _abort(client, task) for _ in range(REPEATS)]
+        rows.append([what, spread(seconds, "s", 2)])
+    return "## Abort\n\nFrom the signal to the run's result, the process tree gone.\n\n" + table(
+        ["during", "time"], rows
+    )
+
+
+async def recovery(stage: Stage) -> str:
+    """kill -9 of the worker and a new one at once: until the run has taken its next step."""
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    rows = []
+    for what, measure in (("waiting for an approval", _wake_waiting), ("in a model call", _wake_model)):
+        seconds = [await measure(stage, client) for _ in range(REPEATS)]
+        rows.append([what, spread(seconds, "s", 2)])
+    return (
+        "## Recovery\n\nFrom `kill -9` of the worker, with a new one started at once, to the run's next step: the"
+        " answer to an approval, the second attempt at a model call (heartbeat timeout 5 s).\n\n"
+        + table(["killed while", "time"], rows)
+    )
+
+
+async def stream_latency(stage: Stage) -> str:
+    """From a piece of text leaving the provider to its arrival at a client that follows the stream."""
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    run_id = f"bench-stream-{uuid4().hex[:6]}"
+    await client.start_workflow("AgentRun", {"task": "stamps=200"}, id=run_id, task_queue=LOOM_QUEUE)
+    late = []
+    async for _, task in RedisReader(stage.env["LOOM_REDIS_URL"]).read(run_id):
+        if task.action is Action.THINKING:
+            arrived = time.time()
+            late += [(arrived - float(stamp)) * 1000 for stamp in task.parameters["content"].split()]
+    rows = [[len(late), f"{percentile(late, 0.5):.1f} ms", f"{percentile(late, 0.95):.1f} ms", f"{max(late):.1f} ms"]]
+    return "## Stream\n\nProvider chunk to client, one chunk every 20 ms.\n\n" + table(
+        ["pieces", "p50", "p95", "max"], rows
+    )
+
+
+async def _abort(client: Client, task: str) -> float:
+    handle = await _start(client, {"task": task, "permissions": {"bash": "allow"}})
+    await _until(handle, lambda s: (s["waiting_on"] or "").startswith("tools" if task != "hang" else "model"))
+    await asyncio.sleep(1)  # well into it
+    asked = perf_counter()
+    await handle.signal("abort", {"reason": "benchmark"})
+    await handle.result()
+    return perf_counter() - asked
+
+
+async def _wake_waiting(stage: Stage, client: Client) -> float:
+    handle = await _start(client, {"task": "bash=true"})
+    await _until(handle, lambda s: s["status"] == "waiting_for_approval")
+    killed = _replace(stage)
+    await handle.signal("approve")
+    await _until(handle, lambda s: s["status"] != "waiting_for_approval")
+    seconds = perf_counter() - killed
+    await handle.result()
+    return seconds
+
+
+async def _wake_model(stage: Stage, client: Client) -> float:
+    handle = await _start(client, {"task": "hang"})
+    await _until(handle, lambda s: s["waiting_on"] == "model")
+    await asyncio.sleep(1)
+    killed = _replace(stage)
+    while not await _second_attempt(handle):
+        await asyncio.sleep(0.02)
+    seconds = perf_counter() - killed
+    await handle.signal("abort")
+    await handle.result()
+    return seconds
+
+
+async def _second_attempt(handle: WorkflowHandle[Any, Any]) -> bool:
+    pending = (await handle.describe()).raw_description.pending_activities
+    return any(activity.activity_id == "t1-model-2" and activity.HasField("last_started_time") for activity in pending)
+
+
+def _replace(stage: Stage) -> float:
+    worker = stage.workers["loom"]
+    psutil.Process(worker.pid).send_signal(signal.SIGKILL)
+    worker.wait()
+    killed = perf_counter()
+    stage.start_worker("loom", "worker")
+    return killed
+
+
+async def _start(client: Client, request: dict[str, Any]) -> WorkflowHandle[Any, Any]:
+    return await client.start_workflow("AgentRun", request, id=f"bench-{uuid4().hex[:8]}", task_queue=LOOM_QUEUE)
+
+
+async def _until(handle: WorkflowHandle[Any, Any], holds: Callable[[dict[str, Any]], bool]) -> None:
+    while not holds(await handle.query("status", result_type=dict)):
+        await asyncio.sleep(0.02)

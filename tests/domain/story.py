@@ -1,0 +1,130 @@
+"""A run told as a transcript: short words for what happens to it, shared by the tests of the domain."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from loom_domain.agents import AgentSpec
+from loom_domain.messages import Message, ToolCall, Usage
+from loom_domain.requests import RunRequest
+from loom_domain.retries import Failure
+from loom_domain.run import evolve, start
+from loom_domain.run_state import RunState
+from loom_domain.run_steps import (
+    Approved,
+    CallsPlanned,
+    Denied,
+    Event,
+    ModelFailed,
+    ModelReplied,
+    RunPrepared,
+    ToolsReturned,
+    TurnBegan,
+)
+from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom_domain.work import CallPlans, ModelReply, Prepared
+
+AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+WEEK: Final = 7 * 24 * 3600.0
+
+
+def at(seconds: float) -> datetime:
+    """So long after the run began."""
+    return AT + timedelta(seconds=seconds)
+
+
+SPEC: Final = AgentSpec(name="default", model="demo", system_prompt="Be brief.")
+PREPARED: Final = RunPrepared(prepared=Prepared(spec=SPEC))
+BEGAN: Final = TurnBegan(at=AT)
+
+READS: Final = CallPlan(verdict=Verdict.ALLOW, effect=Effect.READ, parallel=True)
+WRITES: Final = CallPlan(verdict=Verdict.ALLOW, effect=Effect.ONCE)
+FORBIDDEN: Final = CallPlan(verdict=Verdict.DENY, rule="bash", reason="denied by the rule bash")
+UNKNOWN_TOOL: Final = CallPlan(error="there is no tool `bsh`; did you mean `bash`?", error_type="not_found")
+
+
+def asks(digest: str = "d1", *grants: str) -> CallPlan:
+    """A plan that waits for a person."""
+    return CallPlan(verdict=Verdict.ASK, rule="bash", reason="the rule bash says ask", digest=digest, grants=grants)
+
+
+def call(call_id: str, name: str = "bash", **arguments: Any) -> ToolCall:
+    """A call of a tool, of `bash` unless it says so."""
+    return ToolCall(id=call_id, name=name, arguments=arguments)
+
+
+def says(text: str, **reply: Any) -> ModelReplied:
+    """The model answers without a tool call."""
+    message = Message(role="assistant", content=text)
+    usage = Usage(input_tokens=10, output_tokens=5, model_calls=1)
+    return ModelReplied(reply=ModelReply(**{"message": message, "usage": usage, "cost_micros": 100, **reply}), at=AT)
+
+
+def cut(text: str) -> ModelReplied:
+    """The model's answer is cut off."""
+    return says(text, stop="length")
+
+
+def wants(*planned: tuple[ToolCall, CallPlan], text: str = "") -> ModelReplied:
+    """The model calls tools, each with the plan made for it."""
+    message = Message(role="assistant", content=text, tool_calls=tuple(c for c, _ in planned))
+    return says("", message=message, plans=tuple(plan for _, plan in planned), stop="tools")
+
+
+def forgot() -> ModelReplied:
+    """The worker does not know the conversation."""
+    return ModelReplied(reply=ModelReply(), at=AT)
+
+
+def returned(**outcomes: str | ToolResult | Failure) -> ToolsReturned:
+    """Tool calls come back, by call id; a text is a success."""
+    results = {name: ToolResult(content=o) if isinstance(o, str) else o for name, o in outcomes.items()}
+    return ToolsReturned(outcomes=results, at=AT)
+
+
+def judged(**plans: CallPlan) -> CallsPlanned:
+    """Calls are judged again, by call id."""
+    return CallsPlanned(call_ids=tuple(plans), plans=CallPlans(plans=tuple(plans.values())), at=AT)
+
+
+def yes(call_id: str | None = None, **how: Any) -> Approved:
+    """A person approves."""
+    return Approved(**{"call_id": call_id, "by": "ann", "at": AT, **how})
+
+
+def no(call_id: str | None = None, reason: str = "") -> Denied:
+    """A person denies."""
+    return Denied(call_id=call_id, reason=reason, by="ann", at=AT)
+
+
+def fails(kind: str, **context: Any) -> ModelFailed:
+    """An attempt at the model call fails with this error of the provider."""
+    return ModelFailed(failure=Failure(kind="provider", type=kind, message="no", context=context), at=AT)
+
+
+LOST: Final = Failure(kind="lost", type="HeartbeatTimeout", message="the worker gave no sign of life", context={})
+AWAY: Final = Failure(kind="infrastructure", type="StorageUnavailable", message="no answer", context={})
+
+
+def told(*events: Event, spec: AgentSpec = SPEC, **request: Any) -> RunState:
+    """A prepared run after these events."""
+    return after(
+        start("run-1", RunRequest(task="Do it.", **request), AT), RunPrepared(prepared=Prepared(spec=spec)), *events
+    )
+
+
+def after(state: RunState, *events: Event) -> RunState:
+    """The run after these events."""
+    for event in events:
+        state = evolve(state, event)
+    return state
+
+
+def conversation(state: RunState) -> list[tuple[str, str]]:
+    """Who said what, calls by their ids."""
+    return [(m.role, m.text or " ".join(c.id for c in m.tool_calls)) for m in state.transcript.messages]
+
+
+def notices(state: RunState) -> list[tuple[str, Mapping[str, Any]]]:
+    """What the stream is told."""
+    return [(notice.action.value, notice.parameters) for notice in state.notices]
