@@ -12,10 +12,10 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 from temporalio.client import (
@@ -42,6 +42,8 @@ from loom_domain.tasks import FINAL_ACTIONS, Task
 from loom_settings import Settings, load_settings
 from workflows.border import read_request, read_steering
 from workflows.converter import data_converter
+
+_T = TypeVar("_T")
 
 ANSWER_LIMIT: Final = 2.0
 """Seconds that a live run may take to answer a query before its state from outside is shown instead."""
@@ -223,19 +225,21 @@ class LoomClient:
         """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
         if self._events is None:
             raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
-        async for offset, task in self._events.read(run_id, after, follow=follow):
-            yield Streamed(offset=offset, task=task)
+        async with _closing(self._events.read(run_id, after, follow=follow)) as tasks:
+            async for offset, task in tasks:
+                yield Streamed(offset=offset, task=task)
 
     async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
         """Events as they happen, until the run has ended; while the stream is away its status, when that changes."""
         shown: JsonObject | None = None
         while True:
             try:
-                async for event in self._until_silent(run_id, after):
-                    after = event.offset
-                    yield event
-                    if event.task.action in FINAL_ACTIONS:
-                        return
+                async with _closing(self._until_silent(run_id, after)) as streamed:
+                    async for event in streamed:
+                        after = event.offset
+                        yield event
+                        if event.task.action in FINAL_ACTIONS:
+                            return
                 # The run ended without a last event that we saw: what is there still counts.
                 async for event in self.events(run_id, after=after):
                     yield event
@@ -267,7 +271,7 @@ class LoomClient:
                 coming.cancel()
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
                     await coming
-            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, as all readers are
+            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, as `_closing` says
 
     async def _has_ended(self, run_id: str) -> bool:
         return (await self._describe(run_id)).status is not WorkflowExecutionStatus.RUNNING
@@ -305,6 +309,11 @@ class LoomClient:
         except RPCError as error:
             raise _translated(error, run_id) from error
         return {"accepted": True, "run_id": run_id, "queued": True}
+
+
+def _closing(events: AsyncIterator[_T]) -> AbstractAsyncContextManager[AsyncIterator[_T]]:
+    """A reader closed when it is left early, and not whenever it is collected: all of them are async generators."""
+    return aclosing(events)  # type: ignore[type-var]
 
 
 async def _connect(settings: Settings, storage: PostgresPayloads | None) -> Client:

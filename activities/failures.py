@@ -23,10 +23,7 @@ from temporalio.exceptions import (
 )
 
 from loom_domain.errors import LoomError
-from loom_domain.retries import Failure, FailureKind
-
-TIMEOUT: Final = "Timeout"
-"""Type of a failure that used up the time for one attempt."""
+from loom_domain.retries import TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
 """Types under which an activity fails that its worker broke off: nobody asked the run to stop."""
@@ -73,7 +70,7 @@ def _timed_out(error: TimeoutError) -> Failure:
         case TimeoutType.SCHEDULE_TO_START:
             return _failure("infrastructure", "NoWorker", "no worker took the work in time", {"has_run": False})
         case _:
-            return _failure("provider", TIMEOUT, error.message or "the attempt used up its time")
+            return _failure("provider", TIMED_OUT, error.message or "the attempt used up its time")
 
 
 def _failed(error: ApplicationError) -> Failure:

@@ -76,7 +76,7 @@ class LanguageModel:
                         error=type(error).__name__,
                         message=error.message,
                     )
-                    raise to_application_error(error) from error
+                    raise to_application_error(error) from None
 
     def _check_manifest(self, spec: AgentSpec) -> None:
         """The run goes by the tools it was pinned to; that this worker's differ is said or refused, never silent."""
@@ -116,7 +116,7 @@ class LanguageModel:
             plan(c, box=self._tools, spec=spec, grants=request.grants, run_id=request.origin.run_id)
             for c in message.tool_calls
         )
-        cost = self._prices.cost_micros(spec.model, answer.usage)
+        cost = await self._prices.cost_micros(spec.model, answer.usage)
         facts = _facts(request, spec.model, answer.usage, cost, started)
         writer.emit(Action.MODEL_CALL, **facts)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)

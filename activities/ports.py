@@ -64,7 +64,7 @@ class Providers(Protocol):
 class Prices(Protocol):
     """What model calls cost."""
 
-    def cost_micros(self, model: str, usage: Usage) -> int | None:
+    async def cost_micros(self, model: str, usage: Usage) -> int | None:
         """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
         ...
 

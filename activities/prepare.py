@@ -54,7 +54,7 @@ class Preparation:
         try:
             spec = self._resolve(request.request)
         except LoomError as error:
-            raise to_application_error(error) from error
+            raise to_application_error(error) from None
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, request.origin, 0) as writer:
             writer.emit(

@@ -1,6 +1,7 @@
 """Commands that talk to the server: one connection, one event loop, and no log line in between."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, TypeVar
 
 from loom_domain.errors import UnreachableError
@@ -31,6 +32,11 @@ def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Setting
         return asyncio.run(connected())
     except StreamUnavailable as error:
         raise UnreachableError(f"the live stream is away: {error}") from error
+
+
+def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
+    """Events of the client, closed when they are left early: a reader that is only collected outlives its loop."""
+    return aclosing(events)  # type: ignore[type-var]  # async generators, as all of the client's
 
 
 def _quiet_logs() -> None:

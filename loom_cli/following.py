@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from client import LoomClient, Polled, Streamed, Watched
 from loom_cli.arguments import user_name
 from loom_cli.asks import Answer, Ask, Asks
+from loom_cli.connection import closing
 from loom_domain.errors import BadRequest, RefusedError, UnreachableError
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunResult, RunStatus
@@ -96,10 +97,11 @@ class Follower:
         away_since: float | None = None
         while True:
             try:
-                async for watched in self._loom.watch(self._run_id, after=after):
-                    away_since = None
-                    after = watched.offset if isinstance(watched, Streamed) else after
-                    self._show(watched)
+                async with closing(self._loom.watch(self._run_id, after=after)) as events:
+                    async for watched in events:
+                        away_since = None
+                        after = watched.offset if isinstance(watched, Streamed) else after
+                        self._show(watched)
                 return await self._loom.result(self._run_id)
             except UnreachableError as error:
                 if away_since is None:

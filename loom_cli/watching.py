@@ -14,6 +14,7 @@ from activities.adapters.redis_stream import task_view
 from activities.ports import StreamUnavailable
 from client import LoomClient, Streamed
 from loom_cli.answering import Prompter
+from loom_cli.connection import closing
 from loom_cli.faces import JsonLines, Quiet
 from loom_cli.following import Follower, approve_all
 from loom_cli.keyboard import Keyboard, at_terminal
@@ -92,14 +93,15 @@ async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
     """Print events until the run has ended; raises StreamUnavailable when none came, or the last ones did not."""
     seen = False
     away = ""
-    async for watched in loom.watch(run_id, after=after):
-        if isinstance(watched, Streamed):
-            seen, away = True, ""
-            print_json(task_view(watched.offset, watched.task))
-        elif not seen:
-            raise StreamUnavailable(watched.why)
-        elif not away:
-            away = watched.why
-            tell(f"live stream is away ({away}); going on when it is back")
+    async with closing(loom.watch(run_id, after=after)) as events:
+        async for watched in events:
+            if isinstance(watched, Streamed):
+                seen, away = True, ""
+                print_json(task_view(watched.offset, watched.task))
+            elif not seen:
+                raise StreamUnavailable(watched.why)
+            elif not away:
+                away = watched.why
+                tell(f"live stream is away ({away}); going on when it is back")
     if away:
         raise StreamUnavailable(away)

@@ -14,6 +14,9 @@ BASE: Final = 2.0
 LONGEST_DELAY: Final = 60.0
 LONGEST_RETRY_AFTER: Final = 600.0
 
+TIMED_OUT: Final = "Timeout"
+"""Type of a failure that used up the time for one attempt."""
+
 FailureKind: TypeAlias = Literal["lost", "infrastructure", "provider"]
 
 
@@ -77,7 +80,8 @@ def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
     if failure.type == "LLMContextLengthError":
         return ShortenFirst() if tries.trimmed == 0 else GiveUp()
     known = BY_NAME.get(failure.type)
-    if known is None or not known.recoverable or tries.failed + 1 >= MAX_ATTEMPTS:
+    hopeless = failure.type != TIMED_OUT and (known is None or not known.recoverable)
+    if hopeless or tries.failed + 1 >= MAX_ATTEMPTS:
         return GiveUp()
     asked = failure.context.get("retry_after")
     if isinstance(asked, int | float) and asked >= 0:

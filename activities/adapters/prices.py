@@ -1,5 +1,7 @@
 """What model calls cost, from the price list that comes with genai-prices; nothing is fetched."""
 
+import asyncio
+
 from loom_domain.messages import Usage
 
 
@@ -8,15 +10,24 @@ class GenaiPrices:
 
     def __init__(self, *, openai_base_url: str | None = None, anthropic_base_url: str | None = None) -> None:
         self._urls = {"openai": openai_base_url, "anthropic": anthropic_base_url}
+        self._loaded = False
 
-    def cost_micros(self, model: str, usage: Usage) -> int | None:
+    async def cost_micros(self, model: str, usage: Usage) -> int | None:
         """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
         prefix, _, name = model.partition(":")
         if prefix == "demo":
             return 0
         if not name or prefix not in self._urls:
             return None
-        from genai_prices import Usage as Counted  # noqa: PLC0415  # the list takes half a second to read
+        if self._loaded:
+            return self._cost(prefix, name, usage)
+        # Reading the list takes a second, in which streams and heartbeats of other runs have to go on.
+        cost = await asyncio.to_thread(self._cost, prefix, name, usage)
+        self._loaded = True
+        return cost
+
+    def _cost(self, prefix: str, name: str, usage: Usage) -> int | None:
+        from genai_prices import Usage as Counted  # noqa: PLC0415 - half a second that only priced models pay
         from genai_prices import calc_price  # noqa: PLC0415
 
         counted = Counted(

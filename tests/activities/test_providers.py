@@ -584,14 +584,14 @@ async def test_a_local_server_needs_no_key() -> None:
     assert answer.message.text == "ok"
 
 
-def test_prices_know_models_and_say_when_they_do_not() -> None:
+async def test_prices_know_models_and_say_when_they_do_not() -> None:
     used = Usage(input_tokens=1_000_000, output_tokens=1_000_000, cached_tokens=1_000_000, model_calls=1)
     prices = GenaiPrices()
-    whole = prices.cost_micros("openai:gpt-5", Usage(input_tokens=1_000_000, output_tokens=1_000_000))
-    cached = prices.cost_micros("openai:gpt-5", used)
+    whole = await prices.cost_micros("openai:gpt-5", Usage(input_tokens=1_000_000, output_tokens=1_000_000))
+    cached = await prices.cost_micros("openai:gpt-5", used)
     assert whole is not None
     assert cached is not None
     assert 0 < cached < whole
-    assert prices.cost_micros("demo", used) == 0
-    assert prices.cost_micros("openai:my-own-model-7b", used) is None
-    assert GenaiPrices(openai_base_url="http://127.0.0.1:1/v1").cost_micros("openai:gpt-5", used) is None
+    assert await prices.cost_micros("demo", used) == 0
+    assert await prices.cost_micros("openai:my-own-model-7b", used) is None
+    assert await GenaiPrices(openai_base_url="http://127.0.0.1:1/v1").cost_micros("openai:gpt-5", used) is None
