@@ -54,6 +54,9 @@ class LanguageModel:
         segment = model_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(run_id=run_id, turn=request.turn, attempt=request.attempt):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                if request.attempt > 1:
+                    # Only for the model: this tells clients to forget the turn's text, which a tool's retry must not.
+                    writer.emit(Action.SEGMENT_RESET, key="reset", turn=request.turn, attempt=request.attempt)
                 writer.notices(request.notices)
                 spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
                 transcript = await self._transcripts.load(run_id, request.tail)

@@ -98,8 +98,6 @@ async def stream_writer(
 ) -> AsyncIterator[StreamWriter]:
     """A writer whose events are out when the body ends, however it ends."""
     writer = StreamWriter(stream, origin, turn, segment)
-    if segment is not None and segment.attempt > 1:
-        writer.emit(Action.SEGMENT_RESET, key="reset", turn=turn, attempt=segment.attempt, segment=segment.name)
     try:
         yield writer
     finally:

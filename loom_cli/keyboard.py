@@ -4,13 +4,14 @@ import asyncio
 import codecs
 import os
 import re
+import signal
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
@@ -45,11 +46,13 @@ class Keyboard:
     def opened(self) -> Iterator[None]:
         """Take the terminal: keys come at once and unseen; Ctrl-C still interrupts."""
         self._before = termios.tcgetattr(self._fd)
+        handler = signal.signal(signal.SIGTERM, _leave)
         self._take()
         try:
             yield
         finally:
             self._give_back()
+            signal.signal(signal.SIGTERM, handler)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
@@ -115,6 +118,11 @@ class Keyboard:
         if self._listening or not self._keys.empty():
             for key in keys:
                 self._keys.put_nowait(key)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    """End by way of every `finally`: a terminal without echo or cursor is of no use to its owner."""
+    raise SystemExit(128 + number)
 
 
 def edited(text: str, cursor: int, key: str) -> tuple[str, int]:

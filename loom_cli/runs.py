@@ -62,7 +62,8 @@ def run(
 ) -> None:
     """Start a run and watch it to its end.
 
-    Ctrl-C detaches, and the run goes on. Exit codes: 0 completed or detached, 1 failed, 2 wrong request, 3 aborted, 4 limit or budget, 5 no server.
+    Ctrl-C detaches, and the run goes on.
+    Exit codes: 0 completed or detached, 1 failed, 2 wrong request, 3 aborted, 4 limit or budget, 5 no server.
     """
     from workflows.border import read_request  # noqa: PLC0415
 

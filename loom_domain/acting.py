@@ -145,7 +145,8 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure) -> OpenCall:
     if outcome.kind == "provider":
         return replace(call, result=_broken(outcome))
     again = isinstance(after_failure(Tries(lost=call.attempt - 1), outcome), Again)
-    if outcome.kind == "lost" and (call.plan.effect is Effect.ONCE or not again):
+    began = outcome.kind == "lost" or outcome.context.get("has_run") is True
+    if not again or (began and call.plan.effect is Effect.ONCE):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     return replace(call, attempt=call.attempt + 1)
 

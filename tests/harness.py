@@ -94,7 +94,7 @@ async def harness(
                 await replay_all(ready)
 
 
-def settings_for(addresses: Addresses, workspace: Path, model: ModelServer, **given: Any) -> Settings:
+def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **given: Any) -> Settings:
     """Settings of a worker that has the session's servers and a scripted model."""
     return Settings(
         **{
@@ -103,9 +103,9 @@ def settings_for(addresses: Addresses, workspace: Path, model: ModelServer, **gi
             "database_url": addresses.database,
             "redis_url": addresses.redis,
             "OPENAI_API_KEY": "sk-test",
-            "OPENAI_BASE_URL": model.openai_url,
+            "OPENAI_BASE_URL": server.openai_url,
             "ANTHROPIC_API_KEY": "sk-test",
-            "ANTHROPIC_BASE_URL": model.anthropic_url,
+            "ANTHROPIC_BASE_URL": server.anthropic_url,
             "task_queue": f"test-{os.getpid()}-{uuid4().hex[:6]}",
             "workspace": workspace,
             "metrics_port": None,

@@ -237,7 +237,7 @@ class AgentRun:
         outcomes = await asyncio.gather(*(self._outcome(handle) for handle in handles))
         self._advance(NoticesPublished(count=notices))
         by_call = {call.call.id: came for call, came in zip(calls, outcomes, strict=True) if came is not None}
-        return ToolsReturned(outcomes=by_call)
+        return ToolsReturned(outcomes=by_call, at=workflow.now())
 
     def _start_tool(self, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
         execution = workflow.info().first_execution_run_id.replace("-", "")[:20]

@@ -17,6 +17,7 @@ _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _BLANK_IN_LINE: Final = re.compile(rb"(?:[ \t]|\\\n)*")
 _BARE_SPACE: Final = re.compile(rb"(?<!\\)\s")
 _DESCRIPTOR: Final = re.compile(rb"\d+|\{\w+\}")
+_NAME: Final = re.compile(rb"[A-Za-z_]\w*")
 _DELIMITER: Final = re.compile(rb"(['\"]?)\w+\1")
 _EXPANDED: Final = re.compile(rb"\$\(|`|\$\{|\$\[")
 
@@ -56,6 +57,8 @@ def _is_odd(node: Node, source: bytes) -> bool:
             return not _DESCRIPTOR.fullmatch(node.text or b"")
         case "word":
             return bool(_BARE_SPACE.search(node.text or b""))
+        case "variable_name" if node.parent is not None and node.parent.type == "variable_assignment":
+            return not _NAME.fullmatch(node.text or b"")
         case "heredoc_redirect":
             return _is_odd_heredoc(node, source)
         case _:

@@ -2,8 +2,24 @@
 
 from pathlib import Path
 
+import pytest
+
 from loom_domain.requests import RunStatus
-from tests.model_server import ToolUse, calls, cut_length, empty, malformed_call, script, status, text
+from tests.model_server import (
+    Reply,
+    ToolUse,
+    calls,
+    context_length,
+    cut_after,
+    cut_length,
+    empty,
+    garbage,
+    malformed_call,
+    refusal,
+    script,
+    status,
+    text,
+)
 from tests.workflows.conftest import Working
 
 
@@ -107,14 +123,75 @@ async def test_rate_limits_are_waited_for_and_server_errors_tried_again(working:
     assert (result.output, result.turns, len(model.requests)) == ("at last", 1, 3)
 
 
-async def test_a_provider_that_keeps_failing_fails_the_run_with_its_own_error(working: Working) -> None:
-    loom, _ = await working(lambda _: status(503, retry_after=0.05))
+@pytest.mark.parametrize("model", ["openai:scripted", "anthropic:scripted"])
+@pytest.mark.parametrize(
+    ("reply", "error", "calls_made"),
+    [
+        (status(401), "LLMConfigurationError", 1),
+        (status(404), "LLMConfigurationError", 1),
+        (status(429, retry_after=0.05), "LLMRateLimitError", 3),
+        (status(503, retry_after=0.05), "LLMUnavailableError", 3),
+        (garbage(), "LLMBadResponseError", 3),
+        (cut_after(3), "LLMUnavailableError", 3),
+        (refusal(), "LLMRefusedError", 1),
+        (context_length(), "LLMContextLengthError", 2),
+    ],
+    ids=["401", "404", "429", "503", "garbage", "cut stream", "refusal", "too long"],
+)
+async def test_a_provider_that_keeps_failing_fails_the_run_with_its_own_error(
+    working: Working, model: str, reply: Reply, error: str, calls_made: int
+) -> None:
+    loom, server = await working(lambda _: reply, model=model)
 
     result = await loom.run()
 
     assert result.status is RunStatus.FAILED
     assert result.error is not None
-    assert result.error.type == "LLMUnavailableError"
+    assert (result.error.type, len(server.requests)) == (error, calls_made)
+
+
+async def test_a_conversation_that_is_too_long_is_shortened_once(working: Working, workspace: Path) -> None:
+    (workspace / "long.txt").write_text("word " * 1500)
+    read = [calls(ToolUse("read_file", {"path": "long.txt"})) for _ in range(4)]
+    loom, model = await working(script([*read, context_length(), text("made it")]))
+
+    result = await loom.run()
+
+    assert result.output == "made it"
+    before, after = (len(str(request.messages)) for request in model.requests[-2:])
+    assert after < before * 0.75
+
+
+@pytest.mark.parametrize(
+    ("request_field", "value", "named"),
+    [
+        ("model", "nonsense:x", "nonsense"),
+        ("agent", "defualt", "did you mean 'default'"),
+        ("workspace", "/no/such", ""),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_a_message_that_names_it(
+    working: Working, request_field: str, value: str, named: str
+) -> None:
+    loom, _ = await working(script([text("never")]))
+
+    result = await loom.run(**{request_field: value})
+
+    assert result.error is not None
+    assert result.error.type == "BadRequest"
+    assert named in result.error.message
+
+
+async def test_a_run_without_any_model_is_told_the_ways_out(working: Working) -> None:
+    loom, _ = await working(script([text("never")]), model=None)
+
+    result = await loom.run()
+
+    assert result.error is not None
+    assert result.error.type == "LLMConfigurationError"
+    assert all(
+        way in result.error.message for way in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "demo")
+    )
 
 
 async def test_a_wrong_key_is_not_tried_again(working: Working) -> None:

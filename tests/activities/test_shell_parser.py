@@ -1,0 +1,294 @@
+"""What the shell parser sees in a command, and what permission rules make of it."""
+
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.adapters.shell_parser import LONGEST, BashParser
+from loom_domain.permissions import judge
+from loom_domain.tool_calls import Verdict
+
+PARSER = BashParser()
+
+
+def texts(command: str) -> list[str]:
+    return list(dict.fromkeys(subject.text for subject in PARSER.parse(command)))
+
+
+def is_opaque(command: str) -> bool:
+    return any(subject.opaque for subject in PARSER.parse(command))
+
+
+def verdict(command: str, **rules: str) -> Verdict:
+    return judge("bash", PARSER.parse(command), {"bash": "ask", **rules}).verdict
+
+
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        ("ls -la", ["ls -la"]),
+        ("  ls \t -la  ", ["ls -la"]),
+        ("ls \\\n -la", ["ls -la"]),
+        ("a && b || c; d | e |& f & g\nh", ["a", "b", "c", "d", "e", "f", "g", "h"]),
+        ("(a; b) && { c; }", ["a", "b", "c"]),
+        ("echo $(a) `b` <(c) >(d)", ["echo $(a) `b` <(c) >(d)", "a", "b", "c", "d"]),
+        ('echo "x $(a) y" ${v:-$(b)}', ['echo "x $(a) y" ${v:-$(b)}', "a", "b"]),
+        ("if a; then b; elif c; then d; else e; fi", ["a", "b", "c", "d", "e"]),
+        ("for i in $(a); do b $i; done", ["a", "b $i"]),
+        ("while a; do b; done; until c; do d; done", ["a", "b", "c", "d"]),
+        ("case $(a) in x) b;; *) c;; esac", ["a", "b", "c"]),
+        ("f() { a; }; f", ["a", "f"]),
+        ("! a", ["a"]),
+        ("X=$(a)", ["X=$(a)", "a"]),
+        ("export X=$(a)", ["export X=$(a)", "a"]),
+        ("[ -f x ] && a", ["[ -f x ]", "a"]),
+        ("cat <<'EOF'\n$(a)\nEOF\nb", ["cat", "b"]),
+        ("git 2>&1 push --force", ["git push --force"]),
+        ("a | b 2>/dev/null c", ["a", "b c"]),
+        ("# nothing", []),
+        ("", []),
+    ],
+)
+def test_every_command_is_seen_wherever_it_stands(command: str, seen: list[str]) -> None:
+    assert texts(command) == seen
+    assert not is_opaque(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        ("timeout 30 npm test", ["npm test"]),
+        ("timeout -k 5 --signal=KILL 30 npm test", ["npm test"]),
+        ("time -p nice -n 5 nohup a &", ["a"]),
+        ("stdbuf -oL a", ["a"]),
+        ("command a", ["a"]),
+        ("command -v a", ["command -v a"]),
+        ("ls | xargs rm -f", ["ls", "rm -f"]),
+        ("xargs -0 -n1 rm", ["xargs -0 -n1 rm", "rm"]),
+        ("sudo -u root rm x", ["sudo -u root rm x", "rm x"]),
+        ("env A=1 rm x", ["env A=1 rm x", "rm x"]),
+        ("find . -exec rm {} + -print", ["find . -exec rm {} + -print", "rm {}"]),
+        ("bash -c 'a && b'", ["a", "b"]),
+        ('sh -ec "bash -c a"', ["a"]),
+        ("bash -lc a", ["bash -lc a", "a"]),
+        ("bash script.sh", ["bash script.sh"]),
+    ],
+)
+def test_what_a_wrapper_runs_is_seen_too(command: str, seen: list[str]) -> None:
+    assert texts(command) == seen
+    assert not is_opaque(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$X foo",
+        "$(ls)",
+        "r{m,} x",
+        "rm$IFS x",
+        "eval 'rm x'",
+        "trap 'rm x' EXIT",
+        "alias ls=rm",
+        "echo rm | bash",
+        "bash <<< 'rm x'",
+        'bash -c "rm $X"',
+        "env -S 'rm x'",
+        "find . -delete",
+        "timeout --unknown 5 rm x",
+        "time PATH=. ls",
+        "time { rm x; }",
+        "coproc { rm x; }",
+        "echo 'unterminated",
+        "echo ok)",
+        "a" * (LONGEST + 1),
+        "r\\\nm x",
+        "ls\frm",
+        "ls\r\nrm x",
+        "echo > $F",
+        # What Bash reads otherwise than the syntax tree:
+        "ls =~ | rm x",
+        "ls == | rm x",
+        "ls\n\\\nrm x",
+        "~\n\\rm x",
+        "\\ ls",
+        "cat <<E\n $(rm x)\nE",
+        "cat <<E\n`rm x`\nE",
+        "ls $(cat <<E\nq\nE)\nrm x\nE\n)",
+        "ls;-x2>&1[[",
+        "?X=$(ls) rm",
+    ],
+)
+def test_what_cannot_be_seen_into_is_opaque(command: str) -> None:
+    assert is_opaque(command)
+    assert verdict(command, **{"bash(*)": "allow"}) is Verdict.ASK
+
+
+@pytest.mark.parametrize("command", ["> out", "echo a > out", "a >> out", "a &> out", "a >| out", "(a; b) > out"])
+def test_a_file_that_is_written_to_is_a_part_of_its_own(command: str) -> None:
+    assert any(text.endswith("out") and text.startswith((">", "&>")) for text in texts(command))
+    assert verdict(command, **{"bash(echo:*)": "allow", "bash(a)": "allow", "bash(b)": "allow"}) is Verdict.ASK
+
+
+@pytest.mark.parametrize("command", ["ls 2>/dev/null", "ls > /dev/null 2>&1", "ls >&2", "ls < in", "ls 2>&-"])
+def test_throwing_output_away_writes_nothing(command: str) -> None:
+    assert texts(command) == ["ls"]
+
+
+VECTORS = [
+    ("bash(ls *)", "ls -la", True),
+    ("bash(ls *)", "lsof", False),
+    ("bash(safe *)", "safe && other", False),
+    ("bash(npm test *)", "timeout 30 npm test", True),
+    ("bash(npm test *)", "NODE_ENV=test npm test", True),
+    ("bash(npm test *)", "X=1 npm test", False),
+    ("bash(npm test *)", "npm test | tee log", False),
+    ("bash(npm test *)", "npx npm test", False),
+    ("bash(watch *)", "watch rm x", False),
+    ("bash(find *)", "find . -name x", True),
+    ("bash(find *)", "find . -exec rm {} ;", False),
+    ("bash(find *)", "find . -delete", False),
+    ("bash(ls *)", "PATH=. ls", False),
+    ("bash(ls *)", "PATH=.; ls", False),
+    ("bash(ls *)", "LD_PRELOAD=x.so ls", False),
+]
+
+
+@pytest.mark.parametrize(("rule", "command", "is_allowed"), VECTORS)
+def test_an_allow_covers_what_it_says_and_no_more(rule: str, command: str, is_allowed: bool) -> None:  # noqa: FBT001
+    assert (verdict(command, **{rule: "allow"}) is Verdict.ALLOW) is is_allowed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf x",
+        "FOO=bar rm -rf x",
+        "ls; rm x",
+        "ls | xargs rm",
+        "/bin/rm x",
+        '"rm" x',
+        "r\\m x",
+        "sudo rm x",
+        "env A=1 rm x",
+        "bash -c 'ls; rm x'",
+        "find . -exec rm {} +",
+        "echo $(rm x)",
+        "nohup rm x &",
+        "if true; then rm x; fi",
+        "rm 2>&1 -rf x",
+    ],
+)
+def test_a_deny_finds_its_command_in_every_disguise(command: str) -> None:
+    assert verdict(command, **{"bash": "allow", "bash(rm:*)": "deny"}) is Verdict.DENY
+
+
+def test_a_deny_of_a_wrapper_or_a_shell_is_heard() -> None:
+    assert verdict("bash -c ls", **{"bash": "allow", "bash(bash:*)": "deny"}) is Verdict.DENY
+    assert verdict("nohup ls", **{"bash": "allow", "bash(nohup:*)": "deny"}) is Verdict.DENY
+
+
+JOINTS = [
+    "{a} && {b}",
+    "{a} || {b}",
+    "{a}; {b}",
+    "{a} | {b}",
+    "{a} & {b}",
+    "{a}\n{b}",
+    "({a}; {b})",
+    "{{ {a}; {b}; }}",
+    "{a} $({b})",
+    '{a} "`{b}`"',
+    "{a} <({b})",
+    "if {a}; then {b}; fi",
+    "bash -c '{a}; {b}'",
+    "{a} | xargs {b}",
+    "f() {{ {b}; }}; {a}",
+    "X=$({b}) {a}",
+    "timeout 5 {a} && nice {b}",
+    "{a} <<E\n$({b})\nE",
+    "{a} # {a}\n{b}",
+    "{a} 2>&1 x; {b}",
+]
+
+
+@given(st.sampled_from(JOINTS), st.sampled_from(JOINTS), st.sampled_from(["rm x", "curl y", "X=1 ls", "$Z", "> f"]))
+def test_no_compound_of_an_allowed_and_another_command_is_allowed(outer: str, inner: str, other: str) -> None:
+    rules = {"bash(ls:*)": "allow", "bash(f)": "allow"}
+    for command in (
+        outer.format(a="ls", b=inner.format(a="ls", b=other)),
+        outer.format(a=inner.format(a=other, b="ls"), b="ls"),
+    ):
+        assert verdict(command, **rules) is not Verdict.ALLOW, command
+
+
+TOKENS = [
+    "aa",
+    "bb",
+    "cc",
+    *" " * 6,
+    "\n",
+    ";",
+    "&&",
+    "|",
+    "(",
+    ")",
+    "{ ",
+    "; }",
+    "$(",
+    "`",
+    '"',
+    "'",
+    "\\\n",
+    "\\",
+    "> f",
+]
+TOKENS += [
+    "2>&1",
+    "<<E\n",
+    "\nE\n",
+    "<<<",
+    "if ",
+    "; then ",
+    "; fi",
+    "! ",
+    "X=1 ",
+    "#",
+    "((",
+    "))",
+    " =~ ",
+    " == ",
+    "$'",
+    "{a,b}",
+]
+
+
+def test_bash_runs_nothing_that_the_parser_did_not_see(tmp_path: Path) -> None:
+    random = Random(20)
+    for number in range(150):
+        command = "".join(random.choice(TOKENS) for _ in range(random.randint(2, 12)))
+        seen = PARSER.parse(command)
+        ran = _names_run_by_bash(command, tmp_path / str(number))
+        if not any(subject.opaque for subject in seen):
+            written = [text for subject in seen for text in (subject.text, subject.loose)]
+            assert all(any(text == name or text.startswith(name + " ") for text in written) for name in ran), command
+
+
+def _names_run_by_bash(command: str, log: Path) -> set[str]:
+    """There is no program on the path, so Bash calls the handler with every name that it would run."""
+    log.touch()
+    handler = '() { printf "%s\\0" "$1" >>"$LOG"; }'
+    environment = {"PATH": "/nowhere", "LOG": str(log), "BASH_FUNC_command_not_found_handle%%": handler}
+    subprocess.run(
+        ["/bin/bash", "-c", command],
+        cwd=log.parent,
+        env=environment,
+        timeout=5,
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return set(log.read_text(errors="replace").split("\0")) - {""}

@@ -1,0 +1,201 @@
+"""Which rule decides, as a table."""
+
+import pytest
+
+from loom_domain.errors import BadRequest
+from loom_domain.permissions import Judgement, Mode, Subject, judge, parse_rules
+from loom_domain.tool_calls import Verdict
+
+ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
+
+
+def of(*texts: str) -> tuple[Subject, ...]:
+    return tuple(Subject(text=text) for text in texts)
+
+
+RULES_IN_ORDER = [
+    ("a deny beats the mode", {"bash(rm:*)": "deny"}, Mode.BYPASS, "rm x", DENY, "bash(rm:*)"),
+    ("a bare deny beats a scoped allow", {"bash": "deny", "bash(ls:*)": "allow"}, Mode.DEFAULT, "ls", DENY, "bash"),
+    ("a bare deny beats the mode", {"bash": "deny"}, Mode.BYPASS, "ls", DENY, "bash"),
+    (
+        "a deny beats a narrower allow",
+        {"bash(aws s3 ls)": "allow", "bash(aws *)": "deny"},
+        Mode.DEFAULT,
+        "aws s3 ls",
+        DENY,
+        "bash(aws *)",
+    ),
+    ("a deny beats an ask", {"bash(rm:*)": "ask", "bash(rm -rf:*)": "deny"}, Mode.DEFAULT, "rm -rf x", DENY, None),
+    ("a scoped ask beats the mode", {"bash(git push:*)": "ask"}, Mode.BYPASS, "git push", ASK, "bash(git push:*)"),
+    (
+        "a scoped ask beats a scoped allow",
+        {"bash(git:*)": "allow", "bash(git push:*)": "ask"},
+        Mode.DEFAULT,
+        "git push",
+        ASK,
+        None,
+    ),
+    ("the mode beats a bare ask", {"bash": "ask"}, Mode.BYPASS, "ls", ALLOW, "mode bypass"),
+    ("the mode beats a scoped allow", {"bash(ls:*)": "allow"}, Mode.READ_ONLY, "ls", DENY, "mode read-only"),
+    (
+        "a scoped allow beats a bare ask",
+        {"bash": "ask", "bash(ls:*)": "allow"},
+        Mode.DEFAULT,
+        "ls",
+        ALLOW,
+        "bash(ls:*)",
+    ),
+    ("a bare rule beats the default", {"bash": "ask", "default": "allow"}, Mode.DEFAULT, "ls", ASK, "bash"),
+    ("a given default beats the built-in one", {"default": "allow"}, Mode.DEFAULT, "ls", ALLOW, "default"),
+    ("else the built-in default decides", {}, Mode.DEFAULT, "ls", ASK, "built-in"),
+    ("accepting edits says nothing of commands", {}, Mode.ACCEPT_EDITS, "ls", ASK, "built-in"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rules", "mode", "command", "verdict", "rule"),
+    [case[1:] for case in RULES_IN_ORDER],
+    ids=[case[0] for case in RULES_IN_ORDER],
+)
+def test_rules_decide_in_their_order(
+    rules: dict[str, str], mode: Mode, command: str, verdict: Verdict, rule: str | None
+) -> None:
+    judged = judge("bash", of(command), rules, mode=mode)
+    assert judged.verdict is verdict
+    assert rule is None or judged.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("tool", "verdict"),
+    [
+        ("read_file", ALLOW),
+        ("list_dir", ALLOW),
+        ("glob", ALLOW),
+        ("grep", ALLOW),
+        ("done", ALLOW),
+        ("write_file", ASK),
+        ("edit_file", ASK),
+        ("bash", ASK),
+        ("python", ASK),
+        ("http_fetch", ASK),
+        ("never_heard_of", DENY),
+    ],
+)
+def test_without_a_rule_reading_is_allowed_changing_asked_and_the_unknown_denied(tool: str, verdict: Verdict) -> None:
+    assert judge(tool, (), {}).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("mode", "tool", "reads", "verdict"),
+    [
+        (Mode.READ_ONLY, "write_file", False, DENY),
+        (Mode.READ_ONLY, "read_file", True, ALLOW),
+        (Mode.READ_ONLY, "done", False, ALLOW),
+        (Mode.ACCEPT_EDITS, "write_file", False, ALLOW),
+        (Mode.ACCEPT_EDITS, "edit_file", False, ALLOW),
+        (Mode.BYPASS, "never_heard_of", False, ALLOW),
+    ],
+)
+def test_modes_decide_for_tools_without_rules(mode: Mode, tool: str, reads: bool, verdict: Verdict) -> None:  # noqa: FBT001
+    assert judge(tool, (), {}, mode=mode, reads=reads).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command", "matches"),
+    [
+        ("ls *", "ls -la", True),
+        ("ls *", "ls", True),
+        ("ls *", "lsof", False),
+        ("ls:*", "ls -la", True),
+        ("ls:*", "lsof", False),
+        ("ls*", "lsof", True),
+        ("git * main", "git push origin main", True),
+        ("npm test", "npm test", True),
+        ("npm test", "npm test --watch", False),
+        ("echo a.c", "echo abc", False),
+        ("*", "anything\nat all", True),
+    ],
+)
+def test_command_patterns_end_words_where_they_say_so(pattern: str, command: str, matches: bool) -> None:  # noqa: FBT001
+    verdict = judge("bash", of(command), {f"bash({pattern})": "allow", "bash": "ask"}).verdict
+    assert verdict is (ALLOW if matches else ASK)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("src/**", "src/a/b.py", True),
+        ("src/*", "src/a/b.py", False),
+        ("./src/*", "src/a.py", True),
+        ("**/*.py", "a.py", True),
+        ("*.py", "src/a.py", False),
+        ("src/?.py", "src/a.py", True),
+        ("src/**", "srcs/a.py", False),
+    ],
+)
+def test_path_patterns_cross_folders_with_two_stars_only(pattern: str, path: str, matches: bool) -> None:  # noqa: FBT001
+    verdict = judge("write_file", of(path), {f"write_file({pattern})": "allow"}).verdict
+    assert verdict is (ALLOW if matches else ASK)
+
+
+def test_an_allow_has_to_cover_every_part_and_names_the_rules_that_do() -> None:
+    rules = {"bash(ls:*)": "allow", "bash(cat:*)": "allow", "bash": "ask"}
+    assert judge("bash", of("ls", "rm x"), rules).verdict is ASK
+    assert judge("bash", of("ls", "cat x"), rules) == Judgement(
+        verdict=ALLOW, rule="bash(ls:*), bash(cat:*)", reason="allowed by bash(ls:*), bash(cat:*)"
+    )
+
+
+def test_a_deny_needs_one_part_only_and_sees_through_assignments() -> None:
+    rules = {"bash": "allow", "bash(rm:*)": "deny"}
+    assert judge("bash", of("ls", "rm x"), rules).verdict is DENY
+    assert judge("bash", (Subject(text="X=1 rm x", loose="rm x"),), rules).verdict is DENY
+
+
+def test_no_allow_pattern_covers_what_nobody_can_see_into() -> None:
+    hidden = (Subject(text="eval x", opaque=True),)
+    assert judge("bash", hidden, {"bash(*)": "allow"}).verdict is ASK
+    assert judge("bash", hidden, {"bash": "allow"}).verdict is ALLOW
+
+
+def test_a_wide_allow_asks_where_a_deny_might_be_hidden() -> None:
+    hidden = (Subject(text="eval x", opaque=True),)
+    judged = judge("bash", hidden, {"bash": "allow", "bash(rm:*)": "deny"})
+    assert (judged.verdict, judged.rule) == (ASK, "bash(rm:*)")
+    assert judge("bash", hidden, {"bash(rm:*)": "deny"}, mode=Mode.BYPASS).verdict is ALLOW
+
+
+@pytest.mark.parametrize(
+    ("rules", "grant", "command", "verdict"),
+    [
+        ({"bash": "ask"}, "bash(npm test)", "npm test", ALLOW),
+        ({"bash": "ask"}, "bash(npm test)", "npm publish", ASK),
+        ({"bash(git push:*)": "ask"}, "bash(git push origin)", "git push origin", ALLOW),
+        ({"bash(git push:*)": "ask"}, "bash(git push origin)", "git push --force", ASK),
+        ({"bash(git push:*)": "ask", "bash(git:*)": "allow"}, "bash(npm:*)", "git push", ASK),
+        ({"bash": "ask"}, "bash", "ls", ALLOW),
+        ({"bash(git push:*)": "ask"}, "bash", "git push", ASK),
+        ({"bash": "deny"}, "bash", "ls", DENY),
+        ({"bash(rm:*)": "deny"}, "bash(rm x)", "rm x", DENY),
+        ({"default": "deny"}, "bash(ls)", "ls", ALLOW),
+    ],
+)
+def test_what_a_person_granted_outranks_asks_but_no_deny(
+    rules: dict[str, str], grant: str, command: str, verdict: Verdict
+) -> None:
+    assert judge("bash", of(command), rules, grants=(grant,)).verdict is verdict
+
+
+def test_a_grant_does_not_leave_read_only_mode() -> None:
+    assert judge("bash", of("ls"), {}, mode=Mode.READ_ONLY, grants=("bash(ls)",)).verdict is DENY
+
+
+@pytest.mark.parametrize("text", ["", "bash(", "bash()", "bash(a)b", "*", "ba sh", "(x)"])
+def test_a_rule_that_cannot_be_read_is_refused_by_name(text: str) -> None:
+    with pytest.raises(BadRequest, match="permission rule"):
+        parse_rules({text: "allow"})
+
+
+def test_a_verdict_that_is_none_of_three_is_refused() -> None:
+    with pytest.raises(BadRequest, match="must be allow, ask or deny"):
+        parse_rules({"bash": "maybe"})

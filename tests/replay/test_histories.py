@@ -1,0 +1,26 @@
+"""Histories of past releases: today's workflow code must take the same path through every one of them."""
+
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+
+from workflows.agent_run import AgentRun
+from workflows.converter import data_converter
+from workflows.runner import WORKFLOW_RUNNER
+
+HISTORIES = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_a_recorded_history_still_replays(path: Path) -> None:
+    replayer = Replayer(workflows=[AgentRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+
+    replayed = await replayer.replay_workflow(WorkflowHistory.from_json(path.stem, path.read_text()))
+
+    assert replayed.replay_failure is None
+
+
+def test_there_are_histories_to_replay() -> None:
+    assert len(HISTORIES) >= 5

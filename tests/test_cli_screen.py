@@ -1,0 +1,579 @@
+"""What people see of a run, and what the command line takes: rendering, asks and their answers, option values."""
+
+import asyncio
+import io
+import json
+import os
+import pty
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from client import LoomClient, Polled, Streamed, Watched
+from loom_cli import faces, panels
+from loom_cli.answering import Prompter
+from loom_cli.arguments import absolute, read_object, read_permissions
+from loom_cli.asks import Answer, Ask, Asks, read_ask
+from loom_cli.exits import code_of
+from loom_cli.following import Follower, approve_all
+from loom_cli.keyboard import Keyboard, edited
+from loom_cli.main import build_app
+from loom_cli.output import one_line, plain, print_json, seconds, tokens, visible
+from loom_cli.runs import CODES, unattended
+from loom_cli.screen import Screen
+from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
+from loom_domain.messages import JsonObject
+from loom_domain.requests import RunError, RunResult, RunStatus
+from loom_domain.tasks import Action, Task
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+BASH = Ask(
+    call_id="c1",
+    tool="bash",
+    arguments={"command": "rm -rf build"},
+    reason="the rule bash says ask",
+    rule="bash",
+    digest="d1",
+    for_run=("bash(rm:*)",),
+)
+PENDING: dict[str, Any] = {
+    "call_id": "c1",
+    "tool": "bash",
+    "arguments": {"command": "rm -rf build"},
+    "reason": "the rule bash says ask",
+    "rule": "bash",
+    "digest": "d1",
+    "for_run": ["bash(rm:*)"],
+}
+DONE = RunResult(
+    status=RunStatus.COMPLETED,
+    output="all is well",
+    structured_output=None,
+    completed_explicitly=True,
+    turns=2,
+    usage={"total_tokens": 12_345},
+    cost=0.0123,
+    quality_metrics=None,
+    tool_calls=1,
+    artifacts=(),
+    error=None,
+)
+
+
+def task(action: Action, *, status: str = "completed", result: JsonObject | None = None, **said: Any) -> Task:
+    return Task(
+        task_id="t",
+        run_id="r",
+        root_run_id="r",
+        session_id="r",
+        action=action,
+        created_at=BEGIN,
+        status=status,
+        parameters=said,
+        result=result,
+    )
+
+
+def screen(*, live: bool = False, answerable: bool = False) -> tuple[Screen, io.StringIO]:
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=100,
+        height=30,
+        force_terminal=live,
+        color_system=None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    shown = Screen(console, "r", live=live, answerable=answerable, now=lambda: BEGIN + timedelta(seconds=7))
+    return shown, out
+
+
+def tell(shown: Screen, *tasks: Task) -> None:
+    for offset, one in enumerate(tasks, 1):
+        shown.event(offset, one)
+
+
+def picture(shown: Screen) -> str:
+    """The moving part as text."""
+    console = Console(file=io.StringIO(), width=100, record=True, color_system=None)
+    console.print(shown.render())
+    return console.export_text()
+
+
+SAID: dict[str, Any] = {"from": 0, "to": 1}
+TURN = task(Action.TURN, **SAID)
+CALLED = task(Action.MODEL_CALL, model="demo", input_tokens=100, output_tokens=10, cost=0.002, ms=1500)
+RUNNING = task(Action.TOOL_CALL, status="running", call_id="c1", tool="bash", summary="bash: pytest -q", arguments={})
+RAN = task(
+    Action.TOOL_RESULT,
+    status="success",
+    call_id="c1",
+    tool="bash",
+    result={"content": "a\nb\nc\nd\ne", "length": 9, "metadata": {"execution_time": 2.5}},
+)
+
+
+def test_plain_lines_tell_a_run_from_start_to_end() -> None:
+    shown, out = screen()
+    tell(
+        shown,
+        task(Action.START, status="running", task="look around", agent="default", model="demo", workspace="/w"),
+        TURN,
+        task(Action.THINKING, content="I loo"),
+        task(Action.THINKING, content="k.\nThen I act."),
+        CALLED,
+        RUNNING,
+        RAN,
+        task(Action.MESSAGE, text="hurry up", by="ada"),
+        task(Action.PAUSED, by="ada"),
+        task(Action.RESUMED, by="ada"),
+        task(Action.COMPLETE),
+    )
+    shown.ended(DONE)
+    assert out.getvalue().splitlines() == [
+        "▶ r · agent default · model demo · /w",
+        "look around",
+        "── turn 1 ──",
+        "I look.",
+        "Then I act.",
+        "  demo · 100 in · 10 out · $0.0020 · 1.5 s",
+        "→ bash: pytest -q",
+        "✓ bash: pytest -q  2.5 s",
+        "  │ a",
+        "  │ b",
+        "  │ c",
+        "  │ … 2 more lines",
+        "✉ ada: hurry up",
+        "‖ paused by ada; `loom resume r` lets the run go on",
+        "▶ resumed by ada",
+        "✓ completed · r · 2 turns · 1 tool call · 12.3k tokens · $0.0123 · 0 ms",
+        "all is well",
+    ]
+
+
+def test_plain_lines_show_progress_as_it_comes_and_not_again_with_the_result() -> None:
+    shown, out = screen()
+    tell(shown, RUNNING, task(Action.TOOL_PROGRESS, call_id="c1", tool="bash", content="1 passed\n"), RAN)
+    assert out.getvalue().splitlines() == ["→ bash: pytest -q", "  │ 1 passed", "✓ bash: pytest -q  2.5 s"]
+
+
+def test_a_failed_tool_shows_why() -> None:
+    shown, out = screen()
+    failed = task(Action.TOOL_RESULT, status="error", call_id="c1", tool="bash", result={"content": "exit code 1"})
+    tell(shown, RUNNING, failed)
+    assert out.getvalue().splitlines()[1:] == ["✗ bash: pytest -q", "  │ exit code 1"]
+
+
+def test_the_moving_part_shows_text_tools_and_spending() -> None:
+    shown, out = screen(live=True)
+    tell(shown, TURN, CALLED, RUNNING, task(Action.TOOL_PROGRESS, call_id="c1", content="test_a\ntest_b\n"))
+    tell(shown, task(Action.THINKING, content="half a sen"))
+    status = {"status": "running", "turn": 1, "cost": 0.002, "usage": {"total_tokens": 50}}
+    shown.status({**status, "budget": {"tokens": {"limit": 1000}, "turns": {"limit": 9}}})
+    seen = picture(shown)
+    assert "half a sen" in seen
+    assert "bash: pytest -q  7.0 s  test_b" in seen
+    assert "running · turn 1/9 · 110/1000 tokens · $0.0020 · 0 tool calls" in seen
+    assert "half a sen" not in out.getvalue()
+
+
+def test_the_text_of_an_attempt_that_broke_off_is_withdrawn() -> None:
+    shown, out = screen(live=True)
+    tell(shown, TURN, task(Action.THINKING, content="wrong words"))
+    tell(shown, task(Action.SEGMENT_RESET, turn=1, attempt=2, segment="t1-model"), TURN)
+    assert "wrong words" not in picture(shown)
+    tell(shown, task(Action.THINKING, content="right words"), CALLED)
+    seen = out.getvalue()
+    assert "wrong words" not in seen
+    assert "— the model call was interrupted, starting again (attempt 2) —" in seen
+    assert seen.count("turn 1 ") == 1
+    assert "right words" in seen
+
+
+def test_a_failed_model_call_is_shown_with_its_error() -> None:
+    shown, out = screen()
+    tell(
+        shown,
+        TURN,
+        task(Action.MODEL_CALL, status="failed", error="LLMRateLimitError", message="slow down"),
+        task(Action.SEGMENT_RESET, turn=1, attempt=2, segment="t1-model"),
+    )
+    assert out.getvalue().splitlines()[1:] == [
+        "✗ model: LLMRateLimitError: slow down",
+        "— trying the model call again (attempt 2); what it had said in this turn does not count —",
+    ]
+
+
+def test_decisions_name_the_call_they_were_about() -> None:
+    shown, out = screen()
+    asked = task(Action.APPROVAL_REQUESTED, status="pending", call_id="c1", tool="bash", arguments={"command": "ls"})
+    tell(shown, asked, task(Action.APPROVAL_DECIDED, call_id="c1", tool="bash", approved=True, scope="run", by="ada"))
+    denied = task(Action.APPROVAL_DECIDED, call_id="c2", tool="bash", approved=False, by="bob", reason="not today")
+    tell(shown, denied)
+    assert out.getvalue().splitlines() == [
+        "✓ approved for the rest of the run by ada · bash: ls",
+        "✗ denied by bob · bash · not today",
+    ]
+
+
+def test_an_ask_off_a_terminal_says_how_to_answer_it() -> None:
+    shown, out = screen()
+    shown.asked(BASH)
+    assert out.getvalue().splitlines() == [
+        "? approve bash? (c1)",
+        "  command: rm -rf build",
+        "  (why: the rule bash says ask)",
+        "  (rule: bash)",
+        "  (for the run: bash(rm:*))",
+        "  answer with `loom approve r c1` or `loom deny r c1 --reason …`",
+    ]
+
+
+def test_an_ask_at_a_terminal_is_a_panel_with_everything_in_it() -> None:
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(panels.ask(BASH, "r", boxed=True))
+    seen = console.export_text()
+    for part in ("approve bash? (c1)", "rm -rf build", "the rule bash says ask", "bash(rm:*)", "loom approve r c1"):
+        assert part in seen
+
+
+def test_a_failed_run_ends_with_its_error() -> None:
+    shown, out = screen()
+    error = RunError(type="LLMConfigurationError", message="no key")
+    failed = {"status": RunStatus.FAILED, "output": "", "error": error, "cost": None}
+    shown.ended(RunResult(**{**{f: getattr(DONE, f) for f in DONE.__slots__}, **failed}))
+    assert "✗ failed · r · 2 turns · 1 tool call · 12.3k tokens · cost unknown" in out.getvalue()
+    assert "LLMConfigurationError: no key" in out.getvalue()
+
+
+def test_text_of_others_cannot_steer_the_terminal() -> None:
+    evil = "\x1b[2J\x1b]0;title\x07ok\x1b[31m red\x9b1m\x08 [bold]markup[/] \u202egnp.exe"
+    for live in (False, True):
+        shown, out = screen(live=live)
+        tell(
+            shown,
+            TURN,
+            task(Action.THINKING, content=evil + "\n"),
+            CALLED,
+            task(Action.TOOL_CALL, call_id="c1", tool="bash", summary=evil),
+            task(Action.TOOL_PROGRESS, call_id="c1", content=evil),
+            task(Action.TOOL_RESULT, status="error", call_id="c1", tool="x", result={"content": evil}),
+            task(Action.MESSAGE, text=evil, by=evil),
+        )
+        shown.asked(Ask(call_id=evil, tool=evil, arguments={evil: evil}, reason=evil, rule=evil, for_run=(evil,)))
+        shown.say(evil)
+        odd = {c for c in out.getvalue() if c in "\x07\x08\x9b\u202e" or (c == "\x1b" and not live)}
+        assert odd == set()
+        assert "\x1b[2J" not in out.getvalue()
+        assert "\x1b]0" not in out.getvalue()
+        assert "[bold]markup[/]" in out.getvalue()
+
+
+def test_what_is_to_be_approved_hides_nothing() -> None:
+    assert visible("a\x1b[8mb\u202ec\u200bd\r") == "a\\x1b[8mb\\u202ec\\u200bd\\x0d"
+    assert plain("a\x1b[8mb\r\nc\rd") == "ab\nc\nd"
+    assert one_line("a\n b" + "c" * 200, 10) == "a bcccccc…"
+
+
+def test_the_absence_of_the_stream_is_said_once() -> None:
+    shown, out = screen()
+    shown.away({"status": "running", "turn": 1, "waiting_on": "model"}, "Redis is away")
+    shown.away({"status": "running", "turn": 1, "waiting_on": "model"}, "Redis is away")
+    shown.away({"status": "completed", "turn": 2}, "Redis is away")
+    tell(shown, TURN)
+    assert out.getvalue().splitlines() == [
+        "— live stream is away (Redis is away); showing status —",
+        "turn 1 · running · waiting on model",
+        "turn 2 · completed",
+        "— live stream is back —",
+        "── turn 1 ──",
+    ]
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [seconds(s) for s in (0.0123, 1.25, 61, 7260, 400_000)] == ["12 ms", "1.2 s", "1m 01s", "2h 01m", "4 days"]
+    assert [tokens(n) for n in (9999, 12_345, 2_500_000)] == ["9999", "12.3k", "2.50M"]
+
+
+def test_json_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"text": "ü\n\ud800", "at": BEGIN, "result": DONE})
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    assert json.loads(line)["text"] == "ü\n?"
+    assert json.loads(line)["result"]["status"] == "completed"
+
+
+# Asks.
+
+
+class Fake:
+    """A run that asks once and ends when it is answered."""
+
+    def __init__(self, *, seen: bool = True, refuse: bool = False) -> None:
+        self.answers: list[tuple[str, dict[str, Any]]] = []
+        self.pending: list[dict[str, Any]] = []
+        self.ended = asyncio.Event()
+        self.seen = seen
+        self.refuse = refuse
+
+    async def status(self, _: str) -> JsonObject:
+        return {"status": "completed" if self.ended.is_set() else "running", "pending_approvals": list(self.pending)}
+
+    async def watch(self, _: str, *, after: int = 0) -> AsyncIterator[Watched]:
+        if self.seen:
+            asked = task(Action.APPROVAL_REQUESTED, status="pending", **PENDING)
+            yield Streamed(offset=after + 1, task=asked)
+            await asyncio.sleep(0.1)  # the run learns of its ask later than the stream
+            self.pending = [PENDING]
+        else:
+            self.pending = [PENDING]
+            yield Polled(status=await self.status("r"), why="Redis is away")
+        await self.ended.wait()
+        yield Streamed(offset=after + 2, task=task(Action.COMPLETE))
+
+    async def events(self, _: str, *, after: int = 0, follow: bool = False) -> AsyncIterator[Streamed]:
+        del follow
+        yield Streamed(offset=after + 1, task=task(Action.COMPLETE))
+
+    async def result(self, _: str) -> RunResult:
+        return DONE
+
+    async def approve(self, _: str, call_id: str, **given: Any) -> JsonObject:
+        return self._take("approve", call_id, given)
+
+    async def deny(self, _: str, call_id: str, **given: Any) -> JsonObject:
+        return self._take("deny", call_id, given)
+
+    def _take(self, name: str, call_id: str, given: dict[str, Any]) -> JsonObject:
+        if not self.pending:
+            raise RefusedError(f"call {call_id!r} does not wait for approval")
+        self.answers.append((name, {"call_id": call_id, **given}))
+        self.pending = []
+        self.ended.set()
+        if self.refuse:
+            raise RefusedError("too late")
+        return {"accepted": True}
+
+
+def following(run: Fake, shown: Screen, answerer: Any = None) -> Follower:
+    return Follower(cast(LoomClient, run), "r", shown, answerer, "ada")
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["from its event", "from the status"])
+async def test_yes_approves_an_ask_once_it_is_open(*, seen: bool) -> None:
+    run = Fake(seen=seen)
+    shown, _ = screen(answerable=True)
+    assert await following(run, shown, approve_all).follow(just_started=True) == DONE
+    approved = {"call_id": "c1", "scope": "once", "arguments": None, "digest": "d1", "by": "ada"}
+    assert run.answers == [("approve", approved)]
+
+
+async def test_an_ask_that_was_open_before_is_offered() -> None:
+    run = Fake(seen=False)
+    run.pending = [PENDING]
+    shown, _ = screen(answerable=True)
+    asked: list[Ask] = []
+
+    async def deny(ask: Ask) -> Answer:
+        asked.append(ask)
+        return Answer(approved=False, reason="no")
+
+    await following(run, shown, deny).follow()
+    assert asked == [BASH]
+    assert run.answers == [("deny", {"call_id": "c1", "reason": "no", "by": "ada"})]
+
+
+async def test_an_answer_that_comes_too_late_is_said_and_forgotten() -> None:
+    shown, out = screen(answerable=True)
+    assert await following(Fake(refuse=True), shown, approve_all).follow(just_started=True) == DONE
+    assert "— not taken: too late —" in out.getvalue()
+
+
+async def test_a_question_is_taken_back_when_somebody_else_answers() -> None:
+    run = Fake()
+    shown, out = screen(answerable=True)
+
+    async def never(_: Ask) -> Answer:
+        asyncio.get_running_loop().call_later(0.05, elsewhere)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    follower = following(run, shown, never)
+
+    def elsewhere() -> None:
+        follower._asks.close("c1", "d1")
+        asyncio.get_running_loop().call_later(0.05, run.ended.set)
+
+    assert await follower.follow(just_started=True) == DONE
+    assert "— bash (c1) was answered elsewhere —" in out.getvalue()
+
+
+async def test_an_ended_run_is_shown_without_waiting() -> None:
+    run = Fake()
+    run.ended.set()
+    shown, _ = screen()
+    assert await following(run, shown).follow() == DONE
+
+
+async def test_a_decided_ask_is_not_opened_again_by_a_late_look() -> None:
+    opened: list[Ask] = []
+
+    async def look() -> JsonObject:
+        return {}
+
+    asks = Asks(look, on_open=opened.append)
+    asks.take({"pending_approvals": [PENDING]})
+    asks.take({"pending_approvals": [PENDING]})
+    assert opened == [read_ask(PENDING)]
+    asks.close("c1")
+    asks.take({"pending_approvals": [PENDING]})
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asks.first(), 0.05)
+
+
+# Keys.
+
+
+async def pressed(keys: str, work: Callable[[Keyboard], Any]) -> Any:
+    """What becomes of `work` when these keys are pressed, one after the other."""
+    master, slave = pty.openpty()
+    try:
+        keyboard = Keyboard(slave)
+        with keyboard.opened():
+            doing = asyncio.ensure_future(work(keyboard))
+            for key in keys.split("|"):
+                await asyncio.sleep(0.02)
+                os.write(master, key.encode())
+            return await asyncio.wait_for(doing, 2)
+    finally:
+        os.close(master)
+        with suppress(OSError):
+            os.close(slave)
+
+
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        ("y", Answer(approved=True)),
+        ("x|Y\n", Answer(approved=True)),
+        ("r", Answer(approved=True, for_run=True)),
+        ("n|too risky|\n", Answer(approved=False, reason="too risky")),
+        ("n\n|no\n", Answer(approved=False, reason="no")),
+        ("n|oops|\x1b|y", Answer(approved=True)),
+        ("e|\x15{\"command\": \"ls\"}|\n", Answer(approved=True, arguments={"command": "ls"})),
+        ("e|\x15[1]|\n|\x15{}|\n", Answer(approved=True, arguments={})),
+    ],
+)  # fmt: skip
+async def test_keys_answer_an_ask(keys: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDITOR", raising=False)
+    monkeypatch.delenv("VISUAL", raising=False)
+    shown, out = screen(answerable=True)
+    assert await pressed(keys, lambda keyboard: Prompter(shown, keyboard, "r").answer(BASH)) == answer
+    assert "rm -rf build" in out.getvalue()
+
+
+async def test_arguments_are_edited_in_the_editor_of_the_person(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i s/build/dist/ "$1"\n', encoding="utf-8")
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    shown, _ = screen(answerable=True)
+    answer = await pressed("e", lambda keyboard: Prompter(shown, keyboard, "r").answer(BASH))
+    assert answer == Answer(approved=True, arguments={"command": "rm -rf dist"})
+
+
+def test_a_line_is_edited_at_its_cursor() -> None:
+    line, cursor = "", 0
+    for key in ("a", "b", "d", "\x1b[D", "c", "\x05", " ", "e", "\x17", "\x01", "x", "\x7f", "\x1b[C", "\x02"):
+        line, cursor = edited(line, cursor, key)
+    assert (line, cursor) == ("abcd", 1)
+
+
+# Option values and exit codes.
+
+
+def test_permissions_come_from_json_and_from_files(tmp_path: Path) -> None:
+    rules = {"bash": "ask", "bash(git diff:*)": "allow"}
+    (tmp_path / "rules.json").write_text(json.dumps(rules), encoding="utf-8")
+    (tmp_path / "rules.toml").write_text(
+        '[permissions]\nbash = "ask"\n"bash(git diff:*)" = "allow"\n', encoding="utf-8"
+    )
+    assert read_permissions(json.dumps(rules)) == rules
+    assert read_permissions(str(tmp_path / "rules.json")) == rules
+    assert read_permissions(str(tmp_path / "rules.toml")) == rules
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "x", "--permissions", '{"bash"'),
+        ("run", "x", "--permissions", '{"bash": "perhaps"}'),
+        ("run", "x", "--permissions", '{"bash": 1}'),
+        ("run", "x", "--permissions", "no-such-file"),
+        ("run", "x", "--budget", "[]"),
+        ("run", "x", "--budget", '{"coffee": 1}'),
+        ("run", "x", "--metadata", "{"),
+        ("run", "x", "--max-turns", "0"),
+        ("run", "x", "--mode", "wild"),
+        ("run", "x", "--yes", "--detach", "--mode", "read-only"),
+        ("run", ""),
+        ("run",),
+        ("list", "--status", "tired"),
+        ("approve", "r", "--arguments", "[1]"),
+        ("events", "r", "--from", "-1"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2_before_any_server_is_asked(arguments: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(build_app(), list(arguments))
+    error = ended.exception
+    assert error is not None
+    assert (error.code if isinstance(error, SystemExit) else code_of(error)) == 2
+    assert isinstance(error, SystemExit) or str(error)
+
+
+def test_errors_name_the_option() -> None:
+    with pytest.raises(BadRequest, match="--budget: must be a JSON object, not an array"):
+        read_object("[]", "--budget")
+
+
+def test_exit_codes_follow_the_contract() -> None:
+    assert {status: CODES[status] for status in CODES} == {
+        RunStatus.COMPLETED: 0,
+        RunStatus.FAILED: 1,
+        RunStatus.ABORTED: 3,
+        RunStatus.LIMIT_REACHED: 4,
+        RunStatus.BUDGET_EXHAUSTED: 4,
+    }
+    refusals = (BadRequest("x"), RunNotFoundError("x"), RefusedError("x"))
+    assert [code_of(error) for error in (*refusals, UnreachableError("x"))] == [2, 2, 2, 5]
+
+
+def test_a_run_that_nobody_watches_is_told_yes_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
+    request = unattended({"permissions": {"bash(git push:*)": "ask", "http_fetch": "deny"}})
+    assert request == {"mode": "bypass", "permissions": {"bash(git push:*)": "allow", "http_fetch": "deny"}}
+    assert "mode bypass" in capsys.readouterr().err
+
+
+def test_a_workspace_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("here") == str(tmp_path / "here")
+
+
+def test_events_for_programs_are_the_lines_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    faces.JsonLines("r").event(3, TURN)
+    faces.Quiet("r").asked(BASH)
+    seen = capsys.readouterr()
+    assert json.loads(seen.out)["offset"] == 3
+    assert json.loads(seen.out)["action"] == "node.turn"
+    assert "waiting for approval of bash: rm -rf build; answer with `loom approve r c1`" in seen.err
