@@ -207,11 +207,12 @@ class LoomClient:
 
     async def list(self, *, status: str | None = None, session: str | None = None, limit: int = 50) -> list[RunSummary]:
         """The newest runs first."""
-        wanted = {"LoomStatus": status, "LoomSession": session}
-        filters = [f"{name} = '{value}'" for name, value in wanted.items() if value is not None]
-        if any("'" in value for value in wanted.values() if value):
-            raise BadRequest("a filter must not contain a quote", field="status")
-        query = " AND ".join(["WorkflowType = 'AgentRun'", *filters])
+        filters = ["WorkflowType = 'AgentRun'"]
+        if status is not None:
+            filters.append(_status_filter(status))
+        if session is not None:
+            filters.append(f"LoomSession = '{_quotable(session)}'")
+        query = " AND ".join(filters)
         found: list[RunSummary] = []
         try:
             async for execution in self.temporal.list_workflows(query, limit=limit):
@@ -438,6 +439,24 @@ def _summary(execution: Any, known: Mapping[str, Sequence[Any]]) -> RunSummary:
         closed_at=execution.close_time,
         cost=next(iter(known.get("LoomCostUsd", ())), None),
     )
+
+
+def _status_filter(status: str) -> str:
+    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said."""
+    try:
+        asked = RunStatus(status)
+    except ValueError:
+        raise BadRequest(f"unknown status {status!r}; known: {', '.join(RunStatus)}", field="status") from None
+    if asked is RunStatus.FAILED:
+        return "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
+    ended = asked in (RunStatus.COMPLETED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED)
+    return f"LoomStatus = '{asked}' AND ExecutionStatus = '{'Completed' if ended else 'Running'}'"
+
+
+def _quotable(value: str) -> str:
+    if "'" in value:
+        raise BadRequest("a filter must not contain a quote", field="session")
+    return value
 
 
 def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:

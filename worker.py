@@ -25,7 +25,8 @@ from activities.adapters.bubblewrap import find_sandbox
 from activities.adapters.postgres_payloads import PostgresPayloads
 from activities.adapters.prices import GenaiPrices
 from activities.adapters.providers import ConfiguredProviders
-from activities.adapters.redis_stream import RedisLink, RedisStream
+from activities.adapters.redis_link import RedisLink
+from activities.adapters.redis_stream import RedisStream
 from activities.adapters.shell_parser import BashParser
 from activities.adapters.transcripts import CachedTranscripts
 from activities.llm import LanguageModel

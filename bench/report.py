@@ -15,8 +15,8 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 def machine() -> str:
     """What was measured on."""
     return (
-        f"Machine: {os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
-        " Server: the embedded one of `loom up`, tuned, SQLite."
+        f"Machine: {os.cpu_count()} cores, {platform.system()} {platform.machine()},"
+        f" Python {platform.python_version()}; server: the embedded one of `loom up`, tuned, SQLite."
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from loom_domain.messages import JsonObject, ToolCall
-from loom_domain.retries import Again, Failure, Tries, after_failure
+from loom_domain.retries import TIMED_OUT, Again, Failure, Tries, after_failure
 from loom_domain.run_state import Phase, RunState, expires_at
 from loom_domain.run_steps import AskPerson, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
 from loom_domain.tool_calls import (
@@ -152,7 +152,7 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure) -> OpenCall:
 
 
 def _broken(failure: Failure) -> ToolResult:
-    if failure.type == "Timeout":
+    if failure.type == TIMED_OUT:
         return failed(OUT_OF_TIME, "timeout")
     return failed(f"The tool broke: {failure.message}", "unknown")
 
@@ -162,6 +162,7 @@ def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: dat
     waits = [
         decision.delay
         for call in state.calls
+        if call.result is None
         if isinstance(failure := came.get(call.call.id), Failure) and failure.kind == "infrastructure"
         # `attempt` counts the one that has just failed already.
         if isinstance(decision := after_failure(Tries(away=call.attempt - 2), failure), Again)

@@ -74,6 +74,9 @@ class AgentRun:
         for name in STEERING:
             workflow.set_signal_handler(name, self._signal_handler(name))
             workflow.set_update_handler(name, self._update_handler(name), validator=self._update_validator(name))
+        # After the named ones, and not by decorator: signals that came before the first workflow task are handed out
+        # as soon as a handler is found, and the dynamic one would take those meant for the others.
+        workflow.set_dynamic_signal_handler(self._unknown_signal)
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
@@ -95,11 +98,6 @@ class AgentRun:
     def transcript(self, *_: object) -> tuple[Message, ...]:
         """The messages of the current window."""
         return self._state.transcript.messages
-
-    @workflow.signal(dynamic=True)
-    def unknown_signal(self, name: str, _args: Sequence[RawValue]) -> None:
-        """A signal that runs do not know changes nothing and leaves a trace."""
-        self._ignore(name, f"unknown signal; known: {', '.join(STEERING)}")
 
     # What people send: recorded here, acted upon by the loop.
 
@@ -130,6 +128,10 @@ class AgentRun:
                 raise ApplicationError(why, type="Refused", non_retryable=True)
 
         return validate
+
+    def _unknown_signal(self, name: str, _args: Sequence[RawValue]) -> None:
+        """A signal that runs do not know changes nothing and leaves a trace."""
+        self._ignore(name, f"unknown signal; known: {', '.join(STEERING)}")
 
     def _ignore(self, signal: str, why: str) -> None:
         workflow.logger.warning("signal ignored: %s: %s", signal, why)

@@ -11,11 +11,8 @@ task; a retryable one makes the server try the task again until it works.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from psycopg import AsyncConnection, Error
-from psycopg.errors import UndefinedTable
-from psycopg_pool import AsyncConnectionPool
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import (
     StorageDriver,
@@ -24,6 +21,10 @@ from temporalio.converter import (
     StorageDriverStoreContext,
 )
 from temporalio.exceptions import ApplicationError
+
+if TYPE_CHECKING:  # the driver takes a third of a second to import; most commands and workers never need it
+    from psycopg import AsyncConnection
+    from psycopg_pool import AsyncConnectionPool
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ CREATE TABLE IF NOT EXISTS loom_payloads (
 _INSERT: Final = "INSERT INTO loom_payloads (id, data, size) VALUES (%b, %b, %s) ON CONFLICT DO NOTHING"
 _SELECT: Final = "SELECT id, data FROM loom_payloads WHERE id = ANY(%b::bytea[])"
 
-_Connection: TypeAlias = AsyncConnection[Any]
+_Connection: TypeAlias = "AsyncConnection[Any]"
 
 
 class PostgresPayloads(StorageDriver):
@@ -86,7 +87,10 @@ class PostgresPayloads(StorageDriver):
         if pool is not None:
             await pool.close()
 
-    async def _do(self, work: Callable[[_Connection], Awaitable[T]]) -> T:
+    async def _do(self, work: "Callable[[_Connection], Awaitable[T]]") -> T:
+        from psycopg import Error  # noqa: PLC0415
+        from psycopg.errors import UndefinedTable  # noqa: PLC0415
+
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 pool = await self._opened()
@@ -104,7 +108,9 @@ class PostgresPayloads(StorageDriver):
                 type=UNAVAILABLE,
             ) from error
 
-    async def _opened(self) -> AsyncConnectionPool[_Connection]:
+    async def _opened(self) -> "AsyncConnectionPool[_Connection]":
+        from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
+
         if self._pool is None:
             self._pool = AsyncConnectionPool(
                 self._url,

@@ -8,36 +8,28 @@ Keys, all with the same time to live, counted from the last write:
 Everything that belongs together happens in one script, so publishing is one round trip and all or nothing.
 """
 
-import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cache, partial
-from hashlib import sha1
-from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import structlog
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
-from redis.maint_notifications import MaintNotificationsConfig
 
-from activities.ports import StreamUnavailable
 from loom_domain.messages import JsonObject
 from loom_domain.tasks import FINAL_ACTIONS, Action, Segment, Task
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from activities.adapters.redis_link import RedisLink
 
 T = TypeVar("T")
 
 DAY: Final = 24 * 3600
-_CONNECT_SECONDS: Final = 0.3
 _ANSWER_SECONDS: Final = 1.0
-_PAUSE_SECONDS: Final = 1.0
 _BLOCK_SECONDS: Final = 2.0
-_CONNECTIONS: Final = 16
 _PAGE: Final = 500
 _RUNS_REMEMBERED: Final = 10_000
 _SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
@@ -70,59 +62,12 @@ for i = 1, 3 do redis.call('EXPIRE', KEYS[i], ttl) end
 return last
 """
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-_PUBLISH_SHA: Final = sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
-
-
-class RedisLink:
-    """A Redis server that may be away: short patience, and after a failure a second in which nobody tries."""
-
-    def __init__(self, url: str, *, answer_within: float = _ANSWER_SECONDS) -> None:
-        """Connects at the first command; a command is never sent twice, since it may have taken effect."""
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=answer_within,
-            socket_connect_timeout=_CONNECT_SECONDS,
-            socket_timeout=None,  # the client's own makes a task per command; ours in `call` costs nothing
-            retry=Retry(NoBackoff(), 0),
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
-        )
-        self._redis = Redis.from_pool(pool)
-        self._answer_within = answer_within
-        self._log = structlog.get_logger("loom.redis")
-        self._away_until: float | None = None
-
-    async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
-        """Carry out a command; raises StreamUnavailable, at once while the server is known to be away."""
-        if self._away_until is not None:
-            if monotonic() < self._away_until:
-                raise StreamUnavailable("Redis did not answer a moment ago")
-            self._away_until = monotonic() + _PAUSE_SECONDS  # one caller finds out for all
-        try:
-            async with asyncio.timeout(self._answer_within):
-                answer = await command(self._redis)
-        except (RedisError, OSError) as error:
-            raise self._failed(error) from error
-        if self._away_until is not None:
-            self._away_until = None
-            self._log.info("redis is back")
-        return answer
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        await self._redis.aclose()
-
-    def _failed(self, error: Exception) -> StreamUnavailable:
-        if self._away_until is None:
-            self._log.warning("redis is away; runs go on without live events", error=str(error))
-        self._away_until = monotonic() + _PAUSE_SECONDS
-        return StreamUnavailable(f"Redis does not answer: {error}")
 
 
 class RedisStream:
     """The port EventStream on Redis."""
 
-    def __init__(self, link: RedisLink, *, keep_seconds: int = 7 * DAY, keep_entries: int = 100_000) -> None:
+    def __init__(self, link: "RedisLink", *, keep_seconds: int = 7 * DAY, keep_entries: int = 100_000) -> None:
         """`keep_seconds` count from a run's last event; of a longer stream about `keep_entries` are left."""
         self._link = link
         self._limits = (keep_seconds, keep_entries)
@@ -138,7 +83,7 @@ class RedisStream:
         arguments: list[Any] = [*self._limits, self._last.get(run_id, 0), name, attempt]
         for task in tasks:
             arguments += ("" if task.action in _SENT_ONCE else task.task_id, dump_json(Task, task))
-        last = await self._link.call(lambda redis: _publish(redis, keys, arguments))
+        last = await self._link.script(_PUBLISH, keys, arguments)
         if last == _REFUSED:
             return False
         self._remember(run_id, last)
@@ -164,6 +109,8 @@ class RedisReader:
 
     async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
         """Tasks with offsets greater than `after`, in order, up to the run's last one."""
+        from activities.adapters.redis_link import RedisLink  # noqa: PLC0415 - half a second that most commands save
+
         link = RedisLink(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
         last = after
@@ -222,13 +169,6 @@ def load_json(kind: type[T], data: bytes | str) -> T:
     return value
 
 
-async def _publish(redis: Redis, keys: Sequence[str], arguments: Sequence[Any]) -> int:
-    try:
-        return int(await redis.evalsha(_PUBLISH_SHA, len(keys), *keys, *arguments))
-    except NoScriptError:
-        return int(await redis.eval(_PUBLISH, len(keys), *keys, *arguments))
-
-
-async def _page(redis: Redis, run_id: str, after: int, block: int | None) -> list[tuple[int, bytes]]:
+async def _page(redis: "Redis", run_id: str, after: int, block: int | None) -> list[tuple[int, bytes]]:
     streams: Any = await redis.xread({stream_key(run_id): f"{after}-0"}, count=_PAGE, block=block)
     return [(int(entry_id.split(b"-")[0]), fields[b"task"]) for _, entries in streams for entry_id, fields in entries]

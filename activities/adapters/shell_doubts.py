@@ -5,7 +5,7 @@ running random lines in both. A false alarm costs a question to a person, a miss
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tree_sitter import Node
@@ -31,7 +31,7 @@ _IN_COMMAND: Final = frozenset(
 )
 
 
-def is_doubtful(nodes: Iterable[Node], source: bytes) -> bool:
+def is_doubtful(nodes: Sequence[Node], source: bytes) -> bool:
     """Something in this tree may mean another thing to Bash."""
     if _ODD_TEXT.search(source):
         return True
@@ -44,7 +44,13 @@ def is_doubtful(nodes: Iterable[Node], source: bytes) -> bool:
             seen = max(seen, node.end_byte)
         if _is_odd(node, source):
             return True
-    return not _BLANK.fullmatch(source, seen)
+    return not _BLANK.fullmatch(source, seen) or _share_a_line(nodes)
+
+
+def _share_a_line(nodes: Sequence[Node]) -> bool:
+    """The tree gives the texts of two heredocs on one line to the wrong ones."""
+    rows = [node.start_point.row for node in nodes if node.type == "heredoc_redirect"]
+    return len(rows) != len(set(rows))
 
 
 def _is_odd(node: Node, source: bytes) -> bool:
@@ -57,6 +63,8 @@ def _is_odd(node: Node, source: bytes) -> bool:
             return not _DESCRIPTOR.fullmatch(node.text or b"")
         case "word":
             return bool(_BARE_SPACE.search(node.text or b""))
+        case "variable_assignment":
+            return any(one.end_byte != other.start_byte for one, other in _pairs(node))
         case "variable_name" if node.parent is not None and node.parent.type == "variable_assignment":
             return not _NAME.fullmatch(node.text or b"")
         case "heredoc_redirect":
@@ -67,8 +75,11 @@ def _is_odd(node: Node, source: bytes) -> bool:
 
 def _spans_lines(node: Node, source: bytes) -> bool:
     """The tree joins words across a plain line end when a continued line follows."""
-    pairs = zip(node.children, node.children[1:], strict=False)
-    return not all(_BLANK_IN_LINE.fullmatch(source, one.end_byte, other.start_byte) for one, other in pairs)
+    return not all(_BLANK_IN_LINE.fullmatch(source, one.end_byte, other.start_byte) for one, other in _pairs(node))
+
+
+def _pairs(node: Node) -> Iterable[tuple[Node, Node]]:
+    return zip(node.children, node.children[1:], strict=False)
 
 
 def _is_odd_heredoc(node: Node, source: bytes) -> bool:

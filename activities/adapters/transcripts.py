@@ -19,7 +19,8 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from activities.adapters.redis_stream import DAY, RedisLink, dump_json, load_json
+from activities.adapters.redis_link import RedisLink
+from activities.adapters.redis_stream import DAY, dump_json, load_json
 from activities.ports import StreamUnavailable
 from loom_domain.agents import AgentSpec
 from loom_domain.messages import JsonObject, Message

@@ -47,6 +47,8 @@ class FunctionTool(Generic[A]):
     def parse(self, arguments: JsonObject) -> A:
         """Validated arguments; an argument given as null counts as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
+        if broken := [name for name, value in given.items() if isinstance(value, str) and not _is_text(value)]:
+            raise ToolValidationError(f"`{broken[0]}` has half a surrogate pair in it: send whole characters")
         try:
             return self.arguments.model_validate(given)
         except ValidationError as error:
@@ -103,6 +105,15 @@ def _small(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_untitled(item) if isinstance(item, Mapping) else item for item in value]
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Every store and every model takes it; JSON's escapes can spell what UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _explain(spec: ToolSpec, error: ValidationError) -> str:

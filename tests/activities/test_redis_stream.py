@@ -12,7 +12,8 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from activities.adapters.redis_stream import RedisLink, RedisReader, RedisStream, task_view
+from activities.adapters.redis_link import RedisLink
+from activities.adapters.redis_stream import RedisReader, RedisStream, task_view
 from activities.ports import EventReader, EventStream, StreamUnavailable
 from loom_domain.tasks import Action, Segment, Task
 

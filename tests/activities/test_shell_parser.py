@@ -120,6 +120,8 @@ def test_what_a_wrapper_runs_is_seen_too(command: str, seen: list[str]) -> None:
         "ls $(cat <<E\nq\nE)\nrm x\nE\n)",
         "ls;-x2>&1[[",
         "?X=$(ls) rm",
+        "ls <<E | cat <<'E'\n$(rm x)\nE\nq\nE",
+        "X=\\\n rm x",
     ],
 )
 def test_what_cannot_be_seen_into_is_opaque(command: str) -> None:
@@ -158,7 +160,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("rule", "command", "is_allowed"), VECTORS)
-def test_an_allow_covers_what_it_says_and_no_more(rule: str, command: str, is_allowed: bool) -> None:  # noqa: FBT001
+def test_an_allow_covers_what_it_says_and_no_more(rule: str, command: str, is_allowed: bool) -> None:
     assert (verdict(command, **{rule: "allow"}) is Verdict.ALLOW) is is_allowed
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from activities.adapters.redis_stream import RedisLink
+from activities.adapters.redis_link import RedisLink
 from activities.adapters.transcripts import CachedTranscripts
 from activities.ports import TranscriptStore
 from loom_domain.agents import AgentSpec

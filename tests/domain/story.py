@@ -8,16 +8,19 @@ from loom_domain.agents import AgentSpec
 from loom_domain.messages import Message, ToolCall, Usage
 from loom_domain.requests import RunRequest
 from loom_domain.retries import Failure
-from loom_domain.run import evolve, start
+from loom_domain.run import evolve, next_action, start
 from loom_domain.run_state import RunState
 from loom_domain.run_steps import (
     Approved,
+    AskPerson,
     CallsPlanned,
     Denied,
     Event,
     ModelFailed,
     ModelReplied,
+    PlanCalls,
     RunPrepared,
+    RunTools,
     ToolsReturned,
     TurnBegan,
 )
@@ -128,3 +131,29 @@ def conversation(state: RunState) -> list[tuple[str, str]]:
 def notices(state: RunState) -> list[tuple[str, Mapping[str, Any]]]:
     """What the stream is told."""
     return [(notice.action.value, notice.parameters) for notice in state.notices]
+
+
+def running(state: RunState) -> list[str]:
+    """The calls that run now."""
+    action = next_action(state)
+    assert isinstance(action, RunTools), action
+    return [c.call.id for c in action.calls]
+
+
+def asked(state: RunState) -> list[str]:
+    """The calls that a person is asked about now."""
+    action = next_action(state)
+    assert isinstance(action, AskPerson), action
+    return [c.call.id for c in action.calls]
+
+
+def judging(state: RunState) -> list[str]:
+    """The calls that are judged again now."""
+    action = next_action(state)
+    assert isinstance(action, PlanCalls), action
+    return [c.call.id for c in action.calls]
+
+
+def results(state: RunState) -> list[tuple[str | None, str, bool]]:
+    """What came of each call, in the words of the conversation: id, text, is it an error."""
+    return [(m.tool_call_id, m.text, m.is_error) for m in state.transcript.messages if m.role == "tool"]

@@ -96,7 +96,7 @@ def test_without_a_rule_reading_is_allowed_changing_asked_and_the_unknown_denied
         (Mode.BYPASS, "never_heard_of", False, ALLOW),
     ],
 )
-def test_modes_decide_for_tools_without_rules(mode: Mode, tool: str, reads: bool, verdict: Verdict) -> None:  # noqa: FBT001
+def test_modes_decide_for_tools_without_rules(mode: Mode, tool: str, reads: bool, verdict: Verdict) -> None:
     assert judge(tool, (), {}, mode=mode, reads=reads).verdict is verdict
 
 
@@ -116,7 +116,7 @@ def test_modes_decide_for_tools_without_rules(mode: Mode, tool: str, reads: bool
         ("*", "anything\nat all", True),
     ],
 )
-def test_command_patterns_end_words_where_they_say_so(pattern: str, command: str, matches: bool) -> None:  # noqa: FBT001
+def test_command_patterns_end_words_where_they_say_so(pattern: str, command: str, matches: bool) -> None:
     verdict = judge("bash", of(command), {f"bash({pattern})": "allow", "bash": "ask"}).verdict
     assert verdict is (ALLOW if matches else ASK)
 
@@ -133,7 +133,7 @@ def test_command_patterns_end_words_where_they_say_so(pattern: str, command: str
         ("src/**", "srcs/a.py", False),
     ],
 )
-def test_path_patterns_cross_folders_with_two_stars_only(pattern: str, path: str, matches: bool) -> None:  # noqa: FBT001
+def test_path_patterns_cross_folders_with_two_stars_only(pattern: str, path: str, matches: bool) -> None:
     verdict = judge("write_file", of(path), {f"write_file({pattern})": "allow"}).verdict
     assert verdict is (ALLOW if matches else ASK)
 

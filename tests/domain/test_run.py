@@ -1,41 +1,32 @@
-"""The loop of a run: turns, answers, limits, failures of the model. Each test reads as a transcript."""
+"""The loop of a run: turns, answers, messages, limits. Each test reads as a transcript."""
 
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from loom_domain.asking import model_request
-from loom_domain.messages import Message, reminder, user
+from loom_domain.messages import reminder, user
 from loom_domain.requests import Budget, RunError, RunRequest, RunStatus
-from loom_domain.run import MAX_RESENT, evolve, next_action, start
+from loom_domain.run import evolve, next_action, start
 from loom_domain.run_state import Outcome, Phase, RunState, result_of
 from loom_domain.run_steps import (
     AbortRequested,
-    Backoff,
     BackoffEnded,
     BeginTurn,
     CallModel,
     Event,
     Finish,
     MessageReceived,
-    ModelFailed,
     NoticesPublished,
-    PermissionsSet,
     Prepare,
-    RunPrepared,
     RunRefused,
     RunTools,
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.transcript import Tail, TranscriptRef
-from loom_domain.work import Prepared
 from tests.domain.story import (
     AT,
-    AWAY,
     BEGAN,
-    LOST,
     PREPARED,
     READS,
     SPEC,
@@ -48,7 +39,6 @@ from tests.domain.story import (
     conversation,
     cut,
     fails,
-    forgot,
     notices,
     returned,
     says,
@@ -72,7 +62,7 @@ def error_of(state: RunState) -> RunError:
     return error
 
 
-# ---- the loop --------------------------------------------------------------------------------------------------
+# ---- the loop -------------------------------------------------------------------------------------------------------
 
 
 def test_a_plain_answer_ends_the_run() -> None:
@@ -128,7 +118,7 @@ def test_a_second_answer_to_one_model_call_changes_nothing() -> None:
     assert evolve(state, says("again")) == state
 
 
-# ---- done ------------------------------------------------------------------------------------------------------
+# ---- done -----------------------------------------------------------------------------------------------------------
 
 
 def test_done_ends_the_run_at_once_and_other_calls_are_not_run() -> None:
@@ -161,7 +151,7 @@ def test_a_required_done_is_asked_for_until_it_comes() -> None:
     assert ended(evolve(state, wants((DONE, READS)))).explicit
 
 
-# ---- messages --------------------------------------------------------------------------------------------------
+# ---- messages -------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_read_at_the_next_turn() -> None:
@@ -198,7 +188,7 @@ def test_a_run_that_has_to_end_says_which_messages_it_has_not_read() -> None:
     )
 
 
-# ---- empty and cut answers -------------------------------------------------------------------------------------
+# ---- empty and cut answers ------------------------------------------------------------------------------------------
 
 
 def test_cut_answers_are_continued_and_joined() -> None:
@@ -222,7 +212,7 @@ def test_a_tool_call_between_empty_answers_counts_as_progress() -> None:
     assert next_action(after(acted, BEGAN, says(""))) == BeginTurn()
 
 
-# ---- limits ----------------------------------------------------------------------------------------------------
+# ---- limits ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_out_of_turns_says_what_it_still_wanted_and_is_no_success() -> None:
@@ -276,99 +266,7 @@ def test_a_dollar_budget_without_a_price_is_said_once_and_never_spent() -> None:
     assert (state.cost_micros, [action for action, _ in notices(state)]) == (None, ["node.budget"])
 
 
-# ---- failures of the model -------------------------------------------------------------------------------------
-
-
-def test_a_rate_limit_is_waited_for_as_long_as_the_provider_asked() -> None:
-    state = told(BEGAN, fails("LLMRateLimitError", retry_after=7))
-    assert next_action(state) == Backoff(until=at(7))
-    state = evolve(state, BackoffEnded())
-    assert (next_action(state), model_request(state).attempt) == (CallModel(), 2)
-    assert ended(evolve(state, says("at last"))).output == "at last"
-
-
-def test_the_third_failure_of_a_provider_fails_the_run() -> None:
-    unavailable = fails("LLMUnavailableError")
-    state = told(BEGAN, unavailable, BackoffEnded(), unavailable, BackoffEnded(), unavailable)
-    assert error_of(state) == RunError(type="LLMUnavailableError", message="no (after 3 attempts)")
-
-
-def test_a_wrong_key_fails_the_run_at_once() -> None:
-    assert error_of(told(BEGAN, fails("LLMConfigurationError"))).message == "no"
-
-
-def test_an_answer_makes_earlier_failures_forgotten() -> None:
-    slow = (fails("LLMRateLimitError"), BackoffEnded(), fails("LLMRateLimitError"), BackoffEnded())
-    state = told(BEGAN, *slow, wants((call("a"), READS)), returned(a="x"), BEGAN, *slow)
-    assert next_action(state) == CallModel()
-
-
-def test_workers_lost_in_one_model_call_do_not_fail_the_run() -> None:
-    lost = ModelFailed(failure=LOST, at=AT)
-    state = told(BEGAN, lost, lost, lost)
-    assert (next_action(state), model_request(state).attempt) == (CallModel(), 4)
-
-
-def test_an_outage_is_waited_for_and_does_not_count_as_lost_workers() -> None:
-    outage: tuple[Event, ...] = (ModelFailed(failure=AWAY, at=AT), BackoffEnded())
-    state = told(BEGAN, *outage * 30)
-    assert next_action(evolve(state, ModelFailed(failure=AWAY, at=AT))) == Backoff(until=at(60))
-    assert next_action(evolve(state, ModelFailed(failure=LOST, at=AT))) == CallModel()
-
-
-def test_a_conversation_that_is_too_long_is_shortened_once() -> None:
-    turns = [e for n in "abc" for e in (BEGAN, wants((call(n), READS)), returned(**{n: n * 1000}))]
-    state = told(*turns, BEGAN, fails("LLMContextLengthError"))
-    results = [m.text for m in state.transcript.messages if m.role == "tool"]
-    assert results == ["a" * 200 + "\n[800 characters dropped to fit the model's window]", "b" * 1000, "c" * 1000]
-    assert next_action(state) == CallModel()
-    assert model_request(state).tail == Tail(items=state.transcript.messages)
-    assert error_of(evolve(state, fails("LLMContextLengthError"))).type == "LLMContextLengthError"
-
-
-# ---- naming the conversation -----------------------------------------------------------------------------------
-
-
-def test_a_model_call_sends_only_what_no_worker_knows_yet() -> None:
-    state = told(BEGAN, wants((call("a"), READS), (call("b"), UNKNOWN_TOOL)), HELLO, returned(a="one"), BEGAN)
-    request = model_request(state)
-    assert request.spec is None
-    assert request.tail.base == TranscriptRef(count=2, digest=state.known.digest)
-    by_reference, ruled_out, message = request.tail.items
-    assert not isinstance(by_reference, Message)
-    assert (by_reference.call_id, ruled_out, message) == (
-        "a",
-        Message(role="tool", content=UNKNOWN_TOOL.error, tool_call_id="b", name="bash", is_error=True),
-        user("use blue", by="ann"),
-    )
-
-
-def test_a_worker_that_forgot_gets_everything_inline_results_too() -> None:
-    state = told(BEGAN, wants((call("a"), READS)), returned(a="one"), BEGAN, forgot())
-    request = model_request(state)
-    assert (request.tail, request.spec) == (Tail(items=state.transcript.messages), SPEC)
-    assert (next_action(state), request.attempt) == (CallModel(), 2)
-
-
-def test_workers_that_forget_what_they_were_just_sent_do_not_keep_the_run_for_ever() -> None:
-    state = told(BEGAN, *[forgot()] * MAX_RESENT)
-    assert next_action(state) == CallModel()
-    assert error_of(evolve(state, forgot())).type == "LoomError"
-
-
-def test_rules_that_change_while_the_model_thinks_send_the_new_spec_with_the_next_call() -> None:
-    rules = PermissionsSet(rules={"bash": "deny"}, at=AT)
-    state = told(BEGAN, rules, cut("a"), BEGAN)
-    assert model_request(state).spec == replace(SPEC, permissions={"bash": "deny"})
-
-
-def test_rules_that_change_before_the_run_is_prepared_hold() -> None:
-    state = evolve(start("run-1", RunRequest(task="x"), AT), PermissionsSet(rules={"bash": "deny"}, at=AT))
-    state = after(state, RunPrepared(prepared=Prepared(spec=SPEC)), BEGAN)
-    assert model_request(state).spec == replace(SPEC, permissions={"bash": "deny"})
-
-
-# ---- notices ---------------------------------------------------------------------------------------------------
+# ---- notices --------------------------------------------------------------------------------------------------------
 
 
 def test_notices_leave_in_order_and_those_made_meanwhile_stay() -> None:
@@ -378,7 +276,7 @@ def test_notices_leave_in_order_and_those_made_meanwhile_stay() -> None:
     assert [(n.key, n.parameters["text"]) for n in state.notices] == [("n3", "or red")]
 
 
-# ---- after the end ---------------------------------------------------------------------------------------------
+# ---- after the end --------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_that_arrives_after_an_abort_is_paid_for_and_changes_nothing_else() -> None:

@@ -260,7 +260,7 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
 SEEDS: Final = st.integers(0, 2**32)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 60))
 def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None:
     dice = Random(seed)

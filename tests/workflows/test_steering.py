@@ -2,12 +2,15 @@
 
 from pathlib import Path
 from time import monotonic
+from uuid import uuid4
 
 import psutil
 import pytest
+from temporalio.client import Client
 
 from loom_domain.errors import BadRequest, RefusedError
 from loom_domain.requests import RunStatus
+from tests.harness import Addresses
 from tests.model_server import ToolUse, calls, hang, script, text
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
@@ -119,6 +122,27 @@ async def test_an_unanswered_ask_counts_as_denied(working: Working, workspace: P
 
     assert (await loom.run()).output == "pity"
     assert "nobody answered in time" in model.requests[1].messages[-1]["content"]
+
+
+async def test_what_is_sent_before_any_worker_runs_is_not_lost(
+    addresses: Addresses, working: Working, workspace: Path
+) -> None:
+    queue = f"early-{uuid4().hex[:8]}"
+    temporal = await Client.connect(addresses.temporal)
+    run_id = f"test-{queue}"
+    handle = await temporal.start_workflow("AgentRun", {"task": "write it"}, id=run_id, task_queue=queue)
+    await handle.signal("no_such_signal", {"a": 1})
+    await handle.signal("send_message", {"text": "in blue"})
+    await handle.signal("pause", {"by": "ann"})
+
+    loom, model = await working(script([text("ok")]), task_queue=queue)
+    status = await loom.until(run_id, lambda status: status["status"] == "paused")
+    assert status["queued_messages"] == 1
+    loom.started.append(run_id)
+    await handle.signal("resume")
+
+    assert (await loom.client.result(run_id)).output == "ok"
+    assert [m["content"] for m in model.requests[0].messages[-2:]] == ["write it", "in blue"]
 
 
 async def test_nothing_new_starts_while_a_run_is_paused(working: Working, workspace: Path) -> None:

@@ -5,7 +5,7 @@ from . import rates
 WIDTH = 48
 
 
-def label(parcel, sender, recipient, *, fragile=False, insured=0, reference="", express=False):
+def label(parcel, sender, recipient, *, fragile=False, insured=0, reference="", pickup="", express=False):
     lines = []
     lines.append("+" + "-" * (WIDTH - 2) + "+")
     title = "EXPRESS PARCEL" if express else "PARCEL"
@@ -41,6 +41,13 @@ def label(parcel, sender, recipient, *, fragile=False, insured=0, reference="", 
         lines.append("| " + f"insured up to {insured / 100:.2f}".ljust(WIDTH - 4) + " |")
     if reference:
         lines.append("| " + f"reference {reference}"[: WIDTH - 4].ljust(WIDTH - 4) + " |")
+    if pickup:
+        lines.append("+" + "-" * (WIDTH - 2) + "+")
+        lines.append("| " + "pick-up".ljust(WIDTH - 4) + " |")
+        for line in pickup.splitlines():
+            if len(line) > WIDTH - 6:
+                line = line[: WIDTH - 7] + "."
+            lines.append("|   " + line.ljust(WIDTH - 6) + " |")
     if fragile:
         lines.append("+" + "-" * (WIDTH - 2) + "+")
         lines.append("| " + "FRAGILE".center(WIDTH - 4) + " |")

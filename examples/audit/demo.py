@@ -1,0 +1,270 @@
+"""`make demo`: an audit of a folder of source code, by a run that outlives its worker.
+
+A stack of its own comes up in `.loom-demo` (LOOM_DEMO_HOME), a run reads the sources side by side and asks before it
+writes its report. While it waits, its worker is killed; the supervisor starts another one, which rebuilds the run from
+its history and goes on. What is promised here is checked at the end. Exit codes: 0 all of it came true, 1 something
+did not, 2 another demo runs here, 130 interrupted. Whatever was started is ended in each case.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import structlog
+
+from client import LoomClient
+from deploy.embedded import stack, state
+from deploy.embedded.home import prepare
+from deploy.embedded.plan import Plan
+from deploy.embedded.state import StackState
+from examples.audit.proof import Evidence, broken_promises, history_of
+from examples.audit.telling import Teller
+from loom_cli.asks import Answer, Ask
+from loom_cli.following import Follower
+from loom_cli.output import console, counted, seconds
+from loom_domain.errors import LoomError
+from loom_domain.messages import JsonObject
+from loom_settings import load_settings
+
+T = TypeVar("T")
+
+SOURCES: Final = Path(__file__).parent / "sources"
+CHECKOUT: Final = Path(__file__).parents[2]
+TASK: Final = "Audit the source code in this folder and write the report to report.md."
+PERSON: Final = "demo user"
+LONGEST: Final = 180.0
+"""Seconds for the run; it needs about ten."""
+PATIENCE: Final = 60.0
+"""Seconds for a new worker to be there."""
+FOREIGN: Final = ("LOOM_", "TEMPORAL_")
+"""Settings of whoever starts the demo: it has a stack of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where the demo lives, and how people name that from where they are."""
+
+    home: Path
+    started_from: Path
+
+    @property
+    def workspace(self) -> Path:
+        """The folder that is audited."""
+        return self.home / "workspace"
+
+    def named(self, path: Path) -> str:
+        """A path as one would type it."""
+        inside = path.is_relative_to(self.started_from)
+        return str(path.relative_to(self.started_from) if inside else path)
+
+    def loom(self, words: str) -> str:
+        """A `loom` command for this home."""
+        return f"LOOM_HOME={self.named(self.home)} {self.named(Path(sys.executable).parent / 'loom')} {words}"
+
+
+class Demo:
+    """The job, from the stack's start to the proof."""
+
+    def __init__(self, place: Place, teller: Teller) -> None:
+        self._place = place
+        self._teller = teller
+        self._run_id = f"audit-{uuid4().hex[:8]}"
+        self._killed: tuple[int, int] | None = None
+        self._approved = ""
+
+    async def run(self) -> int:
+        """Do all of it; the exit code."""
+        up = await self._bring_up()
+        _fill(self._place.workspace)
+        address = f"{up.ui}/namespaces/default/workflows/{self._run_id}"
+        self._teller.line(f"run    {self._run_id}\nwatch  {address}\n", "dim")
+        async with LoomClient.connected(load_settings()) as loom, asyncio.timeout(LONGEST):
+            await loom.start(TASK, run_id=self._run_id, model="demo", workspace=str(self._place.workspace))
+            seen = await self._follow(loom)
+        return self._conclude(seen, address)
+
+    async def _bring_up(self) -> StackState:
+        self._teller.line(f"starting Temporal, Postgres, Redis and a worker in {self._place.named(self._place.home)} …")
+        begun = monotonic()
+        up = await asyncio.to_thread(stack.up_detached, Plan(home=self._place.home))
+        took = seconds(monotonic() - begun)
+        self._teller.line(f"ready after {took}; the worker is process {up.parts['worker'].pid}\n")
+        return up
+
+    async def _follow(self, loom: LoomClient) -> Evidence:
+        async def answer(ask: Ask) -> Answer:
+            return await self._answer(loom, ask)
+
+        follower = Follower(loom, self._run_id, self._teller, answer, PERSON)
+        result = await follower.follow(just_started=True)
+        steps, history_events = await history_of(loom, self._run_id)
+        return Evidence(
+            result=result,
+            steps=steps,
+            history_events=history_events,
+            stream=tuple(self._teller.events),
+            report=self._place.workspace / "report.md",
+            approved=self._approved,
+            workers=self._killed or (0, 0),
+        )
+
+    async def _answer(self, loom: LoomClient, ask: Ask) -> Answer:
+        """What a person would do, after a worker was lost while they were thinking."""
+        if self._killed is None:
+            self._killed = await self._replace_worker(loom, ask)
+        self._approved = str(ask.arguments.get("content", ""))
+        self._teller.line(f"  the demo says yes for you, as “{PERSON}”")
+        return Answer(approved=True)
+
+    async def _replace_worker(self, loom: LoomClient, ask: Ask) -> tuple[int, int]:
+        """Kill the worker and wait until the next one knows the run; the process ids of both."""
+        before, tell = state.read(self._place.home).living()["worker"].pid, self._teller.line
+        os.kill(before, signal.SIGKILL)
+        begun = monotonic()
+        tell(f"  ✗ kill -9 {before}: the worker is gone while the run waits", "bold red")
+
+        async def successor() -> int | None:
+            worker = state.read(self._place.home).living().get("worker")
+            return worker.pid if worker and worker.pid != before else None
+
+        async def still_asks() -> JsonObject | None:
+            status = await loom.status(self._run_id)
+            waits = any(pending["digest"] == ask.digest for pending in status["pending_approvals"])
+            return status if waits and not status.get("stale") else None
+
+        after = await _eventually(successor)
+        tell(f"  ↻ the supervisor has started worker {after}, {seconds(monotonic() - begun)} later", "cyan")
+        status = await _eventually(still_asks)
+        done = counted(status["tool_calls"], "tool call")
+        tell(f"  ↻ {seconds(monotonic() - begun)} after the kill it has rebuilt the run from its history:", "cyan")
+        tell(f"    turn {status['turn']}, {done} done, and the same call still waits (digest {ask.digest})", "cyan")
+        return before, after
+
+    def _conclude(self, seen: Evidence, address: str) -> int:
+        """Say what came of it, and whether that is what was promised."""
+        wrong = broken_promises(seen)
+        for name, value in self._summary(seen, address):
+            self._teller.line(f"{name:<11} {value}")
+        if not wrong:
+            kept = "no step was done twice, each tool call ran once, and the report is the text that was approved"
+            self._teller.line(f"{'checked':<11} {kept}", "green")
+        for promise in wrong:
+            self._teller.line(f"PROMISE BROKEN: {promise}", "bold red")
+        return 1 if wrong else 0
+
+    def _summary(self, seen: Evidence, address: str) -> Iterator[tuple[str, str]]:
+        result, (before, after) = seen.result, seen.workers
+        if seen.report.is_file():
+            shutil.copy(seen.report, self._place.home / "report.md")
+        yield f"\n{result.status}:", f"{result.output}\n"
+        yield "turns", str(result.turns)
+        yield "tool calls", f"{result.tool_calls}, up to {seen.group} side by side"
+        yield "approval", "; ".join(seen.decisions) or "none"
+        first, second = counted(seen.done_by(before), "step"), counted(seen.done_by(after), "step")
+        yield "workers", f"{before} did {first} until it was killed, {after} did the remaining {second}"
+        yield "events", f"{len(seen.stream)} on the live stream, {seen.history_events} in the history"
+        yield "report", str(self._place.home / "report.md")
+        yield "Web UI", address
+        yield "look again", f"{self._place.loom('up')}   then open the Web UI, or"
+        yield "", self._place.loom(f"show {self._run_id}")
+
+
+async def _eventually(look: Callable[[], Awaitable[T | None]]) -> T:
+    """The first answer that is not None."""
+    async with asyncio.timeout(PATIENCE):
+        while (seen := await look()) is None:  # noqa: ASYNC110 - other processes do not set events
+            await asyncio.sleep(0.05)
+        return seen
+
+
+def _fill(workspace: Path) -> None:
+    shutil.rmtree(workspace, ignore_errors=True)
+    shutil.copytree(SOURCES, workspace, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Two demos would end each other's stack."""
+    prepare(home)
+    with (home / "demo.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _settle_in(home: Path) -> None:
+    """Only the demo's own settings count, for the worker, too: no variable, and no file where this was started."""
+    for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+        del os.environ[name]
+    os.environ |= {"LOOM_HOME": str(home), "LOOM_MODEL": "demo"}
+    os.chdir(home)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+async def _interruptible(work: Awaitable[int]) -> int:
+    """SIGTERM and a closed terminal end the demo as Ctrl-C does: in order."""
+    this: asyncio.Task[Any] | None = asyncio.current_task()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, this.cancel if this else lambda: None)
+    return await work
+
+
+def _play(place: Place, teller: Teller) -> int:
+    """The demo with its stack; one that was there before it is left as it is."""
+    found = state.read(place.home).supervised()
+    try:
+        return asyncio.run(_interruptible(Demo(place, teller).run()))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        teller.line("\ninterrupted", "yellow")
+        return 130
+    except (LoomError, TimeoutError) as error:
+        teller.line(f"\nthe demo failed: {error or 'it took too long'}", "bold red")
+        return 1
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        teller.line(_leave_running(place) if found else _end(place.home), "dim")
+
+
+def _leave_running(place: Place) -> str:
+    return f"\nThe stack was running before the demo and still is; `{place.loom('down')}` ends it."
+
+
+def _end(home: Path) -> str:
+    ended = stack.down(home)
+    left = state.read(home).living()
+    return f"\nStill running: {', '.join(left)}" if left else f"\nEnded: {', '.join(ended)}. Nothing is left running."
+
+
+def main() -> int:
+    """Play the demo; the exit code."""
+    named = os.environ.get("LOOM_DEMO_HOME")
+    place = Place(home=Path(named or CHECKOUT / ".loom-demo").absolute(), started_from=Path.cwd())
+    teller = Teller(console())
+    teller.line("Loom demo: six files of source code are audited by a model of rules; no key, no network.\n", "bold")
+    try:
+        with _alone(place.home):
+            _settle_in(place.home)
+            return _play(place, teller)
+    except BlockingIOError:
+        teller.line(f"another demo runs in {place.home}: wait for it, or set LOOM_DEMO_HOME to another folder")
+        return 2
+    except LoomError as error:
+        teller.line(str(error), "bold red")
+        return 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # the SDK's threads may call into an interpreter that is being taken down, as `loom_cli.main` knows

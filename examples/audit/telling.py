@@ -1,0 +1,97 @@
+"""The run as lines for people: what the model says, what the tools did, what a person is asked."""
+
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from loom_cli.asks import Ask
+from loom_cli.output import counted, one_line, plain, seconds
+from loom_domain.messages import JsonObject
+from loom_domain.tasks import Action, Task
+
+WIDTH: Final = 110
+SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS, Action.APPROVAL_REQUESTED})
+"""Told elsewhere, or not worth a line."""
+
+
+class Teller:
+    """Prints a followed run and keeps its events; a Face."""
+
+    def __init__(self, out: Console) -> None:
+        """`out` decides on colours: none where it is not a terminal."""
+        self.events: list[Task] = []
+        self._out = out
+        self._said = ""
+        self._summaries: dict[str, str] = {}
+        self._finished: list[Text] = []
+
+    def line(self, text: str, style: str = "") -> None:
+        """Print a line."""
+        self._out.print(Text(plain(text), style=style), soft_wrap=True)
+
+    def event(self, offset: int, task: Task) -> None:
+        """Show one event; results are shown together, once the step that they belong to is over."""
+        self.events.append(task)
+        said = task.parameters
+        match task.action:
+            case Action.THINKING:
+                self._said += str(said.get("content", ""))
+            case Action.TOOL_CALL:
+                self._summaries[str(said["call_id"])] = one_line(str(said["summary"]), WIDTH)
+            case Action.TOOL_RESULT:
+                self._finished.append(self._result(task))
+            case Action.SEGMENT_RESET:
+                self._said = ""
+                self.line("  the step was interrupted and starts again", "yellow")
+            case Action.APPROVAL_DECIDED:
+                self.line(f"  ✓ {'approved' if said.get('approved') else 'denied'} by {said.get('by')}", "green")
+            case Action.MODEL_CALL:
+                self._show_turn(task)
+            case _ if task.action not in SILENT:
+                self._show_results()
+
+    def away(self, status: JsonObject, why: str) -> None:
+        """Say that there are no events for now."""
+        self.line(f"  live stream is away ({one_line(why)}); the run is {status['status']}", "yellow")
+
+    def status(self, status: JsonObject) -> None:
+        """Nothing to show."""
+
+    def asked(self, ask: Ask) -> None:
+        """Show what a person is asked: short here, whole at `loom status`."""
+        self.line(f"  ? {ask.tool} waits for a person", "bold yellow")
+        facts = [(name, _short(value)) for name, value in ask.arguments.items()]
+        facts += [("why", ask.reason), ("digest", ask.digest)]
+        for name, value in facts:
+            self.line(f"      {name:<8} {value}", "yellow")
+
+    def say(self, text: str) -> None:
+        """Pass on a remark of who follows the run."""
+        self.line(f"  {text}", "yellow")
+
+    def _show_turn(self, task: Task) -> None:
+        text, self._said = self._said, ""
+        shown = one_line(text, 2 * WIDTH)
+        if task.status == "failed":
+            shown = f"{task.parameters.get('error')}: {task.parameters.get('message')}"
+        self.line(f"turn {task.parameters.get('turn')} · {shown}", "bold")
+
+    def _show_results(self) -> None:
+        finished, self._finished = self._finished, []
+        if len(finished) > 1:
+            self.line(f"  {counted(len(finished), 'call')} side by side", "cyan")
+        for row in finished:
+            self._out.print(row, soft_wrap=True)
+
+    def _result(self, task: Task) -> Text:
+        took = ((task.result or {}).get("metadata") or {}).get("execution_time")
+        mark = ("✓ ", "green") if task.status == "success" else ("✗ ", "red")
+        summary = self._summaries.get(str(task.parameters["call_id"]), str(task.parameters["tool"]))
+        return Text.assemble("  ", mark, summary, ("" if took is None else f"  {seconds(took)}", "dim"))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    more = f" … ({counted(text.count(chr(10)), 'line')}, {len(text)} characters)" if "\n" in text else ""
+    return one_line(text.split("\n", 1)[0], WIDTH) + more

@@ -1,0 +1,25 @@
+"""Workers that a test may kill, beside the session's servers."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.acceptance.processes import Workers, mortal
+from tests.harness import Addresses, Harness
+from tests.model_server import ModelServer
+
+Killable: TypeAlias = Callable[..., Any]
+
+
+@pytest.fixture
+async def killable(addresses: Addresses, workspace: Path) -> AsyncIterator[Killable]:
+    """`loom, model, workers = await killable(script)`: worker processes until the test ends; its runs are replayed."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(script: Any, **settings: Any) -> tuple[Harness, ModelServer, Workers]:
+            return await stack.enter_async_context(mortal(addresses, workspace, script, **settings))
+
+        yield begin

@@ -1,0 +1,73 @@
+"""A Loom worker with tools that wait for a test, and one that dies at the worst moment: `… [--die-after-the-end]`.
+
+`look` (read) and `store` (idempotent) write the key of their call into `keys.txt` of the workspace, then wait there
+for a file of their own name, and return what is in it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+from temporalio.worker import Worker
+
+from activities.ports import EventStream, Tool, ToolContext
+from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from deploy.logs import configure_logs
+from loom_domain.tasks import FINAL_ACTIONS, Segment, Task
+from loom_domain.tool_calls import Effect
+from loom_settings import load_settings
+from worker import LoomPlugin, connected, parts_from
+
+
+class Nothing(Arguments):
+    """No arguments."""
+
+
+def patient(name: str, effect: Effect) -> Tool:
+    """A tool that a test can hold on to."""
+
+    async def run(_: Nothing, context: ToolContext) -> str:
+        with (context.workspace / "keys.txt").open("a") as keys:
+            keys.write(f"{name} {context.idempotency_key}\n")
+        answer = context.workspace / name
+        while not answer.exists():  # noqa: ASYNC110 - the answer comes from another process
+            await asyncio.sleep(0.02)
+        return answer.read_text()
+
+    spec = tool_spec(name, "Wait for an answer.", Nothing, effect=effect)
+    return FunctionTool(spec=spec, arguments=Nothing, function=run)
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """A stream that takes its worker with it once the last event of a run is written."""
+
+    stream: EventStream
+
+    async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
+        """Write, then die if that was the end."""
+        written = await self.stream.publish(tasks, segment)
+        if any(task.action in FINAL_ACTIONS for task in tasks):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+
+
+async def main() -> None:
+    """Work until killed."""
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format)
+    async with connected(settings) as client, parts_from(settings) as usual:
+        more = {tool.spec.name: tool for tool in (patient("look", Effect.READ), patient("store", Effect.IDEMPOTENT))}
+        stream = Deadly(usual.stream) if "--die-after-the-end" in sys.argv else usual.stream
+        parts = replace(usual, tools={**usual.tools, **more}, stream=stream)
+        async with Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(parts, client, settings)]):
+            structlog.get_logger("loom.worker").info("worker_ready")
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,101 @@
+"""Workers in processes of their own, on a queue of their own, for tests that kill them."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from client import LoomClient
+from loom_settings import Settings
+from tests.harness import Addresses, Harness, replay_all, settings_for
+from tests.model_server import ModelServer
+from tests.waiting import eventually
+
+WORKER: Final = ("-P", "-m", "worker")
+_READY: Final = b"worker_ready"
+_FOREIGN: Final = ("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")
+
+Process = subprocess.Popen[bytes]
+
+
+@dataclass
+class Workers:
+    """The worker processes of one test; nothing else is ever signalled."""
+
+    folder: Path
+    env: Mapping[str, str]
+    started: list[Process] = field(default_factory=list)
+
+    async def start(self, program: Sequence[str] = WORKER) -> Process:
+        """Start a worker and wait until it polls."""
+        log = self.folder / f"worker-{len(self.started)}.log"
+        process = self._spawn(program, log)
+        self.started.append(process)
+
+        async def ready() -> bool | None:
+            assert process.poll() is None, log.read_text()
+            return _READY in log.read_bytes() or None
+
+        await eventually(ready, within=60)
+        return process
+
+    def _spawn(self, program: Sequence[str], log: Path) -> Process:
+        command = [sys.executable, *program]
+        with log.open("wb") as output:
+            return subprocess.Popen(command, env=self.env, cwd=self.folder, stdout=output, stderr=output)
+
+    async def kill(self, process: Process) -> None:
+        """kill -9, and wait until it is gone."""
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+    async def end(self) -> None:
+        """End those that still run."""
+        for process in self.started:
+            await self.kill(process)
+
+
+@asynccontextmanager
+async def mortal(
+    addresses: Addresses, workspace: Path, script: Any, **settings: Any
+) -> AsyncIterator[tuple[Harness, ModelServer, Workers]]:
+    """A client and a scripted model, no worker yet; every run is replayed at the end."""
+    async with ModelServer(script) as model:
+        chosen = settings_for(addresses, workspace, model, **settings)
+        workers = Workers(folder=workspace.parent, env=environment(chosen, workspace.parent))
+        async with LoomClient.connected(chosen) as client:
+            loom = Harness(client=client, settings=chosen, workspace=workspace)
+            try:
+                yield loom, model, workers
+                await replay_all(loom)
+            finally:
+                await workers.end()
+
+
+def environment(settings: Settings, home: Path) -> dict[str, str]:
+    """The settings as another process gets them, and nothing of whoever runs the tests."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    given = {
+        "TEMPORAL_ADDRESS": settings.temporal_address,
+        "LOOM_DATABASE_URL": settings.database_url,
+        "LOOM_REDIS_URL": settings.redis_url,
+        "LOOM_TASK_QUEUE": settings.task_queue,
+        "LOOM_MODEL": settings.model,
+        "LOOM_WORKSPACE": str(settings.workspace),
+        "LOOM_HOME": str(home / ".loom"),
+        "LOOM_METRICS_PORT": "off",
+        "OPENAI_API_KEY": _plain(settings.openai_api_key),
+        "OPENAI_BASE_URL": settings.openai_base_url,
+    }
+    return own | {name: value for name, value in given.items() if value is not None}
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None

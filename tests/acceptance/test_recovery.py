@@ -1,0 +1,293 @@
+"""kill -9 of a worker, at every kind of moment: the run goes on elsewhere, and nothing finished is repeated."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import psutil
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from client import Streamed
+from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action
+from tests.acceptance.conftest import Killable
+from tests.acceptance.processes import Process, Workers
+from tests.harness import Harness
+from tests.model_server import ModelServer, ToolUse, calls, hang, script, text
+from tests.stream import assert_whole, count, texts, told
+from tests.waiting import eventually
+from workflows.options import HEARTBEAT
+
+PATIENT: Final = (str(Path(__file__).with_name("patient_worker.py")),)
+WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
+
+
+async def test_a_run_survives_the_death_of_its_worker_in_a_streaming_model_call(killable: Killable) -> None:
+    loom, model, workers = await killable(script([hang(3), text("one two three and all the rest", chunks=5)]))
+    worker = await workers.start()
+    run_id = await loom.start()
+    watching = asyncio.create_task(_all(loom.client.watch(run_id)))
+    await _speaking(loom, run_id)
+
+    await workers.kill(worker)
+    await workers.start()
+    result = await loom.client.result(run_id)
+
+    events = await watching
+    assert events == await told(loom.client, run_id)
+    assert_whole(events)
+    assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, "one two three and all the rest", 1)
+    assert texts(events) == {1: result.output}
+    assert count(events, Action.SEGMENT_RESET) == 1
+    assert len(model.requests) == 2
+
+
+async def test_three_deaths_in_one_model_call_neither_fail_the_run_nor_repeat_its_finished_steps(
+    killable: Killable, workspace: Path
+) -> None:
+    note = calls(ToolUse("bash", {"command": "echo ran >> notes.txt"}, "b1"))
+    loom, model, workers = await killable(script([note, hang(), hang(), hang(), text("at last")]))
+    worker = await workers.start()
+    run_id = await loom.start(permissions={"bash": "allow"})
+
+    for death in range(3):
+        await _asked_the_model(model, 2 + death)
+        await workers.kill(worker)
+        worker = await workers.start()
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output, result.turns, result.tool_calls) == (RunStatus.COMPLETED, "at last", 2, 1)
+    assert (workspace / "notes.txt").read_text() == "ran\n"
+    assert [request.turn for request in model.requests] == [0, 1, 1, 1, 1]
+    assert all(request.messages == model.requests[1].messages for request in model.requests[2:])
+
+
+async def test_reading_and_idempotent_tools_run_again_under_the_same_key(killable: Killable, workspace: Path) -> None:
+    script_ = script([calls(ToolUse("look", {}, "c1"), text="I look."), calls(ToolUse("store", {}, "c2")), text("ok")])
+    loom, model, workers = await killable(script_)
+    worker = await workers.start(PATIENT)
+    run_id = await loom.start(permissions={"look": "allow", "store": "allow"})
+
+    for tries, name in ((1, "look"), (3, "store")):
+        await _written(workspace / "keys.txt", lines=tries)
+        await workers.kill(worker)
+        worker = await workers.start(PATIENT)
+        await _written(workspace / "keys.txt", lines=tries + 1)
+        (workspace / name).write_text(f"{name}: done")
+    result = await loom.client.result(run_id)
+
+    assert (result.output, result.tool_calls, len(model.requests)) == ("ok", 2, 3)
+    assert [m["content"] for m in model.requests[2].messages if m["role"] == "tool"] == ["look: done", "store: done"]
+    first, again, other, once_more = (workspace / "keys.txt").read_text().splitlines()
+    assert (first, other) == (again, once_more)
+    assert first.split()[1] != other.split()[1]
+    # A tool's retry leaves the text alone that came with the call.
+    assert texts(await told(loom.client, run_id)) == {1: "I look.", 3: "ok"}
+
+
+async def test_a_shell_command_dies_with_its_worker_and_is_not_run_twice(killable: Killable, workspace: Path) -> None:
+    sleep = f"sleep 6{os.getpid()}.5"
+    command = f"echo ran >> notes.txt; setsid {sleep} & ({sleep} &) ; {sleep}"
+    loom, model, workers = await killable(script([calls(ToolUse("bash", {"command": command}, "b1")), text("I see")]))
+    worker = await workers.start()
+    run_id = await loom.start(permissions={"bash": "allow"})
+    await _running(sleep, 3)
+
+    await workers.kill(worker)
+    await _running(sleep, 0)
+    await workers.start()
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output, result.tool_calls) == (RunStatus.COMPLETED, "I see", 1)
+    assert "outcome is unknown" in model.requests[1].messages[-1]["content"]
+    assert (workspace / "notes.txt").read_text() == "ran\n"
+    assert len(model.requests) == 2
+
+
+async def test_a_question_outlives_the_worker_that_asked_it(killable: Killable, workspace: Path) -> None:
+    loom, model, workers = await killable(script([calls(WRITE), text("written")]))
+    worker = await workers.start()
+    run_id = await loom.start()
+    asked = await loom.asked(run_id)
+
+    await workers.kill(worker)
+    since = monotonic()
+    seen = await loom.client.status(run_id)
+    assert monotonic() - since < 3
+    assert (seen["status"], seen["waiting_on"], seen["stale"]) == ("waiting_for_approval", "approval", True)
+
+    await workers.start()
+    assert await loom.asked(run_id) == asked
+    await loom.client.approve(run_id, "w1", digest=asked["pending_approvals"][0]["digest"])
+    assert (await loom.client.result(run_id)).output == "written"
+    assert (workspace / "out.txt").read_text() == "hello"
+    assert len(model.requests) == 2
+
+
+async def test_what_people_say_while_there_is_no_worker_is_heard_by_the_next(killable: Killable) -> None:
+    loom, model, workers = await killable(script([calls(WRITE), text("written")]))
+    worker = await workers.start()
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    await workers.kill(worker)
+
+    receipt = await loom.client.approve(run_id, "w1")
+    await loom.client.send(run_id, "be quick")
+
+    assert receipt == {"accepted": True, "run_id": run_id, "queued": True}
+    await workers.start()
+    assert (await loom.client.result(run_id)).output == "written"
+    assert model.requests[1].messages[-1]["content"] == "be quick"
+    events = await told(loom.client, run_id)
+    assert_whole(events)
+    assert count(events, Action.APPROVAL_DECIDED) == 1
+
+
+async def test_a_paused_run_stays_paused(killable: Killable) -> None:
+    loom, model, workers = await killable(script([calls(WRITE), text("written")]))
+    worker = await workers.start()
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    await loom.client.pause(run_id, by="ann")
+    await loom.client.approve(run_id)
+
+    await workers.kill(worker)
+    await workers.start()
+    status = await loom.client.status(run_id)
+    assert (status["status"], status["waiting_on"], status["pending_approvals"]) == ("paused", "resume", [])
+    assert len(model.requests) == 1
+
+    await loom.client.resume(run_id)
+    result = await loom.client.result(run_id)
+    assert (result.output, result.tool_calls, len(model.requests)) == ("written", 1, 2)
+
+
+async def test_a_run_that_dies_with_its_last_word_says_it_once(killable: Killable) -> None:
+    loom, model, workers = await killable(script([text("the end")]))
+    worker = await workers.start((*PATIENT, "--die-after-the-end"))
+    run_id = await loom.start()
+    await asyncio.to_thread(worker.wait)
+    assert (await loom.client.status(run_id)).get("stale")
+
+    await workers.start()
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "the end")
+    events = await told(loom.client, run_id)
+    assert_whole(events)
+    assert events[-1].task.result is not None
+    assert events[-1].task.result["output"] == "the end"
+    assert len(model.requests) == 1
+
+
+async def test_an_ended_run_needs_no_worker_to_tell_its_status(killable: Killable) -> None:
+    loom, _, workers = await killable(script([text("Four.")]))
+    worker = await workers.start()
+    run_id = await loom.start()
+    await loom.client.result(run_id)
+    await workers.kill(worker)
+
+    status = await loom.client.status(run_id)
+
+    assert (status["status"], status["turn"], status["model"]) == ("completed", 1, "openai:scripted")
+    assert "stale" not in status
+    assert [event.task.action for event in await _all(loom.client.watch(run_id))][-1] is Action.COMPLETE
+
+
+async def test_a_standby_worker_takes_over_a_waiting_run_within_two_seconds(killable: Killable) -> None:
+    loom, _, workers = await killable(script([calls(WRITE), text("written")]))
+    run_id, owner, standby = await _with_standby(loom, workers)
+    await loom.asked(run_id)
+
+    await workers.kill(owner)
+    await loom.client.temporal.get_workflow_handle(run_id).signal("approve")
+    result = await loom.client.result(run_id)
+
+    assert result.output == "written"
+    history = (await loom.histories(run_id))[0].events
+    asked = _first(history, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    taken = next(e for e in history[asked.event_id :] if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
+    assert _pid(taken) == standby.pid
+    assert _at(taken) - _at(asked) < timedelta(seconds=2)
+
+
+async def test_a_lost_activity_is_noticed_and_taken_over_by_the_standby(killable: Killable) -> None:
+    loom, model, workers = await killable(script([hang(), text("again")]))
+    run_id, owner, standby = await _with_standby(loom, workers)
+    await _asked_the_model(model, 1)
+
+    killed = datetime.now(UTC)
+    await workers.kill(owner)
+    result = await loom.client.result(run_id)
+
+    assert result.output == "again"
+    history = (await loom.histories(run_id))[0].events
+    noticed = _first(history, EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT)
+    assert _at(noticed) - killed < HEARTBEAT + timedelta(seconds=1)
+    taken = next(e for e in history[noticed.event_id :] if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
+    assert _pid(taken) == standby.pid
+    assert _at(taken) - _at(noticed) < timedelta(seconds=2)
+
+
+async def _with_standby(loom: Harness, workers: Workers) -> tuple[str, Process, Process]:
+    """A run, the worker that has it, and another one."""
+    owner = await workers.start()
+    run_id = await loom.start()
+    await loom.until(run_id, lambda status: status["turn"] == 1)
+    return run_id, owner, await workers.start()
+
+
+async def _all(events: AsyncIterator[Any]) -> list[Streamed]:
+    return [event async for event in events]
+
+
+async def _speaking(loom: Harness, run_id: str) -> None:
+    async def look() -> bool | None:
+        return count(await told(loom.client, run_id), Action.THINKING) >= 3 or None
+
+    await eventually(look)
+
+
+async def _asked_the_model(model: ModelServer, times: int) -> None:
+    async def look() -> bool | None:
+        return len(model.requests) >= times or None
+
+    await eventually(look, within=40)
+
+
+async def _written(path: Path, *, lines: int) -> None:
+    async def look() -> bool | None:
+        return (path.exists() and len(path.read_text().splitlines()) == lines) or None
+
+    await eventually(look, within=40)
+
+
+async def _running(command: str, number: int) -> None:
+    async def look() -> bool | None:
+        return sum(_command(process) == command for process in psutil.process_iter()) == number or None
+
+    await eventually(look)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _first(history: Sequence[HistoryEvent], kind: "EventType.ValueType") -> HistoryEvent:
+    return next(event for event in history if event.event_type == kind)
+
+
+def _pid(event: HistoryEvent) -> int:
+    return int(event.workflow_task_started_event_attributes.identity.partition("@")[0])
+
+
+def _at(event: HistoryEvent) -> datetime:
+    return event.event_time.ToDatetime(tzinfo=UTC)

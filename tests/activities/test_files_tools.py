@@ -1,0 +1,286 @@
+"""Reading, writing and editing files, and what keeps it inside the workspace."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from activities.ports import Tool, ToolContext
+from activities.toolbox.files import file_tools
+from loom_domain.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
+from loom_domain.permissions import Subject
+
+TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in file_tools(120)}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    return workspace.resolve()
+
+
+async def call(name: str, place: Path, **arguments: object) -> str:
+    tool = TOOLS[name]
+    context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=5)
+    return await tool.run(tool.parse(arguments), context)
+
+
+async def test_a_file_is_read_with_line_numbers(place: Path) -> None:
+    (place / "a.txt").write_text("one\ntwo\r\n\nfour")
+    assert await call("read_file", place, path="a.txt") == "     1\tone\n     2\ttwo\n     3\t\n     4\tfour"
+
+
+async def test_a_part_of_a_file_says_how_to_go_on(place: Path) -> None:
+    (place / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 101)))
+    text = await call("read_file", place, path="a.txt", offset=10, limit=2)
+    assert text == "    10\tline 10\n    11\tline 11\n(the file goes on: read it with offset=12)"
+    assert await call("read_file", place, path="a.txt", offset=100) == "   100\tline 100"
+
+
+async def test_a_long_file_is_cut_at_a_line_and_can_be_paged_to_its_end(place: Path) -> None:
+    lines = [f"{number} " + "x" * 90 for number in range(1, 501)]
+    (place / "a.txt").write_text("\n".join(lines))
+    seen: list[str] = []
+    while len(seen) < 500:
+        text = await call("read_file", place, path="a.txt", offset=len(seen) + 1)
+        assert len(text) <= 10_000
+        seen += [line.partition("\t")[2] for line in text.split("\n") if "\t" in line]
+    assert seen == lines
+
+
+async def test_a_very_long_line_is_cut(place: Path) -> None:
+    (place / "a.txt").write_text("x" * 300_000)
+    text = await call("read_file", place, path="a.txt")
+    assert len(text) < 2100
+    assert text.endswith("(298000 more characters in this line)")
+
+
+async def test_an_empty_file_is_said_to_be_empty(place: Path) -> None:
+    (place / "a.txt").touch()
+    assert await call("read_file", place, path="a.txt") == "(the file is empty)"
+
+
+async def test_reading_past_the_end_says_how_long_the_file_is(place: Path) -> None:
+    (place / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(ToolValidationError, match="has only 2 lines"):
+        await call("read_file", place, path="a.txt", offset=9)
+
+
+async def test_a_binary_file_is_refused_with_a_hint(place: Path) -> None:
+    (place / "a.bin").write_bytes(b"ab\0c")
+    with pytest.raises(ToolValidationError, match="binary file: look at it with bash"):
+        await call("read_file", place, path="a.bin")
+
+
+async def test_a_missing_file_names_its_like(place: Path) -> None:
+    (place / "src").mkdir()
+    (place / "src/report.py").touch()
+    with pytest.raises(ToolValidationError, match=r"did you mean src/report\.py"):
+        await call("read_file", place, path="src/raport.py")
+    with pytest.raises(ToolValidationError, match="nor does the folder"):
+        await call("read_file", place, path="no/such.py")
+
+
+async def test_a_folder_is_not_a_file(place: Path) -> None:
+    (place / "src").mkdir()
+    with pytest.raises(ToolValidationError, match="not a regular file|folder"):
+        await call("read_file", place, path="src")
+    with pytest.raises(ToolValidationError, match="not a regular file"):
+        await call("write_file", place, path="src", content="x")
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret", "/etc/passwd", "out/secret", "link", "loop", "a/../../secret", "~root/../../secret"]
+)
+@pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file"])
+async def test_nothing_outside_the_workspace_is_touched(place: Path, tool: str, path: str) -> None:
+    secret = place.parent / "secret"
+    secret.write_text("secret")
+    (place / "out").symlink_to(place.parent)
+    (place / "link").symlink_to(secret)
+    (place / "loop").symlink_to(place / "loop")
+    extra = {"read_file": {}, "write_file": {"content": "x"}, "edit_file": {"old_string": "secret", "new_string": "x"}}
+    with pytest.raises((ToolValidationError, ToolExecutionError)):
+        await call(tool, place, path=path, **extra[tool])
+    assert secret.read_text() == "secret"
+
+
+@pytest.mark.parametrize("path", ["", "  ", "a\0b", "x" * 5000])
+async def test_what_is_no_path_is_refused(place: Path, path: str) -> None:
+    with pytest.raises((ToolValidationError, ToolExecutionError)):
+        await call("write_file", place, path=path, content="x")
+
+
+async def test_links_that_stay_inside_work(place: Path) -> None:
+    (place / "real").mkdir()
+    (place / "real/a.txt").write_text("one\n")
+    (place / "link").symlink_to(place / "real")
+    assert await call("read_file", place, path="link/a.txt") == "     1\tone"
+    await call("write_file", place, path="link/a.txt", content="two\n")
+    assert (place / "real/a.txt").read_text() == "two\n"
+    assert (place / "link").is_symlink()
+
+
+async def test_an_absolute_path_inside_is_taken(place: Path) -> None:
+    await call("write_file", place, path=str(place / "a.txt"), content="x")
+    assert (place / "a.txt").read_text() == "x"
+
+
+async def test_pipes_and_devices_are_refused_at_once(place: Path) -> None:
+    os.mkfifo(place / "pipe")
+    for tool, extra in (("read_file", {}), ("write_file", {"content": "x"})):
+        with pytest.raises(ToolValidationError, match="not a regular file"):
+            await call(tool, place, path="pipe", **extra)
+
+
+async def test_a_link_swapped_in_while_reading_never_leads_outside(place: Path) -> None:
+    (place.parent / "outside").mkdir()
+    (place.parent / "outside/a.txt").write_text("secret")
+    (place / "real").mkdir()
+    (place / "real/a.txt").write_text("fine")
+    (place / "folder").symlink_to("real")
+    stopped = threading.Event()
+
+    def swap() -> None:
+        while not stopped.is_set():
+            for target in ("../outside", "real"):
+                os.symlink(target, place / "next")
+                os.replace(place / "next", place / "folder")
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        seen: set[str] = set()
+        for _ in range(1500):
+            try:
+                seen.add(await call("read_file", place, path="folder/a.txt"))
+                await call("write_file", place, path="folder/a.txt", content="fine")
+            except (ToolValidationError, ToolExecutionError):
+                continue
+    finally:
+        stopped.set()
+        thread.join()
+    assert seen <= {"     1\tfine"}
+    assert (place.parent / "outside/a.txt").read_text() == "secret"
+    assert os.listdir(place.parent / "outside") == ["a.txt"]
+
+
+async def test_writing_makes_folders_and_says_what_it_did(place: Path) -> None:
+    assert await call("write_file", place, path="a/b/c.txt", content="é\n") == "created a/b/c.txt (1 lines, 3 bytes)"
+    assert await call("write_file", place, path="a/b/c.txt", content="") == "overwrote a/b/c.txt (0 lines, 0 bytes)"
+    assert os.listdir(place / "a/b") == ["c.txt"]
+
+
+async def test_writing_keeps_the_mode_of_a_file(place: Path) -> None:
+    script = place / "run.sh"
+    script.write_text("old")
+    script.chmod(0o755)
+    await call("write_file", place, path="run.sh", content="new")
+    assert script.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.git/config", ".loom/x"])
+async def test_what_git_and_loom_obey_is_not_written(place: Path, path: str) -> None:
+    with pytest.raises(ToolValidationError, match="is protected"):
+        await call("write_file", place, path=path, content="x")
+    assert not (place / path).exists()
+
+
+async def test_a_text_that_is_there_once_is_replaced(place: Path) -> None:
+    (place / "a.txt").write_text("one\ntwo\nthree\n")
+    text = await call("edit_file", place, path="a.txt", old_string="two", new_string="2")
+    assert text == "edited a.txt: 1 replacement(s) at line 2"
+    assert (place / "a.txt").read_text() == "one\n2\nthree\n"
+
+
+async def test_a_text_that_is_there_often_is_replaced_only_on_request(place: Path) -> None:
+    (place / "a.txt").write_text("x\ny\nx\n")
+    with pytest.raises(ToolValidationError, match=r"2 times \(lines 1, 3\): add lines around it"):
+        await call("edit_file", place, path="a.txt", old_string="x", new_string="z")
+    await call("edit_file", place, path="a.txt", old_string="x", new_string="z", replace_all=True)
+    assert (place / "a.txt").read_text() == "z\ny\nz\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("absent", "x", "is not in a.txt: read the file again"),
+        ("  two\n  wrong", "x", "its first line is like line 2"),
+        ("", "x", "`old_string` is empty"),
+        ("one", "one", "nothing would change"),
+    ],
+)
+async def test_an_edit_that_cannot_be_made_says_why(place: Path, old: str, new: str, complaint: str) -> None:
+    (place / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(ToolValidationError, match=complaint):
+        await call("edit_file", place, path="a.txt", old_string=old, new_string=new)
+    assert (place / "a.txt").read_text() == "one\ntwo\n"
+
+
+async def test_an_edit_keeps_windows_line_ends(place: Path) -> None:
+    (place / "a.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
+    await call("edit_file", place, path="a.txt", old_string="one\ntwo", new_string="1\n2")
+    assert (place / "a.txt").read_bytes() == b"1\r\n2\r\nthree\r\n"
+
+
+async def test_a_file_that_is_not_utf8_is_not_edited(place: Path) -> None:
+    (place / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ToolValidationError, match="is not UTF-8"):
+        await call("edit_file", place, path="a.txt", old_string="caf", new_string="x")
+
+
+async def test_a_folder_is_listed_with_kinds_and_sizes(place: Path) -> None:
+    (place / "b").mkdir()
+    (place / "a.txt").write_text("abc")
+    (place / "c").symlink_to("/etc")
+    os.mkfifo(place / "d")
+    assert await call("list_dir", place) == "a.txt (3 bytes)\nb/\nc@\nd (not a file)"
+    assert await call("list_dir", place, path="b") == "(the folder is empty)"
+
+
+async def test_rules_see_a_path_as_named_and_as_it_is(place: Path) -> None:
+    (place / "real").mkdir()
+    (place / "link").symlink_to("real")
+    tool = TOOLS["write_file"]
+    arguments = tool.parse({"path": "link/../link/a.txt", "content": ""})
+    assert tool.subjects(arguments, place) == (
+        Subject(text="link/a.txt", loose=str(place / "link/a.txt")),
+        Subject(text="real/a.txt", loose=str(place / "real/a.txt")),
+    )
+    assert tool.grants(arguments) == ("write_file",)
+
+
+async def test_wrong_arguments_are_explained_one_per_line() -> None:
+    with pytest.raises(ToolValidationError) as raised:
+        TOOLS["read_file"].parse({"pth": "a", "limit": "many", "offset": 0})
+    assert raised.value.message.split("\n") == [
+        "read_file was not run, its arguments are wrong:",
+        "- `path` is missing: add it (string: File inside the workspace, relative to it)",
+        "- `offset`: Input should be greater than or equal to 1, got 0: send integer: First line to show",
+        "- `limit`: Input should be a valid integer, unable to parse string as an integer, got 'many': "
+        "send integer: Number of lines to show",
+        "- `pth` is not an argument: leave it out; did you mean `path`? It takes path, offset, limit",
+    ]
+
+
+def test_an_argument_given_as_null_counts_as_not_given() -> None:
+    tool = TOOLS["read_file"]
+    assert tool.parse({"path": "a", "limit": None}) == tool.parse({"path": "a"})
+
+
+def test_schemas_are_small_and_closed() -> None:
+    parameters = TOOLS["list_dir"].spec.parameters
+    assert parameters == {
+        "additionalProperties": False,
+        "properties": {
+            "path": {"default": ".", "description": "Folder inside the workspace, relative to it", "type": "string"}
+        },
+        "type": "object",
+    }
+
+
+async def test_without_a_workspace_files_are_unavailable() -> None:
+    with pytest.raises(ToolUnavailableError, match="no workspace"):
+        await call("read_file", Path(), path="a")
