@@ -11,7 +11,7 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,11 +37,20 @@ from activities.adapters.redis_stream import RedisReader
 from activities.ports import EventReader, StreamUnavailable
 from loom_domain.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
 from loom_domain.messages import JsonObject, Message
-from loom_domain.requests import RunError, RunResult, RunStatus
+from loom_domain.requests import RunResult
 from loom_domain.tasks import FINAL_ACTIONS, Task
 from loom_settings import Settings, load_settings
 from workflows.border import read_request, read_steering
 from workflows.converter import data_converter
+from workflows.outside import (
+    RunSummary,
+    ended_view,
+    failed_result,
+    outside_view,
+    quotable,
+    status_filter,
+    summary_of,
+)
 
 _T = TypeVar("_T")
 
@@ -72,20 +81,6 @@ class Polled:
 
 
 Watched: TypeAlias = Streamed | Polled
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary:
-    """One line of a list of runs."""
-
-    run_id: str
-    status: str
-    agent: str
-    model: str
-    waiting_on: str
-    started_at: datetime
-    closed_at: datetime | None
-    cost: float | None
 
 
 class LoomClient:
@@ -137,13 +132,13 @@ class LoomClient:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
         description = await self._describe(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            return _ended_view(description, await self.result(run_id))
+            return ended_view(description, await self.result(run_id))
         try:
             answer: JsonObject = await self._handle(run_id).query(
                 "status", result_type=dict, rpc_timeout=timedelta(seconds=ANSWER_LIMIT)
             )
         except (RPCError, WorkflowQueryFailedError):
-            return _outside_view(description)
+            return outside_view(description)
         return answer
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
@@ -162,7 +157,7 @@ class LoomClient:
         try:
             result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
         except WorkflowFailureError as error:
-            return _failed_result(error)
+            return failed_result(error)
         except RPCError as error:
             raise _translated(error, run_id) from error
         return result
@@ -209,15 +204,15 @@ class LoomClient:
         """The newest runs first."""
         filters = ["WorkflowType = 'AgentRun'"]
         if status is not None:
-            filters.append(_status_filter(status))
+            filters.append(status_filter(status))
         if session is not None:
-            filters.append(f"LoomSession = '{_quotable(session)}'")
+            filters.append(f"LoomSession = '{quotable(session)}'")
         query = " AND ".join(filters)
         found: list[RunSummary] = []
         try:
             async for execution in self.temporal.list_workflows(query, limit=limit):
                 known = dict(execution.search_attributes)
-                found.append(_summary(execution, known))
+                found.append(summary_of(execution, known))
         except RPCError as error:
             raise _translated(error, "") from error
         return found
@@ -352,112 +347,3 @@ def _refused(error: WorkflowUpdateFailedError) -> Exception:
     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
     kind = cause.type if isinstance(cause, ApplicationError) else ""
     return BadRequest(message, field="") if kind == "BadRequest" else RefusedError(message)
-
-
-def _failed_result(error: WorkflowFailureError) -> RunResult:
-    """The result inside a failure; of a run that the server ended, one that says so."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
-        given = dict(cause.details[0])
-        wrong = given.get("error")
-        return RunResult(
-            **{
-                **given,
-                "status": RunStatus(given["status"]),
-                "error": RunError(**wrong) if wrong else None,
-                "artifacts": tuple(given["artifacts"]),
-            }
-        )
-    return RunResult(
-        status=RunStatus.FAILED,
-        output="",
-        structured_output=None,
-        completed_explicitly=False,
-        turns=0,
-        usage={},
-        cost=None,
-        quality_metrics=None,
-        tool_calls=0,
-        artifacts=(),
-        error=RunError(type=type(cause).__name__, message=str(cause)),
-    )
-
-
-def _ended_view(description: WorkflowExecutionDescription, result: RunResult) -> JsonObject:
-    known = dict(description.search_attributes)
-    return {
-        "run_id": description.id,
-        "status": result.status,
-        "agent": _first(known, "LoomAgent"),
-        "model": _first(known, "LoomModel"),
-        "turn": result.turns,
-        "waiting_on": None,
-        "pending_approvals": [],
-        "usage": result.usage,
-        "cost": result.cost,
-        "budget": {},
-        "tool_calls": result.tool_calls,
-        "queued_messages": 0,
-        "children": [],
-        "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
-    }
-
-
-def _outside_view(description: WorkflowExecutionDescription) -> JsonObject:
-    known = dict(description.search_attributes)
-    return {
-        "run_id": description.id,
-        "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
-        "agent": _first(known, "LoomAgent"),
-        "model": _first(known, "LoomModel"),
-        "turn": None,
-        "waiting_on": _first(known, "LoomWaitingOn") or "a worker",
-        "pending_approvals": [],
-        "usage": {},
-        "cost": None,
-        "budget": {},
-        "children": [],
-        "stale": True,
-    }
-
-
-def _summary(execution: Any, known: Mapping[str, Sequence[Any]]) -> RunSummary:
-    ended = {
-        WorkflowExecutionStatus.FAILED: "failed",
-        WorkflowExecutionStatus.TERMINATED: "failed",
-        WorkflowExecutionStatus.TIMED_OUT: "failed",
-        WorkflowExecutionStatus.CANCELED: "aborted",
-    }
-    running = execution.status is WorkflowExecutionStatus.RUNNING
-    return RunSummary(
-        run_id=execution.id,
-        status=ended.get(execution.status) or _first(known, "LoomStatus") or ("running" if running else "completed"),
-        agent=_first(known, "LoomAgent"),
-        model=_first(known, "LoomModel"),
-        waiting_on=_first(known, "LoomWaitingOn") if running else "",
-        started_at=execution.start_time,
-        closed_at=execution.close_time,
-        cost=next(iter(known.get("LoomCostUsd", ())), None),
-    )
-
-
-def _status_filter(status: str) -> str:
-    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said."""
-    try:
-        asked = RunStatus(status)
-    except ValueError:
-        raise BadRequest(f"unknown status {status!r}; known: {', '.join(RunStatus)}", field="status") from None
-    if asked is RunStatus.FAILED:
-        return "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
-    ended = asked in (RunStatus.COMPLETED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED)
-    return f"LoomStatus = '{asked}' AND ExecutionStatus = '{'Completed' if ended else 'Running'}'"
-
-
-def _quotable(value: str) -> str:
-    if "'" in value:
-        raise BadRequest("a filter must not contain a quote", field="session")
-    return value
-
-
-def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:
-    return str(next(iter(known.get(name, ())), ""))

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client import LoomClient, RunSummary
+from client import LoomClient
 from loom_cli import panels
 from loom_cli.asks import read_ask
 from loom_cli.output import console, one_line, plain, seconds
@@ -16,6 +16,7 @@ from loom_cli.spending import Spending
 from loom_domain.errors import UnreachableError
 from loom_domain.messages import JsonObject, Message
 from loom_domain.tool_calls import canonical
+from workflows.outside import RunSummary
 
 MOST_LINES = 20
 """Lines of a tool's result that are shown."""

@@ -121,6 +121,11 @@ class Demo:
 
     async def _answer(self, loom: LoomClient, ask: Ask) -> Answer:
         """What a person would do, after a worker was lost while they were thinking."""
+
+        async def shown() -> bool | None:
+            return self._teller.has_shown(ask) or None
+
+        await _eventually(shown)
         if self._killed is None:
             self._killed = await self._replace_worker(loom, ask)
         self._approved = str(ask.arguments.get("content", ""))

@@ -5,14 +5,14 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from loom_cli.asks import Ask
+from loom_cli.asks import Ask, read_ask
 from loom_cli.output import counted, one_line, plain, seconds
 from loom_domain.messages import JsonObject
 from loom_domain.tasks import Action, Task
 
 WIDTH: Final = 110
-SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS, Action.APPROVAL_REQUESTED})
-"""Told elsewhere, or not worth a line."""
+SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS})
+"""Not worth a line."""
 
 
 class Teller:
@@ -41,6 +41,8 @@ class Teller:
                 self._summaries[str(said["call_id"])] = one_line(str(said["summary"]), WIDTH)
             case Action.TOOL_RESULT:
                 self._finished.append(self._result(task))
+            case Action.APPROVAL_REQUESTED:
+                self._show_ask(read_ask(said))
             case Action.SEGMENT_RESET:
                 self._said = ""
                 self.line("  the step was interrupted and starts again", "yellow")
@@ -59,16 +61,24 @@ class Teller:
         """Nothing to show."""
 
     def asked(self, ask: Ask) -> None:
-        """Show what a person is asked: short here, whole at `loom status`."""
+        """Nothing to show: the event does, in its place; the run may be asked sooner than its stream is read."""
+
+    def has_shown(self, ask: Ask) -> bool:
+        """Whether the story has come to this ask."""
+        asked = (task.parameters for task in self.events if task.action is Action.APPROVAL_REQUESTED)
+        return any(said.get("digest") == ask.digest for said in asked)
+
+    def say(self, text: str) -> None:
+        """Pass on a remark of who follows the run."""
+        self.line(f"  {text}", "yellow")
+
+    def _show_ask(self, ask: Ask) -> None:
+        """In short; `loom status` has the whole of it."""
         self.line(f"  ? {ask.tool} waits for a person", "bold yellow")
         facts = [(name, _short(value)) for name, value in ask.arguments.items()]
         facts += [("why", ask.reason), ("digest", ask.digest)]
         for name, value in facts:
             self.line(f"      {name:<8} {value}", "yellow")
-
-    def say(self, text: str) -> None:
-        """Pass on a remark of who follows the run."""
-        self.line(f"  {text}", "yellow")
 
     def _show_turn(self, task: Task) -> None:
         text, self._said = self._said, ""
