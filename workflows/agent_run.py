@@ -22,7 +22,7 @@ from loom_domain.messages import JsonObject, Message
 from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Failure
 from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_state import Outcome, RunState, result_of, status_view, told_end
+from loom_domain.run_state import Outcome, RunState, result_of, status_view, told_end, waiting_on
 from loom_domain.run_steps import (
     AbortRequested,
     Action,
@@ -282,10 +282,15 @@ class AgentRun:
             if left is not None and left.total_seconds() <= 0:
                 return True
             try:
-                await workflow.wait_condition(lambda: moved_on() or bool(self._state.notices), timeout=left)
+                await workflow.wait_condition(
+                    lambda: moved_on() or bool(self._state.notices), timeout=left, timeout_summary=self._waiting()
+                )
             except TimeoutError:
                 return True
         return False
+
+    def _waiting(self) -> str:
+        return f"t{self._state.turn} · waiting on {waiting_on(self._state)}"[:100]
 
     async def _publish_notices(self) -> None:
         notices = self._state.notices

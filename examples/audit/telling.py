@@ -43,11 +43,8 @@ class Teller:
                 self._finished.append(self._result(task))
             case Action.APPROVAL_REQUESTED:
                 self._show_ask(read_ask(said))
-            case Action.SEGMENT_RESET:
-                self._said = ""
-                self.line("  the step was interrupted and starts again", "yellow")
-            case Action.APPROVAL_DECIDED:
-                self.line(f"  ✓ {'approved' if said.get('approved') else 'denied'} by {said.get('by')}", "green")
+            case Action.APPROVAL_DECIDED | Action.SEGMENT_RESET:
+                self._remark(task)
             case Action.MODEL_CALL:
                 self._show_turn(task)
             case _ if task.action not in SILENT:
@@ -79,6 +76,14 @@ class Teller:
         facts += [("why", ask.reason), ("digest", ask.digest)]
         for name, value in facts:
             self.line(f"      {name:<8} {value}", "yellow")
+
+    def _remark(self, task: Task) -> None:
+        if task.action is Action.SEGMENT_RESET:
+            self._said = ""
+            self.line("  the step was interrupted and starts again", "yellow")
+            return
+        said = task.parameters
+        self.line(f"  ✓ {'approved' if said.get('approved') else 'denied'} by {said.get('by')}", "green")
 
     def _show_turn(self, task: Task) -> None:
         text, self._said = self._said, ""

@@ -1,4 +1,4 @@
-"""Workers that a test may kill, beside the session's servers."""
+"""Workers that a test may kill, or one beside the test, on the session's servers."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -10,6 +10,9 @@ import pytest
 from tests.acceptance.processes import Workers, mortal
 from tests.harness import Addresses, Harness
 from tests.model_server import ModelServer
+from tests.workflows.conftest import Working, working
+
+__all__ = ["Killable", "Working", "killable", "working"]
 
 Killable: TypeAlias = Callable[..., Any]
 

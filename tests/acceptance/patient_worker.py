@@ -34,7 +34,7 @@ def patient(name: str, effect: Effect) -> Tool:
         with (context.workspace / "keys.txt").open("a") as keys:
             keys.write(f"{name} {context.idempotency_key}\n")
         answer = context.workspace / name
-        while not answer.exists():  # noqa: ASYNC110 - the answer comes from another process
+        while not answer.exists():
             await asyncio.sleep(0.02)
         return answer.read_text()
 

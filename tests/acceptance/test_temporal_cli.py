@@ -10,12 +10,10 @@ from uuid import uuid4
 
 import pytest
 
+from tests.acceptance.conftest import Working
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, hang, script, text
 from tests.waiting import eventually
-from tests.workflows.conftest import working
-
-__all__ = ["working"]
 
 TEMPORAL: Final = str(Path(sys.executable).parent / "temporal")
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -66,7 +64,7 @@ class Cli:
 
 
 async def test_a_run_is_started_approved_and_read_with_nothing_but_the_temporal_command(
-    working: Any, workspace: Path
+    working: Working, workspace: Path
 ) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))
     cli = Cli(loom)
@@ -83,7 +81,7 @@ async def test_a_run_is_started_approved_and_read_with_nothing_but_the_temporal_
     assert (workspace / "out.txt").read_text() == "hello"
 
 
-async def test_pause_resume_message_deny_and_update_work_from_the_temporal_command(working: Any) -> None:
+async def test_pause_resume_message_deny_and_update_work_from_the_temporal_command(working: Working) -> None:
     loom, model = await working(script([calls(WRITE), text("I see")]))
     cli = Cli(loom)
     run_id = await cli.start('{"task": "write it"}')
@@ -102,7 +100,7 @@ async def test_pause_resume_message_deny_and_update_work_from_the_temporal_comma
     assert said[1] == "use blue"
 
 
-async def test_an_abort_completes_the_workflow_with_its_status(working: Any) -> None:
+async def test_an_abort_completes_the_workflow_with_its_status(working: Working) -> None:
     loom, model = await working(lambda _: hang())
     cli = Cli(loom)
     run_id = await cli.start('{"task": "never ends"}')
@@ -135,7 +133,7 @@ async def test_an_abort_completes_the_workflow_with_its_status(working: Any) -> 
     ids=lambda given: given if isinstance(given, str) else None,
 )
 async def test_a_request_that_cannot_be_meant_fails_at_once_and_says_why(
-    working: Any, inputs: list[str], named: str
+    working: Working, inputs: list[str], named: str
 ) -> None:
     loom, model = await working(script([]))
     cli = Cli(loom)
@@ -150,7 +148,7 @@ async def test_a_request_that_cannot_be_meant_fails_at_once_and_says_why(
     assert model.requests == []
 
 
-async def test_a_second_input_is_not_mistaken_for_anything(working: Any) -> None:
+async def test_a_second_input_is_not_mistaken_for_anything(working: Working) -> None:
     loom, model = await working(script([text("Four.")]))
     cli = Cli(loom)
 

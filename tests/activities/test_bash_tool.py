@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,11 +52,14 @@ def sleeping(seconds: str) -> list[int]:
 
 
 async def gone(seconds: str) -> bool:
-    for _ in range(50):
-        if not sleeping(seconds):
-            return True
+    return await count_becomes(0, seconds, within=1)
+
+
+async def count_becomes(count: int, seconds: str, *, within: float = 20) -> bool:
+    deadline = time.monotonic() + within
+    while len(sleeping(seconds)) != count and time.monotonic() < deadline:  # noqa: ASYNC110 - other processes tell nobody
         await asyncio.sleep(0.02)
-    return False
+    return len(sleeping(seconds)) == count
 
 
 def test_there_is_a_sandbox_here() -> None:
@@ -95,7 +96,7 @@ async def test_long_output_keeps_its_beginning_and_end_and_floods_nobody(place: 
 
 async def test_time_runs_out_for_the_whole_tree(place: Path, anywhere: Sandbox) -> None:
     command = "echo begun; sleep 7311 & setsid sleep 7311 & (setsid nohup sleep 7311 &); sleep 7311"
-    with pytest.raises(ToolExecutionTimeout, match="stopped after 0.5 s; give a longer(.|\n)*begun"):
+    with pytest.raises(ToolExecutionTimeout, match=r"stopped after 0\.5 s; give a longer(.|\n)*begun"):
         await bash(place, command, anywhere, timeout=0.5)
     assert await gone("7311")
 
@@ -107,8 +108,7 @@ async def test_what_a_command_leaves_behind_ends_with_it(place: Path, anywhere: 
 
 async def test_cancelling_kills_the_whole_tree_before_it_goes_on(place: Path, anywhere: Sandbox) -> None:
     running = asyncio.ensure_future(bash(place, "setsid sleep 7313 & (setsid sleep 7313 &); sleep 7313", anywhere))
-    while len(sleeping("7313")) < 3:
-        await asyncio.sleep(0.02)
+    assert await count_becomes(3, "7313")
     begun = time.monotonic()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -126,15 +126,12 @@ sandbox, _ = find_sandbox("on")
 command = ["bash", "-c", "setsid sleep 7314 & sleep 7314"]
 asyncio.run(sandbox.run(command, workspace=Path({str(place)!r}), timeout=60, max_output=99, on_output=print))
 """
-    worker = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", script, cwd=Path(__file__).parents[2])
     try:
-        deadline = time.monotonic() + 20
-        while len(sleeping("7314")) < 2 and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        assert len(sleeping("7314")) == 2
+        assert await count_becomes(2, "7314")
     finally:
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.wait()
+        worker.kill()
+        await worker.wait()
     assert await gone("7314")
 
 

@@ -85,7 +85,7 @@ async def test_a_missing_file_names_its_like(place: Path) -> None:
 
 async def test_a_folder_is_not_a_file(place: Path) -> None:
     (place / "src").mkdir()
-    with pytest.raises(ToolValidationError, match="not a regular file|folder"):
+    with pytest.raises(ToolValidationError, match=r"not a regular file|folder"):
         await call("read_file", place, path="src")
     with pytest.raises(ToolValidationError, match="not a regular file"):
         await call("write_file", place, path="src", content="x")
@@ -146,8 +146,8 @@ async def test_a_link_swapped_in_while_reading_never_leads_outside(place: Path) 
     def swap() -> None:
         while not stopped.is_set():
             for target in ("../outside", "real"):
-                os.symlink(target, place / "next")
-                os.replace(place / "next", place / "folder")
+                (place / "next").symlink_to(target)
+                (place / "next").replace(place / "folder")
 
     thread = threading.Thread(target=swap)
     thread.start()
@@ -164,13 +164,13 @@ async def test_a_link_swapped_in_while_reading_never_leads_outside(place: Path) 
         thread.join()
     assert seen <= {"     1\tfine"}
     assert (place.parent / "outside/a.txt").read_text() == "secret"
-    assert os.listdir(place.parent / "outside") == ["a.txt"]
+    assert list((place.parent / "outside").iterdir()) == [place.parent / "outside/a.txt"]
 
 
 async def test_writing_makes_folders_and_says_what_it_did(place: Path) -> None:
     assert await call("write_file", place, path="a/b/c.txt", content="é\n") == "created a/b/c.txt (1 lines, 3 bytes)"
     assert await call("write_file", place, path="a/b/c.txt", content="") == "overwrote a/b/c.txt (0 lines, 0 bytes)"
-    assert os.listdir(place / "a/b") == ["c.txt"]
+    assert list((place / "a/b").iterdir()) == [place / "a/b/c.txt"]
 
 
 async def test_writing_keeps_the_mode_of_a_file(place: Path) -> None:

@@ -43,9 +43,17 @@ def tool(run: Callable[[Text, ToolContext], Awaitable[str]], name: str = "say") 
     }
 
 
-def agent(place: Path, box: dict[str, Tool] | None = None, mode: Mode = Mode.DEFAULT, **permissions: str) -> AgentSpec:
+def agent(
+    place: Path,
+    permissions: dict[str, str] | None = None,
+    *,
+    box: dict[str, Tool] | None = None,
+    mode: Mode = Mode.DEFAULT,
+) -> AgentSpec:
     specs = tuple(each.spec for each in (box or FULL).values())
-    return AgentSpec(name="a", model="demo", tools=specs, permissions=permissions, mode=mode, workspace=str(place))
+    return AgentSpec(
+        name="a", model="demo", tools=specs, permissions=permissions or {}, mode=mode, workspace=str(place)
+    )
 
 
 def planned(call: ToolCall, spec: AgentSpec, box: dict[str, Tool] | None = None, *grants: str) -> CallPlan:
@@ -57,9 +65,9 @@ def call(name: str, **arguments: object) -> ToolCall:
 
 
 async def run(
-    made: ToolCall, box: dict[str, Tool], place: Path = Path("/"), timeout: float = 5, *, cancelled: bool = False
+    made: ToolCall, box: dict[str, Tool], place: Path = Path("/"), seconds: float = 5, *, cancelled: bool = False
 ) -> ToolResult:
-    context = ToolContext(workspace=place, run_id="run", call_id=made.id, idempotency_key="k", timeout=timeout)
+    context = ToolContext(workspace=place, run_id="run", call_id=made.id, idempotency_key="k", timeout=seconds)
     return await execute(made, box=box, context=context, is_cancelled=lambda: cancelled)
 
 
@@ -83,15 +91,15 @@ def test_an_ask_carries_digest_and_grants(tmp_path: Path) -> None:
 def test_what_was_granted_for_the_run_is_not_asked_again(tmp_path: Path) -> None:
     made = call("write_file", path="a", content="x")
     for permissions in ({}, {"write_file": "ask"}, {"default": "ask"}):
-        spec = agent(tmp_path, **permissions)
+        spec = agent(tmp_path, permissions)
         assert planned(made, spec, None, *planned(made, spec).grants).verdict is Verdict.ALLOW
-    assert planned(made, agent(tmp_path, write_file="deny"), None, "write_file").verdict is Verdict.DENY
+    assert planned(made, agent(tmp_path, {"write_file": "deny"}), None, "write_file").verdict is Verdict.DENY
 
 
 @pytest.mark.parametrize("command", ["ls -la", "git push", "echo a > b", "X=1 make && ls", "bash -c 'rm x'"])
 @pytest.mark.parametrize("permissions", [{}, {"bash(git push:*)": "ask"}, {"bash(*)": "ask"}])
 def test_granting_a_command_allows_it_next_time(tmp_path: Path, command: str, permissions: dict[str, str]) -> None:
-    spec = agent(tmp_path, **permissions)
+    spec = agent(tmp_path, permissions)
     ask = planned(call("bash", command=command), spec)
     assert ask.verdict is Verdict.ASK
     assert ask.grants
@@ -100,7 +108,7 @@ def test_granting_a_command_allows_it_next_time(tmp_path: Path, command: str, pe
 
 
 def test_granting_after_a_scoped_ask_is_no_wider_than_the_call(tmp_path: Path) -> None:
-    spec = agent(tmp_path, **{"write_file(secret/**)": "ask"})
+    spec = agent(tmp_path, {"write_file(secret/**)": "ask"})
     made = call("write_file", path="secret/a", content="x")
     ask = planned(made, spec)
     assert ask.grants == ("write_file(secret/a)",)
@@ -109,12 +117,16 @@ def test_granting_after_a_scoped_ask_is_no_wider_than_the_call(tmp_path: Path) -
 
 
 def test_a_deny_is_a_verdict_with_its_rule(tmp_path: Path) -> None:
-    denied = planned(call("bash", command="ls; rm x"), agent(tmp_path, **{"bash": "allow", "bash(rm:*)": "deny"}))
+    denied = planned(call("bash", command="ls; rm x"), agent(tmp_path, {"bash": "allow", "bash(rm:*)": "deny"}))
     assert (denied.verdict, denied.rule, denied.error) == (Verdict.DENY, "bash(rm:*)", "")
 
 
 def test_done_is_always_allowed(tmp_path: Path) -> None:
-    for spec in (agent(tmp_path, done="deny"), agent(tmp_path, default="deny"), agent(tmp_path, mode=Mode.READ_ONLY)):
+    for spec in (
+        agent(tmp_path, {"done": "deny"}),
+        agent(tmp_path, {"default": "deny"}),
+        agent(tmp_path, mode=Mode.READ_ONLY),
+    ):
         assert planned(call("done", answer=42), spec).verdict is Verdict.ALLOW
 
 
@@ -165,7 +177,7 @@ def test_a_tool_whose_own_checks_break_does_not_break_the_plan(tmp_path: Path) -
         )
     }
     with structlog.testing.capture_logs() as logs:
-        failed = planned(call("say"), agent(tmp_path, box), box)
+        failed = planned(call("say"), agent(tmp_path, box=box), box)
     assert failed.error_type == "unknown"
     assert "KeyError" in failed.error
     assert logs[0]["event"] == "tool_plan_failed"
@@ -203,7 +215,7 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
         await asyncio.sleep(60)
         return ""
 
-    result = await run(call("say"), tool(slow), timeout=0.05)
+    result = await run(call("say"), tool(slow), seconds=0.05)
     assert (result.error_type, len(result.stage_ms)) == ("timeout", 5)
     assert result.content.startswith("say was stopped after 0.05 s: do less")
 

@@ -100,7 +100,7 @@ async def test_long_lines_are_cut(place: Path) -> None:
 
 
 async def test_a_pattern_that_is_none_is_explained(place: Path) -> None:
-    with pytest.raises(ToolValidationError, match="is not a regular expression: .*put a backslash"):
+    with pytest.raises(ToolValidationError, match=r"is not a regular expression: .*put a backslash"):
         await call("grep", place, pattern="foo(")
 
 
