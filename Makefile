@@ -29,4 +29,4 @@ bench: $(STAMP)
 	@$(VENV)/bin/python -m bench
 
 clean:
-	rm -rf $(VENV) .loom .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

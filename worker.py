@@ -149,7 +149,7 @@ def default_agent(settings: Settings) -> AgentSpec:
 @asynccontextmanager
 async def parts_from(settings: Settings) -> AsyncIterator[Parts]:
     """The real parts for these settings; closes what it opened."""
-    sandbox, why_not = find_sandbox(settings.sandbox)
+    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home])
     providers = ConfiguredProviders(
         openai_api_key=_secret(settings.openai_api_key),
         openai_base_url=settings.openai_base_url,

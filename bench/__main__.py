@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100, help="turns of each of these runs")
     parser.add_argument("--write", action="store_true", help=f"replace {DOC.name}")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     sections = asyncio.run(measure(given.pairs, given.turns))
     text = "# Measurements\n\nMade by `make bench`; run it again on your machine.\n\n" + "\n\n".join(sections) + "\n"
     sys.stdout.write(text)

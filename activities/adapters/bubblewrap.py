@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]  # no stubs in the lock file
 
 from activities.adapters.processes import clean_environment, kill_group, supervise
 from activities.toolbox.shell import Finished, Sandbox
-from activities.toolbox.workspace import PROTECTED
+from activities.toolbox.workspace import HIDDEN, READ_ONLY
 from loom_domain.errors import ToolExecutionError
 
 HIDDEN_FOLDERS: Final = ("/root", "/home", "/run", "/mnt", "/media", "/etc/ssh", "/etc/kubernetes", "/var/lib/docker")
@@ -91,11 +91,10 @@ def _may_be_hidden(home: Path) -> bool:
 
 def _protect(workspace: Path) -> list[str]:
     words: list[str] = []
-    for name in PROTECTED:
-        path = workspace / name
-        if path.exists() and not path.is_symlink():
-            words += ["--ro-bind", str(path), str(path)]
-    for name in _SECRETS_IN_WORKSPACE:
+    repository = workspace / READ_ONLY
+    if repository.exists() and not repository.is_symlink():
+        words += ["--ro-bind", str(repository), str(repository)]
+    for name in (HIDDEN, *_SECRETS_IN_WORKSPACE):
         path = workspace / name
         if path.is_dir() and not path.is_symlink():
             words += ["--tmpfs", str(path)]
@@ -162,8 +161,8 @@ def _require(workspace: Path) -> None:
         raise ToolExecutionError(f"the workspace {str(workspace)!r} is not a folder on this worker: nothing was run")
 
 
-def find_sandbox(mode: str) -> tuple[Sandbox | None, str]:
-    """The sandbox for this worker, tried once; None with what is missing and what to do."""
+def find_sandbox(mode: str, hidden: Sequence[Path] = ()) -> tuple[Sandbox | None, str]:
+    """The sandbox for this worker, tried once; None with what is missing and what to do. It sees no `hidden` folder."""
     if mode == "off":
         return Unsandboxed(), ""
     binary = _binary()
@@ -178,7 +177,7 @@ def find_sandbox(mode: str) -> tuple[Sandbox | None, str]:
     if tried.returncode != 0:
         why = tried.stderr.strip() or f"exit code {tried.returncode}"
         return None, f"bubblewrap does not work here ({why}): allow user namespaces" + _OTHERWISE
-    return Bubblewrap(binary), ""
+    return Bubblewrap(binary, hidden), ""
 
 
 _OTHERWISE: Final = ", or set LOOM_SANDBOX=off to run commands without isolation"

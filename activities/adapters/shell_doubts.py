@@ -5,10 +5,13 @@ running random lines in both. A false alarm costs a question to a person, a miss
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from tree_sitter import Node
+
+from activities.adapters.shell_words import Placed, strays_of
 
 _ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
 """A word across two lines, control characters, white space that Bash takes for letters."""
@@ -21,7 +24,6 @@ _NAME: Final = re.compile(rb"[A-Za-z_]\w*")
 _DELIMITER: Final = re.compile(rb"(['\"]?)\w+\1")
 _EXPANDED: Final = re.compile(rb"\$\(|`|\$\{|\$\[")
 
-_SUBSTITUTIONS: Final = frozenset({"command_substitution", "process_substitution"})
 _IN_COMMAND: Final = frozenset(
     """
     command_name word number string raw_string ansi_c_string translated_string concatenation simple_expansion expansion
@@ -31,75 +33,73 @@ _IN_COMMAND: Final = frozenset(
 )
 
 
-def is_doubtful(nodes: Sequence[Node], source: bytes) -> bool:
+def is_doubtful(nodes: Sequence[Placed], source: bytes) -> bool:
     """Something in this tree may mean another thing to Bash."""
-    if _ODD_TEXT.search(source):
-        return True
+    return (
+        bool(_ODD_TEXT.search(source))
+        or _leaves_gaps(nodes, source)
+        or _loses_words(nodes)
+        or any(_is_odd(each, source) for each in nodes)
+    )
+
+
+def _leaves_gaps(nodes: Sequence[Placed], source: bytes) -> bool:
+    """White space apart, every character belongs to a leaf: what the tree skipped it did not understand."""
     seen = 0
-    for node in nodes:
-        if node.child_count == 0:
-            # White space apart, every character belongs to a leaf: what the tree skipped it did not understand.
-            if not _BLANK.fullmatch(source, seen, max(seen, node.start_byte)):
+    for each in nodes:
+        if not each.children:
+            if not _BLANK.fullmatch(source, seen, max(seen, each.node.start_byte)):
                 return True
-            seen = max(seen, node.end_byte)
-        if _is_odd(node, source):
-            return True
-    return not _BLANK.fullmatch(source, seen) or _share_a_line(nodes)
+            seen = max(seen, each.node.end_byte)
+    return not _BLANK.fullmatch(source, seen)
 
 
-def _share_a_line(nodes: Sequence[Node]) -> bool:
-    """The tree gives the texts of two heredocs on one line to the wrong ones."""
-    rows = [node.start_point.row for node in nodes if node.type == "heredoc_redirect"]
-    return len(rows) != len(set(rows))
+def _loses_words(nodes: Sequence[Placed]) -> bool:
+    """A word behind a redirect belongs to no command that could be found."""
+    redirects = [each.node for each in nodes if each.node.type in ("file_redirect", "heredoc_redirect")]
+    strays = {stray.id for redirect in redirects for stray in strays_of(redirect)}
+    return bool(strays - {stray.id for each in nodes if each.node.type == "command" for stray in each.strays})
 
 
-def _is_odd(node: Node, source: bytes) -> bool:
-    match node.type:
+def _is_odd(each: Placed, source: bytes) -> bool:
+    match each.node.type:
         case "command":
-            return any(child.type not in _IN_COMMAND for child in node.children) or _spans_lines(node, source)
+            return any(child.type not in _IN_COMMAND for child in each.children) or _spans_lines(each, source)
         case "file_redirect":
-            return _spans_lines(node, source)
+            return _spans_lines(each, source)
         case "file_descriptor":
-            return not _DESCRIPTOR.fullmatch(node.text or b"")
+            return not _DESCRIPTOR.fullmatch(each.node.text or b"")
         case "word":
-            return bool(_BARE_SPACE.search(node.text or b""))
+            return bool(_BARE_SPACE.search(each.node.text or b""))
         case "variable_assignment":
-            return any(one.end_byte != other.start_byte for one, other in _pairs(node))
-        case "variable_name" if node.parent is not None and node.parent.type == "variable_assignment":
-            return not _NAME.fullmatch(node.text or b"")
+            return any(one.end_byte != other.start_byte for one, other in pairwise(each.children))
+        case "variable_name" if each.parent == "variable_assignment":
+            return not _NAME.fullmatch(each.node.text or b"")
         case "heredoc_redirect":
-            return _is_odd_heredoc(node, source)
+            return each.is_inside or _is_odd_heredoc(each.node, source)
         case _:
             return False
 
 
-def _spans_lines(node: Node, source: bytes) -> bool:
+def _spans_lines(each: Placed, source: bytes) -> bool:
     """The tree joins words across a plain line end when a continued line follows."""
-    return not all(_BLANK_IN_LINE.fullmatch(source, one.end_byte, other.start_byte) for one, other in _pairs(node))
-
-
-def _pairs(node: Node) -> Iterable[tuple[Node, Node]]:
-    return zip(node.children, node.children[1:], strict=False)
+    gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
+    return not all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 
 
 def _is_odd_heredoc(node: Node, source: bytes) -> bool:
-    """Where the text ends and what is run inside it must be beyond doubt."""
+    """Where its text ends and what is run inside must be beyond doubt; a second one on the line makes it doubtful."""
     parts = {child.type: child for child in node.children}
     start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
-    if start is None or end is None or not _DELIMITER.fullmatch(start.text or b"") or _is_nested(node):
+    if start is None or end is None or not _DELIMITER.fullmatch(start.text or b""):
         return True
-    body = parts.get("heredoc_body")
-    text = source[source.find(b"\n", start.end_byte) + 1 : end.start_byte] if body is None else (body.text or b"")
+    line_end = source.find(b"\n", start.end_byte)
+    text = source[line_end + 1 : end.start_byte]
     word = (start.text or b"").strip(b"'\"")
-    lines = [line.strip(b"\t") for line in text.split(b"\n")]
     is_literal = (start.text or b"")[:1] in (b"'", b'"')
-    return word in lines or (end.text or b"").strip() != word or (not is_literal and bool(_EXPANDED.search(text)))
-
-
-def _is_nested(node: Node) -> bool:
-    above = node.parent
-    while above is not None:
-        if above.type in _SUBSTITUTIONS:
-            return True
-        above = above.parent
-    return False
+    return (
+        b"<<" in source[start.end_byte : line_end].replace(b"<<<", b"")
+        or (end.text or b"").strip() != word
+        or word in (line.strip(b"\t") for line in text.split(b"\n"))
+        or (not is_literal and bool(_EXPANDED.search(text)))
+    )

@@ -15,14 +15,14 @@ from tree_sitter import Language, Node, Parser
 
 from activities.adapters import shell_wrappers as wrappers
 from activities.adapters.shell_doubts import is_doubtful
-from activities.adapters.shell_words import Word, strays_of, target_of, text_of, value_of, words_of
+from activities.adapters.shell_words import Placed, Word, placed_nodes, target_of, text_of, value_of, words_of
 from loom_domain.permissions import Subject
 
 LONGEST: Final = 10_000
 """Characters beyond which a command is not looked into."""
 
 _DEEPEST: Final = 4
-"""Shells inside shells."""
+"""Commands that run commands that run commands."""
 
 _SAFE: Final = re.compile(
     r"(?:NODE_ENV|LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|PYTHONUNBUFFERED|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE)="
@@ -52,6 +52,10 @@ _RESERVED: Final = frozenset(
 )
 _ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
+_ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_statement"})
+"""Where an assignment is a part of something that counts as a whole."""
+
+_MOST_WRAPPERS: Final = 10
 _Words: TypeAlias = tuple[Word, ...]
 
 
@@ -75,26 +79,22 @@ class BashParser:
             return
         source = command.encode("utf-8", "replace")
         root = self._parser.parse(source).root_node
-        nodes = list(_nodes(root))
+        nodes = list(placed_nodes(root))
         if root.has_error or is_doubtful(nodes, source):
             yield _opaque(command)
-        homeless: set[int] = set()
-        for node in nodes:
-            if node.type in ("file_redirect", "heredoc_redirect"):
-                homeless |= {stray.id for stray in strays_of(node)}
-        for node in nodes:
-            if node.type == "command":
-                words = words_of(node)
-                homeless -= words.strays
-                before = tuple(each for each in words.assignments if not _SAFE.match(each))
+        for each in nodes:
+            if each.node.type == "command":
+                words = words_of(each)
+                before = tuple(assigned for assigned in words.assignments if not _SAFE.match(assigned))
                 yield from self._simple(words.rest, before, depth)
             else:
-                yield from _other(node)
-        if homeless:
-            yield _opaque(command)
+                yield from _other(each)
 
     def _simple(self, words: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
         """A command and those that it runs."""
+        if depth > _DEEPEST:
+            yield _opaque(_joined(words))
+            return
         try:
             inner = _unwrapped(words)
             runs = _runs(inner)
@@ -109,7 +109,7 @@ class BashParser:
             return
         yield from _spellings(words, inner, before)
         for begin, end in runs:
-            yield from self._simple(inner[begin:end], (), depth)
+            yield from self._simple(inner[begin:end], (), depth + 1)
 
     def _shell(self, words: _Words, inner: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
         """What `bash -c` runs counts in its place, unless more than that is going on."""
@@ -134,32 +134,17 @@ class BashParser:
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
 
-def _nodes(root: Node) -> Iterator[Node]:
-    """Every node in the order of the text; not recursive, since a command may nest thousands of brackets."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting.extend(reversed(node.children))
-
-
-def _other(node: Node) -> Iterator[Subject]:
+def _other(each: Placed) -> Iterator[Subject]:
     """What does something without being a simple command."""
-    line = " ".join(text_of(node).split())
-    match node.type:
+    match each.node.type:
         case "file_redirect":
-            yield from _redirect(node)
+            yield from _redirect(each.node)
         case "declaration_command" | "unset_command" | "test_command":
-            yield Subject(text=line)
-        case "compound_statement" if line.startswith("(("):
-            yield Subject(text=line)
-        case "variable_assignment" if not _is_part(node) and not _SAFE.match(line):
-            yield Subject(text=line)
-
-
-def _is_part(assignment: Node) -> bool:
-    parent = assignment.parent
-    return parent is not None and parent.type in ("command", "declaration_command", "c_style_for_statement")
+            yield Subject(text=_line(each.node))
+        case "compound_statement" if each.children[0].type == "((":
+            yield Subject(text=_line(each.node))
+        case "variable_assignment" if each.parent not in _ASSIGNING and not _SAFE.match(_line(each.node)):
+            yield Subject(text=_line(each.node))
 
 
 def _redirect(node: Node) -> Iterator[Subject]:
@@ -174,7 +159,7 @@ def _redirect(node: Node) -> Iterator[Subject]:
 
 def _unwrapped(words: _Words) -> _Words:
     """The command without the wrappers that do not change what it does."""
-    while words:
+    for _ in range(_MOST_WRAPPERS):
         wrapper = wrappers.TRANSPARENT.get(_name(words))
         values = _values(words)
         if _name(words) == "xargs" and len(words) > 1 and not (values[1] or "-").startswith("-"):
@@ -185,7 +170,7 @@ def _unwrapped(words: _Words) -> _Words:
         if at >= len(words):
             return words
         words = words[at:]
-    return words
+    raise wrappers.Unclear
 
 
 def _only_looks_up(values: wrappers.Values) -> bool:
@@ -233,6 +218,10 @@ def _is_no_name(value: str | None) -> bool:
     if not value or value in _RESERVED or value[0] in "(#":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None
+
+
+def _line(node: Node) -> str:
+    return " ".join(text_of(node).split())
 
 
 def _opaque(text: str) -> Subject:

@@ -8,6 +8,7 @@ from typing import Final
 from tree_sitter import Node
 
 _REDIRECTS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+_INSIDES: Final = frozenset({"command_substitution", "process_substitution", "heredoc_redirect"})
 _NO_WORDS: Final = frozenset(
     """
     file_descriptor heredoc_start heredoc_body heredoc_end file_redirect herestring_redirect heredoc_redirect comment
@@ -34,13 +35,47 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """A node with what is known of the place where it stands; the library finds a parent only by a search."""
+
+    node: Node
+    children: tuple[Node, ...]
+    parent: str
+    """The parent's type."""
+    is_inside: bool
+    """In a substitution or in a heredoc."""
+    strays: tuple[Node, ...]
+    """Words that the tree hangs on redirects behind the statement that this node ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """A command's words: assignments before it, and itself with its arguments."""
 
     assignments: tuple[str, ...]
     rest: tuple[Word, ...]
-    strays: frozenset[int]
-    """Ids of the nodes that were found behind a redirect and belong here."""
+
+
+def placed_nodes(root: Node) -> Iterator[Placed]:
+    """Every node in the order of the text; not recursive, since a command may nest thousands of brackets."""
+    waiting = [Placed(root, tuple(root.children), "", False, ())]  # noqa: FBT003 - the root is in nothing
+    while waiting:
+        here = waiting.pop()
+        yield here
+        waiting.extend(reversed(list(_below(here))))
+
+
+def _below(here: Placed) -> Iterator[Placed]:
+    kind = here.node.type
+    strays, heir = here.strays, -1
+    if kind == "redirected_statement":
+        redirects = [child for child in here.children if child.type in _REDIRECTS]
+        strays, heir = (*(stray for each in _with_nested(redirects) for stray in strays_of(each)), *strays), 0
+    elif kind in ("pipeline", "list", "negated_command"):
+        heir = len(here.children) - 1
+    inside = here.is_inside or kind in _INSIDES
+    for place, child in enumerate(here.children):
+        yield Placed(child, tuple(child.children), kind, inside, strays if place == heir else ())
 
 
 def text_of(node: Node) -> str:
@@ -48,13 +83,12 @@ def text_of(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def words_of(command: Node) -> Words:
+def words_of(command: Placed) -> Words:
     """The words of a command, those included that the tree hangs on a redirect after it."""
     assignments: list[str] = []
     rest: list[Word] = []
-    strays = _strays_after(command)
     end = -1
-    for node in (*command.children, *strays):
+    for node in (*command.children, *command.strays):
         if node.type in _REDIRECTS:
             continue
         if node.type == "variable_assignment" and not rest:
@@ -66,7 +100,7 @@ def words_of(command: Node) -> Words:
         else:
             rest.append(word)
         end = node.end_byte
-    return Words(tuple(assignments), tuple(rest), frozenset(node.id for node in strays))
+    return Words(tuple(assignments), tuple(rest))
 
 
 def strays_of(redirect: Node) -> list[Node]:
@@ -81,20 +115,6 @@ def target_of(redirect: Node) -> tuple[str, Node | None]:
     operator = next((text_of(node) for node in redirect.children if not node.is_named), "")
     named = [node for node in redirect.children if node.is_named and node.type != "file_descriptor"]
     return operator, named[0] if named and not operator.endswith("-") else None
-
-
-def _strays_after(command: Node) -> list[Node]:
-    """Words that the tree hangs on the redirects of the statement that this command ends."""
-    found: list[Node] = []
-    node = command
-    while (parent := node.parent) is not None:
-        if parent.type == "redirected_statement":
-            redirects = [child for child in parent.children if child.type in _REDIRECTS]
-            found += [stray for redirect in _with_nested(redirects) for stray in strays_of(redirect)]
-        elif parent.type not in ("pipeline", "list", "negated_command") or parent.children[-1].id != node.id:
-            break
-        node = parent
-    return found
 
 
 def _with_nested(redirects: list[Node]) -> Iterator[Node]:

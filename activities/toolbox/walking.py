@@ -34,7 +34,11 @@ def _below(root: Path, prefix: str, layers: Layers, is_stopped: Callable[[], boo
             return
         if entry.kind == "file" and not is_ignored(path, layers):
             yield path
-        elif entry.kind == "folder" and entry.name != ".git" and not is_ignored(path + "/", layers):
+        elif (
+            entry.kind == "folder"
+            and entry.name not in (workspace.READ_ONLY, workspace.HIDDEN)
+            and not is_ignored(path + "/", layers)
+        ):
             yield from _below(root, path + "/", layers, is_stopped)
 
 

@@ -12,8 +12,10 @@ from activities.toolbox import beneath
 from loom_domain.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom_domain.permissions import Subject
 
-PROTECTED: Final = (".git", ".loom")
-"""What Git and Loom run or obey later, outside any sandbox: tools may read it and never write it."""
+READ_ONLY: Final = ".git"
+"""What Git runs or obeys later, outside any sandbox: tools may read it and never write it."""
+HIDDEN: Final = ".loom"
+"""Loom's own state, with the passwords of its servers and the histories of all runs: no tool sees into it."""
 
 
 def resolve(workspace: Path, path: str, *, must_exist: bool = True) -> Path:
@@ -28,6 +30,8 @@ def resolve(workspace: Path, path: str, *, must_exist: bool = True) -> Path:
         raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
     if not real.is_relative_to(workspace):
         raise ToolValidationError(f"{path} is outside the workspace: use a path relative to the workspace")
+    if HIDDEN in real.relative_to(workspace).parts:
+        raise ToolValidationError(f"{path} is Loom's own state, which no tool sees into: choose another path")
     if must_exist and not os.path.lexists(real):
         raise ToolValidationError(_missing(workspace, path, real))
     return real
@@ -63,8 +67,8 @@ def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
     parts = _parts(workspace, real)
     if not parts:
         raise ToolValidationError("`.` is the workspace itself: name a file in it")
-    if parts[0] in PROTECTED or ".git" in parts:
-        raise ToolValidationError(f"{shown(workspace, real)} is protected: choose a path outside .git and .loom")
+    if READ_ONLY in parts:
+        raise ToolValidationError(f"{shown(workspace, real)} is protected: choose a path outside .git")
     with _explained(workspace, real):
         return beneath.replace_file(str(workspace), parts, data, token_hex(6))
 

@@ -158,7 +158,7 @@ async def test_a_paused_run_stays_paused(killable: Killable) -> None:
 
     await workers.kill(worker)
     await workers.start()
-    status = await loom.client.status(run_id)
+    status = await loom.until(run_id, lambda status: "stale" not in status)
     assert (status["status"], status["waiting_on"], status["pending_approvals"]) == ("paused", "resume", [])
     assert len(model.requests) == 1
 

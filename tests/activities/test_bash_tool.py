@@ -27,6 +27,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path.resolve()
 
 
+@pytest.fixture
+def nap(place: Path) -> str:
+    """Seconds to sleep that no other process on this machine sleeps for."""
+    return f"7{os.getpid()}.{abs(hash(place)) % 10**6}"
+
+
 @pytest.fixture(params=["sandboxed", "unsandboxed"])
 def anywhere(request: pytest.FixtureRequest) -> Sandbox | None:
     return SANDBOX if request.param == "sandboxed" else Unsandboxed()
@@ -57,7 +63,7 @@ async def gone(seconds: str) -> bool:
 
 async def count_becomes(count: int, seconds: str, *, within: float = 20) -> bool:
     deadline = time.monotonic() + within
-    while len(sleeping(seconds)) != count and time.monotonic() < deadline:  # noqa: ASYNC110 - other processes tell nobody
+    while len(sleeping(seconds)) != count and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
     return len(sleeping(seconds)) == count
 
@@ -94,45 +100,45 @@ async def test_long_output_keeps_its_beginning_and_end_and_floods_nobody(place: 
     assert len("".join(streamed)) <= 30_000
 
 
-async def test_time_runs_out_for_the_whole_tree(place: Path, anywhere: Sandbox) -> None:
-    command = "echo begun; sleep 7311 & setsid sleep 7311 & (setsid nohup sleep 7311 &); sleep 7311"
+async def test_time_runs_out_for_the_whole_tree(place: Path, anywhere: Sandbox, nap: str) -> None:
+    command = f"echo begun; sleep {nap} & setsid sleep {nap} & (setsid nohup sleep {nap} &); sleep {nap}"
     with pytest.raises(ToolExecutionTimeout, match=r"stopped after 0\.5 s; give a longer(.|\n)*begun"):
         await bash(place, command, anywhere, timeout=0.5)
-    assert await gone("7311")
+    assert await gone(nap)
 
 
-async def test_what_a_command_leaves_behind_ends_with_it(place: Path, anywhere: Sandbox) -> None:
-    assert await bash(place, "setsid sleep 7312 & nohup sleep 7312 & (sleep 7312 &); echo done", anywhere) == "done"
-    assert await gone("7312")
+async def test_what_a_command_leaves_behind_ends_with_it(place: Path, anywhere: Sandbox, nap: str) -> None:
+    assert await bash(place, f"setsid sleep {nap} & nohup sleep {nap} & (sleep {nap} &); echo done", anywhere) == "done"
+    assert await gone(nap)
 
 
-async def test_cancelling_kills_the_whole_tree_before_it_goes_on(place: Path, anywhere: Sandbox) -> None:
-    running = asyncio.ensure_future(bash(place, "setsid sleep 7313 & (setsid sleep 7313 &); sleep 7313", anywhere))
-    assert await count_becomes(3, "7313")
+async def test_cancelling_kills_the_whole_tree_before_it_goes_on(place: Path, anywhere: Sandbox, nap: str) -> None:
+    running = asyncio.ensure_future(bash(place, f"setsid sleep {nap} & (setsid sleep {nap} &); sleep {nap}", anywhere))
+    assert await count_becomes(3, nap)
     begun = time.monotonic()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert time.monotonic() - begun < 1
-    assert await gone("7313")
+    assert await gone(nap)
 
 
-async def test_a_killed_worker_takes_the_sandbox_with_it(place: Path) -> None:
+async def test_a_killed_worker_takes_the_sandbox_with_it(place: Path, nap: str) -> None:
     script = f"""
 import asyncio
 from pathlib import Path
 from activities.adapters.bubblewrap import find_sandbox
 sandbox, _ = find_sandbox("on")
-command = ["bash", "-c", "setsid sleep 7314 & sleep 7314"]
+command = ["bash", "-c", "setsid sleep {nap} & sleep {nap}"]
 asyncio.run(sandbox.run(command, workspace=Path({str(place)!r}), timeout=60, max_output=99, on_output=print))
 """
     worker = await asyncio.create_subprocess_exec(sys.executable, "-c", script, cwd=Path(__file__).parents[2])
     try:
-        assert await count_becomes(2, "7314")
+        assert await count_becomes(2, nap)
     finally:
         worker.kill()
         await worker.wait()
-    assert await gone("7314")
+    assert await gone(nap)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,6 @@ asyncio.run(sandbox.run(command, workspace=Path({str(place)!r}), timeout=60, max
         "echo x > /etc/loom-was-here",
         "echo x > /usr/loom-was-here",
         "echo x > .git/config",
-        "echo x > .loom/state",
         "mount -o remount,rw /",
         "cat /etc/shadow",
         "exec 3<>/dev/tcp/127.0.0.1/22",
@@ -150,9 +155,16 @@ asyncio.run(sandbox.run(command, workspace=Path({str(place)!r}), timeout=60, max
 )
 async def test_the_sandbox_refuses_what_is_not_the_workspaces(place: Path, command: str) -> None:
     (place / "workspace/.git").mkdir(parents=True)
-    (place / "workspace/.loom").mkdir()
     with pytest.raises(ToolExecutionError, match=r"exit code|No such file|Read-only|denied"):
         await bash(place / "workspace", command)
+
+
+async def test_the_state_of_loom_itself_is_not_there(place: Path) -> None:
+    (place / "workspace/.loom").mkdir(parents=True)
+    (place / "workspace/.loom/secret").write_text("secret")
+    output = await bash(place / "workspace", "ls -A .loom; echo x > .loom/state; echo done")
+    assert output == "done"
+    assert [entry.name for entry in (place / "workspace/.loom").iterdir()] == ["secret"]
 
 
 async def test_what_is_written_beside_the_workspace_is_nowhere(place: Path) -> None:
@@ -246,7 +258,7 @@ class Recorded:
         command: Sequence[str],
         *,
         workspace: Path,
-        timeout: float,  # noqa: ASYNC109
+        timeout: float,
         max_output: int,
         on_output: Callable[[str], None],
     ) -> Finished:

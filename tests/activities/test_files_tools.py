@@ -181,11 +181,25 @@ async def test_writing_keeps_the_mode_of_a_file(place: Path) -> None:
     assert script.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.git/config", ".loom/x"])
-async def test_what_git_and_loom_obey_is_not_written(place: Path, path: str) -> None:
+@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.git/config"])
+async def test_what_git_obeys_is_not_written(place: Path, path: str) -> None:
     with pytest.raises(ToolValidationError, match="is protected"):
         await call("write_file", place, path=path, content="x")
     assert not (place / path).exists()
+
+
+async def test_no_tool_sees_into_the_state_of_loom_itself(place: Path) -> None:
+    (place / ".loom/redis").mkdir(parents=True)
+    (place / ".loom/redis/redis.conf").write_text("requirepass secret")
+    (place / "link").symlink_to(place / ".loom/redis/redis.conf")
+    for tool, arguments in (
+        ("read_file", {"path": ".loom/redis/redis.conf"}),
+        ("read_file", {"path": "link"}),
+        ("write_file", {"path": ".loom/x", "content": "x"}),
+        ("list_dir", {"path": ".loom"}),
+    ):
+        with pytest.raises(ToolValidationError, match="Loom's own state"):
+            await call(tool, place, **arguments)
 
 
 async def test_a_text_that_is_there_once_is_replaced(place: Path) -> None:

@@ -24,6 +24,7 @@ def place(tmp_path: Path) -> Path:
         "src/deep/c.ts": "x\n",
         "src/deep/d.tsx": "TODO three\n",
         ".git/config": "TODO hidden\n",
+        ".loom/state": "TODO state\n",
         "build/out.py": "TODO built\n",
         "src/.gitignore": "*.log\n!keep.log\n",
         "src/x.log": "TODO log\n",
