@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import structlog
 from temporalio import activity
@@ -100,7 +101,7 @@ class LanguageModel:
         self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter
     ) -> ModelReply:
         turn, attempt = request.turn, request.attempt
-        writer.emit(Action.TURN, key="turn", **{"from": turn - 1, "to": turn, "depth": 0})
+        writer.emit(Action.TURN, key="turn", **_turn(turn))
         provider, model = self._providers.resolve(spec.model)
         call = ModelCall(
             model=model,
@@ -128,6 +129,10 @@ class LanguageModel:
                 tell_ask(writer, c, made, turn=turn, timeout=spec.approval_timeout)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript.extended([message]))
         return ModelReply(message=message, plans=plans, stop=answer.stop, usage=answer.usage, cost_micros=cost)
+
+
+def _turn(turn: int) -> dict[str, Any]:
+    return {"from": turn - 1, "to": turn, "depth": 0}
 
 
 def _facts(request: ModelRequest, model: str, usage: Usage, cost: int | None, started: float) -> JsonObject:

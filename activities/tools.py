@@ -1,6 +1,7 @@
 """Activity `run_tool`: one attempt at one tool call, through the six stages."""
 
 from pathlib import Path
+from typing import Any
 
 import structlog
 from temporalio import activity
@@ -49,7 +50,8 @@ class ToolRunner:
 
     async def _run(self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
-        named = {"turn": request.turn, "call_id": call.id, "tool": call.name, "attempt": request.attempt}
+        named: dict[str, Any] = {"turn": request.turn, "attempt": request.attempt}
+        named |= {"call_id": call.id, "tool": call.name}
         writer.emit(
             Action.TOOL_CALL,
             key="call",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
-from bench.stage import machine, stage
+from bench.report import machine
+from bench.stage import stage
 from bench.turns import turn_cost
 
 DOC = Path(__file__).parent.parent / "docs" / "measurements.md"

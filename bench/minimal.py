@@ -54,13 +54,14 @@ class MinimalActivities:
     @activity.defn
     async def minimal_model(self, ask: Ask) -> dict[str, Any]:
         """Call the model with streaming and return the assistant's message."""
-        kept = ask.messages if ask.whole else self._kept.setdefault(ask.run_id, [])
+        kept: Any = ask.messages if ask.whole else self._kept.setdefault(ask.run_id, [])
         if not ask.whole:
             kept.extend(ask.messages)
         stream = await self._client.chat.completions.create(
             model="scripted", messages=kept, tools=TOOLS, stream=True, stream_options={"include_usage": True}
         )
-        text, calls = "", {}
+        text = ""
+        calls: dict[int, dict[str, str]] = {}
         async for chunk in stream:
             for choice in chunk.choices:
                 text += choice.delta.content or ""

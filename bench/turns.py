@@ -31,8 +31,8 @@ async def turn_cost(stage: Stage, *, pairs: int, turns: int) -> str:
         rows.append([loop, spread(wall, "ms"), spread(worker, "ms"), spread(server, "ms"), f"{median(ratio):.2f}"])
     head = ["loop", "time per turn", "worker CPU", "server CPU", "Loom's time ÷ this (median of pairs)"]
     return (
-        f"## Time per turn\n\n{turns} turns a run, {pairs} interleaved rounds, the same model server through the"
-        " same SDK. *lean* keeps the conversation in the worker's memory, unrecoverably; *whole* sends it with each call.\n\n"
+        f"## Time per turn\n\n{turns} turns a run, {pairs} interleaved rounds, the same model server through the same"
+        " SDK. *lean* keeps the conversation in the worker's memory, unrecoverably; *whole* sends it each time.\n\n"
         + table(head, rows)
     )
 

@@ -16,7 +16,7 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import psutil  # type: ignore[import-untyped]  # no stubs in the lock file
+import psutil
 
 from activities.adapters.processes import clean_environment, kill_group, supervise
 from activities.toolbox.shell import Finished, Sandbox

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # no stubs in the lock file
+import psutil
 import pytest
 
 from deploy.embedded import stack

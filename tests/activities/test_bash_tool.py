@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from activities.adapters.bubblewrap import Bubblewrap, Unsandboxed, find_sandbox

@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from activities.ports import Tool, ToolContext

@@ -7,6 +7,7 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from loom_settings import load_settings
 from tests.harness import Addresses, Harness, harness
@@ -79,7 +80,7 @@ def _often(request: object) -> Reply:
     return text("enough") if turn >= 20 else calls(ToolUse("list_dir", {"path": "."}))
 
 
-STORIES = {
+STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "parallel": (plain, script([READ, text("done")]), {}),
     "approved": (approved, script([calls(WRITE), calls(WRITE), text("done")]), {}),
     "denied": (denied, script([calls(WRITE), text("pity")]), {}),

@@ -218,7 +218,7 @@ TYPICAL: Final[tuple[tuple[object, int], ...]] = (
         ),
         330,
     ),
-    (ToolRequest(origin=ORIGIN, turn=4, call_id="call_abc", tool="read_file", workspace="/w", key="run-1:4:abc"), 160),
+    (ToolRequest(origin=ORIGIN, turn=4, call_id="call_abc", tool="read_file", workspace="/w", execution="01a2"), 160),
     (ToolResult(content="a" * 60, stage_ms=(0.1, 0.2, 0.3, 0.1, 4.5, 0.2)), 115),
 )
 

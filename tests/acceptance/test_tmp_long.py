@@ -1,0 +1,88 @@
+"""A thousand turns: past what one execution may hold, at a constant price, and still one run."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHistory
+
+from client import Streamed
+from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action
+from tests.acceptance.conftest import Working
+from tests.model_server import script
+from tests.stream import assert_whole, count, told
+
+TURNS: Final = 1000
+RESULT: Final = "".join(f"line {n:03d} of the data {'x' * 22}\n" for n in range(48))
+
+
+@pytest.fixture
+def model_url() -> Iterator[str]:
+    """A scripted model in a process of its own: what it is sent grows to megabytes."""
+    arguments = ("--turns", str(TURNS), "--tool", "read_file", "--arguments", '{"path": "data.txt"}')
+    command = [sys.executable, "-m", "tests.model_server", *arguments]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.kill()
+
+
+@pytest.mark.timeout(400)
+async def test_a_thousand_turns_cost_the_same_each(working: Working, workspace: Path, model_url: str) -> None:
+    (workspace / "data.txt").write_text(RESULT)
+    loom, _ = await working(script([]), OPENAI_BASE_URL=model_url, replay=False)
+
+    run_id = await loom.start(max_turns=TURNS + 1)
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "finished")
+    assert (result.turns, result.tool_calls, result.usage["model_calls"]) == (TURNS + 1, TURNS, TURNS + 1)
+    events = await told(loom.client, run_id)
+    assert_whole(events)
+    assert (count(events, Action.TURN), count(events, Action.TOOL_RESULT)) == (TURNS + 1, TURNS)
+
+    histories = await loom.histories(run_id)
+    at = [e.event_time.ToDatetime() for h in histories for e in h.events if e.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED and e.activity_task_scheduled_event_attributes.activity_type.name == "call_model"]
+    print("PER 100", [round((at[i+100]-at[i]).total_seconds(),2) for i in range(0,1000,100)])
+    def spans(name):
+        out=[]
+        for h in histories:
+            start={}
+            for e in h.events:
+                if e.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED and e.activity_task_scheduled_event_attributes.activity_type.name==name: start[e.event_id]=e.event_time.ToDatetime()
+                if e.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED and e.activity_task_completed_event_attributes.scheduled_event_id in start: out.append((e.event_time.ToDatetime()-start[e.activity_task_completed_event_attributes.scheduled_event_id]).total_seconds()*1000)
+        return out
+    for name in ("call_model","run_tool"):
+        s=spans(name); print(name,[round(sum(s[i:i+100])/100,1) for i in range(0,1000,100)])
+    assert len(histories) >= 3
+    assert sum(map(_model_calls, histories)) == TURNS + 1
+    assert all(len(history.events) < 5000 for history in histories)
+    # The first event carries the state on from the execution before: by reference, once it is large.
+    assert all(history.events[0].ByteSize() < 4096 for history in histories)
+    # What is left over at the end has too few turns for an average.
+    prices = [_bytes_after_start(history) / _model_calls(history) for history in histories if _model_calls(history) > 99]
+    assert max(prices) < 1.02 * min(prices)
+    assert max(prices) < _longest_result(events) + 2500
+
+
+def _longest_result(events: Sequence[Streamed]) -> int:
+    found = [event.task.result for event in events if event.task.action is Action.TOOL_RESULT]
+    return max(int(result["length"]) for result in found if result)
+
+
+def _bytes_after_start(history: WorkflowHistory) -> int:
+    return sum(event.ByteSize() for event in history.events[1:])
+
+
+def _model_calls(history: WorkflowHistory) -> int:
+    scheduled = EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    return sum(
+        event.event_type == scheduled
+        and event.activity_task_scheduled_event_attributes.activity_type.name == "call_model"
+        for event in history.events
+    )
