@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from loom_domain.tasks import Action
 from tests.acceptance.conftest import Working
 from tests.activities.conftest import PostgresServer, RedisServer
 from tests.harness import Addresses, harness
-from tests.model_server import SeenRequest, ToolUse, calls, script, text
+from tests.model_server import Reply, Script, ToolUse, calls, script, text
 from tests.stream import texts, told
 from tests.waiting import eventually
 
@@ -152,7 +152,7 @@ async def test_runs_go_on_when_temporal_comes_back_with_its_database(
         assert sum(request.messages[-1]["role"] == "tool" for request in model.requests) == 1
 
 
-def _by_task(first: dict[str, object]) -> Callable[[SeenRequest], object]:
+def _by_task(first: Mapping[str, Reply]) -> Script:
     """The first answer by what the run was asked to do, then the end."""
     return lambda request: text("ended") if request.turn else first[str(request.messages[-1]["content"])]
 

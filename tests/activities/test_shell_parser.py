@@ -1,6 +1,7 @@
 """What the shell parser sees in a command, and what permission rules make of it."""
 
 import subprocess
+import time
 from pathlib import Path
 from random import Random
 
@@ -186,6 +187,22 @@ def test_an_allow_covers_what_it_says_and_no_more(rule: str, command: str, is_al
 )
 def test_a_deny_finds_its_command_in_every_disguise(command: str) -> None:
     assert verdict(command, **{"bash": "allow", "bash(rm:*)": "deny"}) is Verdict.DENY
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "a | " * 2400 + "b",
+        "(" * 4000 + "a" + ")" * 4000,
+        "a $(" * 1900 + "b" + ")" * 1900,
+        "sudo " * 1900 + "b",
+        "time " * 1900,
+    ],
+)
+def test_long_and_deep_commands_are_read_all_the_same(command: str) -> None:
+    begun = time.process_time()
+    assert PARSER.parse(command)
+    assert time.process_time() - begun < 3
 
 
 def test_a_deny_of_a_wrapper_or_a_shell_is_heard() -> None:

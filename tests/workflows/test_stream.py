@@ -40,8 +40,9 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     assert (decided["call_id"], decided["approved"], decided["by"]) == ("w1", True, "ann")
     assert by_action[Action.MESSAGE].parameters["text"] == "be brief"
     assert by_action[Action.TOOL_RESULT].status == "success"
-    assert by_action[Action.COMPLETE].result is not None
-    assert by_action[Action.COMPLETE].result["output"] == result.output
+    ended = by_action[Action.COMPLETE].result
+    assert ended is not None
+    assert ended["output"] == result.output
     assert texts(events) == {1: "I look.", 2: "I write.", 3: result.output}
     assert {event.task.run_id for event in events} == {run_id}
 
