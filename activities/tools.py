@@ -12,7 +12,7 @@ from activities.stream_writer import StreamWriter, stream_writer
 from activities.toolbox.pipeline import execute
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import ToolResult, describe, tool_message
+from loom_domain.tool_calls import ToolResult, arguments_digest, describe, tool_message
 from loom_domain.work import ToolRequest, tool_segment
 
 _log = structlog.get_logger("loom.tool")
@@ -41,12 +41,15 @@ class ToolRunner:
         with structlog.contextvars.bound_contextvars(**ids):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 writer.notices(request.notices)
-                arguments = request.arguments
-                if arguments is None:
-                    arguments = await self._transcripts.find_arguments(run_id, request.call_id)
+                arguments = request.arguments if request.arguments is not None else await self._found(request)
                 if arguments is None:
                     return RESEND
                 return await self._run(request, arguments, writer)
+
+    async def _found(self, request: ToolRequest) -> JsonObject | None:
+        """The arguments that this worker has for the call, if they are the ones that are meant."""
+        found = await self._transcripts.find_arguments(request.origin.run_id, request.call_id)
+        return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
     async def _run(self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)

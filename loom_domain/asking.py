@@ -2,7 +2,7 @@
 
 from loom_domain.run_state import RunState
 from loom_domain.tasks import Origin
-from loom_domain.tool_calls import OpenCall, canonical
+from loom_domain.tool_calls import OpenCall, arguments_digest, canonical
 from loom_domain.transcript import tail_of
 from loom_domain.work import ModelRequest, PlanRequest, ToolRequest
 
@@ -58,6 +58,7 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         call_id=call.id,
         tool=call.name,
         arguments=call.arguments if by_value else None,
+        arguments_digest="" if by_value else arguments_digest(call.arguments),
         effect=plan.effect,
         timeout=plan.timeout,
         workspace=state.agent.workspace,

@@ -155,6 +155,11 @@ def call_digest(run_id: str, call: ToolCall) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
+def arguments_digest(arguments: JsonObject) -> str:
+    """12 hex digits that name these arguments (BLAKE2b-48)."""
+    return blake2b(canonical(arguments).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
 def describe(call: ToolCall, width: int = 60) -> str:
     """One short line for people: the tool and its most telling argument."""
     if call.malformed is not None:

@@ -91,6 +91,8 @@ class ToolRequest:
     tool: str
     arguments: JsonObject | None = None
     """None: as in the model's answer, which the worker has under `call_id`; if not, it asks to resend."""
+    arguments_digest: str = ""
+    """Set when `arguments` is None: only arguments with this digest are meant."""
     effect: Effect = Effect.ONCE
     timeout: float = 120.0
     workspace: str = ""

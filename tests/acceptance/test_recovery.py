@@ -148,6 +148,26 @@ async def test_what_people_say_while_there_is_no_worker_is_heard_by_the_next(kil
     assert count(events, Action.APPROVAL_DECIDED) == 1
 
 
+async def test_a_worker_that_is_told_to_stop_hands_its_work_on(killable: Killable, workspace: Path) -> None:
+    note = calls(ToolUse("bash", {"command": "echo ran >> notes.txt"}, "b1"))
+    loom, model, workers = await killable(script([note, hang(), text("handed on")]))
+    worker = await workers.start()
+    run_id = await loom.start(permissions={"bash": "allow"})
+    await _asked_the_model(model, 2)
+
+    worker.terminate()
+    assert await asyncio.to_thread(worker.wait, 30) == 0
+    await workers.start()
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output, result.tool_calls) == (RunStatus.COMPLETED, "handed on", 1)
+    assert (workspace / "notes.txt").read_text() == "ran\n"
+    assert len(model.requests) == 3
+    events = await told(loom.client, run_id)
+    assert_whole(events)
+    assert texts(events)[2] == "handed on"
+
+
 async def test_a_paused_run_stays_paused(killable: Killable) -> None:
     loom, model, workers = await killable(script([calls(WRITE), text("written")]))
     worker = await workers.start()

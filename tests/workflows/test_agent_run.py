@@ -203,3 +203,19 @@ async def test_a_wrong_key_is_not_tried_again(working: Working) -> None:
     assert result.error.type == "LLMConfigurationError"
     assert "OPENAI_API_KEY" in result.error.message
     assert len(model.requests) == 1
+
+
+async def test_long_arguments_reach_the_tool_by_reference_and_enter_history_once(
+    working: Working, workspace: Path
+) -> None:
+    content = "a long line of text\n" * 2500
+    write = ToolUse("write_file", {"path": "long.txt", "content": content})
+    loom, _ = await working(script([calls(write), text("ok")]))
+
+    run_id = await loom.start(permissions={"write_file": "allow"})
+
+    assert (await loom.client.result(run_id)).output == "ok"
+    assert (workspace / "long.txt").read_text() == content
+    (history,) = await loom.histories(run_id)
+    assert sum(event.ByteSize() for event in history.events) < 1.5 * len(content)
+
