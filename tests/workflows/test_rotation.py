@@ -1,12 +1,15 @@
 """Continue-as-new: a run of many executions is one run to everybody who looks, speaks to it or waits for it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import psycopg
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
@@ -42,8 +45,10 @@ async def test_a_run_of_many_executions_is_one_run(working: Working) -> None:
     histories = await loom.histories(run_id)
     assert len(histories) >= 4
     assert all(len(history.events) < 130 for history in histories)
-    # Had a rotation lost what workers know of the conversation, its next model call would have been sent twice.
     assert _scheduled(histories) == {"prepare_run": 1, "call_model": TURNS + 1, "run_tool": TURNS}
+    # Had a rotation lost what workers know of the conversation, its next model call would have carried all of it.
+    sent = [len(event.input.payloads[0].data) for event in _activities(histories, "call_model")]
+    assert max(sent) < 1.5 * median(sent)
     assert len(model.requests) == TURNS + 1
     assert [len(request.messages) for request in model.requests] == [2 + 2 * turn for turn in range(TURNS + 1)]
     assert (await loom.client.status(run_id))["status"] == "completed"
@@ -149,14 +154,20 @@ async def _talk_until_rotated(loom: Harness, run_id: str, *, executions: int) ->
     return said
 
 
-def _scheduled(histories: Sequence[WorkflowHistory]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for history in histories:
-        for event in history.events:
-            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-                name = event.activity_task_scheduled_event_attributes.activity_type.name
-                found[name] = found.get(name, 0) + 1
-    return found
+def _scheduled(histories: Sequence[WorkflowHistory]) -> Counter[str]:
+    return Counter(event.activity_type.name for event in _activities(histories))
+
+
+def _activities(
+    histories: Sequence[WorkflowHistory], name: str | None = None
+) -> list[ActivityTaskScheduledEventAttributes]:
+    found = [
+        event.activity_task_scheduled_event_attributes
+        for history in histories
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    ]
+    return [activity for activity in found if name in (None, activity.activity_type.name)]
 
 
 def _payloads(loom: Harness) -> list[int]:

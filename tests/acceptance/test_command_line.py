@@ -1,0 +1,160 @@
+"""The `loom` command end to end: what a person or a script gets from each command, and with which exit code."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from tests.acceptance.conftest import Working
+from tests.acceptance.processes import environment
+from tests.harness import Harness
+from tests.model_server import ToolUse, calls, hang, script, text
+from tests.waiting import eventually
+
+LOOM: Final = str(Path(sys.executable).parent / "loom")
+WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one value on standard output."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Cli:
+    """`loom` with the settings of a test's worker."""
+
+    env: Mapping[str, str]
+
+    async def __call__(self, *words: str) -> Ran:
+        """Run a command to its end."""
+        process = await asyncio.create_subprocess_exec(
+            LOOM,
+            *words,
+            env=self.env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        return Ran(code=process.returncode or 0, out=out.decode(), err=err.decode())
+
+    async def status(self, run_id: str) -> dict[str, Any]:
+        """What `loom status --json` says."""
+        return dict((await self("status", run_id, "--json")).json)
+
+
+def command_line(loom: Harness, **changed: str) -> Cli:
+    """The command as a user of this worker would have it."""
+    return Cli(env={**environment(loom.settings, loom.workspace.parent), **changed})
+
+
+def new_id() -> str:
+    """A run's id that nobody has used."""
+    return f"cli-{uuid4().hex[:8]}"
+
+
+async def test_a_run_is_started_asked_about_answered_and_read(working: Working, workspace: Path) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    cli, run_id = command_line(loom), new_id()
+
+    started = await cli("run", "write it", "--id", run_id, "--workspace", str(workspace), "--detach", "--json")
+    assert started.json == {"run_id": run_id}
+
+    async def asks() -> bool | None:
+        return (await cli.status(run_id))["status"] == "waiting_for_approval" or None
+
+    await eventually(asks)
+    assert run_id in (await cli("list", "--status", "waiting_for_approval", "--json")).out
+    assert (await cli("approve", run_id, "w1", "--json")).json["accepted"]
+    result = await cli("result", run_id, "--json")
+    assert (result.code, result.json["status"], result.json["output"]) == (0, "completed", "written")
+    events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]
+    assert (events[0]["action"], events[-1]["action"]) == ("node.start", "node.complete")
+    half = events[len(events) // 2]["offset"]
+    rest = [json.loads(line) for line in (await cli("events", run_id, "--from", str(half), "--json")).out.splitlines()]
+    assert rest == [event for event in events if event["offset"] > half]
+    assert (await cli("show", run_id)).code == 0
+
+
+async def test_yes_approves_every_ask_of_the_run_and_says_so(working: Working, workspace: Path) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+
+    ran = await command_line(loom)("run", "write it", "--workspace", str(workspace), "--yes", "--json")
+
+    assert (ran.code, ran.json["status"]) == (0, "completed")
+    assert "approv" in ran.err
+    assert (workspace / "out.txt").read_text() == "hello"
+
+
+async def test_exit_codes_say_how_the_run_ended(working: Working, workspace: Path) -> None:
+    loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
+    cli = command_line(loom)
+
+    limited = await cli("run", "x", "--max-turns", "2", "--workspace", str(workspace), "--json")
+    spent = await cli("run", "x", "--budget", '{"tokens": 20}', "--workspace", str(workspace), "--json")
+    failed = await cli("run", "x", "--model", "nonsense:x", "--json")
+
+    assert (limited.code, limited.json["status"]) == (4, "limit_reached")
+    assert (spent.code, spent.json["status"]) == (4, "budget_exhausted")
+    assert (failed.code, failed.json["error"]["type"]) == (1, "BadRequest")
+
+
+async def test_an_aborted_run_ends_its_watchers_with_code_3(working: Working) -> None:
+    loom, model = await working(lambda _: hang())
+    cli, run_id = command_line(loom), new_id()
+    await cli("run", "x", "--id", run_id, "--detach")
+    watching = asyncio.create_task(cli("watch", run_id, "--json"))
+
+    async def hangs() -> bool | None:
+        return bool(model.requests) or None
+
+    await eventually(hangs)
+    assert (await cli("abort", run_id, "--reason", "enough")).code == 0
+
+    watched = await watching
+    assert watched.code == 3
+    assert json.loads(watched.out.splitlines()[-1])["action"] == "node.complete"
+    assert (await cli("result", run_id, "--json")).code == 3
+
+
+async def test_wrong_usage_is_code_2_and_says_what_was_wrong(working: Working) -> None:
+    loom, _ = await working(script([text("ok")]))
+    cli, run_id = command_line(loom), new_id()
+    await cli("run", "x", "--id", run_id, "--json")
+
+    for words, named in (
+        (("run", ""), "task"),
+        (("run", "x", "--max-turns", "0"), "max"),
+        (("run", "x", "--permissions", '{"bash": "maybe"}'), "maybe"),
+        (("run", "x", "--permissions", "/no/such/file"), "/no/such/file"),
+        (("run", "x", "--id", run_id), "exists"),
+        (("status", "no-such-run"), "no-such-run"),
+        (("approve", run_id), "ended"),
+        (("list", "--status", "nonsense"), "nonsense"),
+        (("nonsense",), "nonsense"),
+    ):
+        ran = await cli(*words)
+        assert (ran.code, named in ran.err, ran.out) == (2, True, ""), (words, ran)
+
+
+async def test_no_server_is_code_5_with_the_way_out(working: Working) -> None:
+    loom, _ = await working(script([text("never")]))
+
+    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")("list", "--json")
+
+    assert (ran.code, ran.out) == (5, "")
+    assert "loom up" in ran.err
