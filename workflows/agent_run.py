@@ -1,12 +1,10 @@
 """Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
 
 import asyncio
-from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar, assert_never
 
 from temporalio import workflow
-from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
@@ -44,19 +42,17 @@ from loom_domain.run_steps import (
     RunPrepared,
     RunRefused,
     RunTools,
-    SignalIgnored,
-    SteeringEvent,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.steering import refusal
 from loom_domain.tool_calls import OpenCall, ToolResult, describe
 from loom_domain.work import PrepareRequest, PublishRequest
 from workflows import options
-from workflows.border import STEERING, read_request, read_state, read_steering
+from workflows.border import read_request, read_state
 from workflows.details import markdown
 from workflows.projection import attribute_updates, attributes_of
+from workflows.steering import Steered, listen
 
 _T = TypeVar("_T")
 
@@ -71,12 +67,7 @@ class AgentRun:
         self._state = _initial_state(request, carried)
         self._shown: dict[str, str | float] = {}
         self._updates = 0
-        for name in STEERING:
-            workflow.set_signal_handler(name, self._signal_handler(name))
-            workflow.set_update_handler(name, self._update_handler(name), validator=self._update_validator(name))
-        # After the named ones, and not by decorator: signals that came before the first workflow task are handed out
-        # as soon as a handler is found, and the dynamic one would take those meant for the others.
-        workflow.set_dynamic_signal_handler(self._unknown_signal)
+        listen(Steered(current=lambda: self._state, advance=self._advance, count_update=self._count_update))
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
@@ -99,46 +90,6 @@ class AgentRun:
         """The messages of the current window."""
         return self._state.transcript.messages
 
-    # What people send: recorded here, acted upon by the loop.
-
-    def _signal_handler(self, name: str) -> Callable[..., None]:
-        def handle(payload: object = None, *_: object) -> None:
-            try:
-                self._advance(read_steering(name, payload, workflow.now()))
-            except BadRequest as error:
-                self._ignore(name, error.message)
-
-        return handle
-
-    def _update_handler(self, name: str) -> Callable[..., JsonObject]:
-        def handle(payload: object = None, *_: object) -> JsonObject:
-            self._updates += 1
-            self._advance(read_steering(name, payload, workflow.now()))
-            return {"accepted": True, "run_id": self._state.run_id, "status": status_view(self._state)["status"]}
-
-        return handle
-
-    def _update_validator(self, name: str) -> Callable[..., None]:
-        def validate(payload: object = None, *_: object) -> None:
-            try:
-                event: SteeringEvent = read_steering(name, payload, workflow.now())
-            except BadRequest as error:
-                raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
-            if why := refusal(self._state, event):
-                raise ApplicationError(why, type="Refused", non_retryable=True)
-
-        return validate
-
-    def _unknown_signal(self, name: str, _args: Sequence[RawValue]) -> None:
-        """A signal that runs do not know changes nothing and leaves a trace."""
-        self._ignore(name, f"unknown signal; known: {', '.join(STEERING)}")
-
-    def _ignore(self, signal: str, why: str) -> None:
-        workflow.logger.warning("signal ignored: %s: %s", signal, why)
-        self._advance(SignalIgnored(signal=signal, why=why, at=workflow.now()))
-
-    # The loop's own work.
-
     def _advance(self, event: Event) -> None:
         self._state = evolve(self._state, event)
         workflow.set_current_details(markdown(self._state))
@@ -147,6 +98,9 @@ class AgentRun:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
             self._shown = wanted
             workflow.upsert_search_attributes(attribute_updates(changed))
+
+    def _count_update(self) -> None:
+        self._updates += 1
 
     async def _perform(self, action: Action) -> Event:  # noqa: C901 - one case an action
         match action:

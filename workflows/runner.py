@@ -12,6 +12,7 @@ PASSED_THROUGH: Final = (
     "workflows.details",
     "workflows.options",
     "workflows.projection",
+    "workflows.steering",
     "pydantic",
     "pydantic_core",
     "annotated_types",
