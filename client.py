@@ -292,6 +292,9 @@ class LoomClient:
         except WorkflowUpdateFailedError as error:
             raise _refused(error) from error
         except WorkflowUpdateRPCTimeoutOrCancelledError:
+            if name in ("approve", "deny") and "call_id" not in given:
+                # Left as a signal it would answer whatever waits alone when a worker is back, which nobody has seen.
+                raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`") from None
             return await self._signal(run_id, name, given)
         except RPCError as error:
             raise _translated(error, run_id) from error

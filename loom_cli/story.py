@@ -106,9 +106,6 @@ class Story:
 
     def _reset(self, _: Task, said: Said) -> Lines:
         broke, self._broke = self._broke, False
-        if not str(said.get("segment", "-model")).endswith("-model"):
-            yield panels.remark("the tool call was interrupted, starting again")
-            return
         self.text = ""
         what = "trying the model call again" if broke else "the model call was interrupted, starting again"
         withdrawn = "" if self._live else "; what it had said in this turn does not count"

@@ -61,7 +61,7 @@ class Segment:
     """One attempt at one stretch of the stream; a later attempt fences off the earlier ones."""
 
     name: str
-    """For example `t3-model` or `t3-call_1`."""
+    """For example `t3-model` or `t3-call-call_1`."""
     attempt: int = 1
 
 

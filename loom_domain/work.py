@@ -124,4 +124,4 @@ def model_segment(turn: int, attempt: int) -> Segment:
 
 def tool_segment(turn: int, call_id: str, attempt: int) -> Segment:
     """The stretch of the stream that one attempt at a tool call writes."""
-    return Segment(name=f"t{turn}-{call_id}", attempt=attempt)
+    return Segment(name=f"t{turn}-call-{call_id}", attempt=attempt)

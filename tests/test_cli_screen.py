@@ -188,7 +188,7 @@ def test_the_moving_part_shows_text_tools_and_spending() -> None:
 def test_the_text_of_an_attempt_that_broke_off_is_withdrawn() -> None:
     shown, out = screen(live=True)
     tell(shown, TURN, task(Action.THINKING, content="wrong words"))
-    tell(shown, task(Action.SEGMENT_RESET, turn=1, attempt=2, segment="t1-model"), TURN)
+    tell(shown, task(Action.SEGMENT_RESET, turn=1, attempt=2), TURN)
     assert "wrong words" not in picture(shown)
     tell(shown, task(Action.THINKING, content="right words"), CALLED)
     seen = out.getvalue()
@@ -204,7 +204,7 @@ def test_a_failed_model_call_is_shown_with_its_error() -> None:
         shown,
         TURN,
         task(Action.MODEL_CALL, status="failed", error="LLMRateLimitError", message="slow down"),
-        task(Action.SEGMENT_RESET, turn=1, attempt=2, segment="t1-model"),
+        task(Action.SEGMENT_RESET, turn=1, attempt=2),
     )
     assert out.getvalue().splitlines()[1:] == [
         "✗ model: LLMRateLimitError: slow down",
