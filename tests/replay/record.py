@@ -96,7 +96,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 def _portable(history: str) -> str:
     """Without stack traces: they name folders of whoever recorded it, and no replay looks at them."""
-    return re.sub(r'"stackTrace": "(?:[^"\\\\]|\\\\.)*"', '"stackTrace": ""', history)
+    return re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', history)
 
 
 async def main(release: str) -> None:
