@@ -134,10 +134,10 @@ class LoomClient:
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return ended_view(description, await self.result(run_id))
         try:
-            answer: JsonObject = await self._handle(run_id).query(
-                "status", result_type=dict, rpc_timeout=timedelta(seconds=ANSWER_LIMIT)
-            )
-        except (RPCError, WorkflowQueryFailedError):
+            # Not `rpc_timeout`, which holds for each try.
+            async with asyncio.timeout(ANSWER_LIMIT):
+                answer: JsonObject = await self._handle(run_id).query("status", result_type=dict)
+        except (RPCError, WorkflowQueryFailedError, TimeoutError):
             return outside_view(description)
         return answer
 
@@ -145,10 +145,11 @@ class LoomClient:
         """The messages of the run's current window; needs a live worker."""
         await self._describe(run_id)
         try:
-            messages: tuple[Message, ...] = await self._handle(run_id).query(
-                "transcript", result_type=tuple[Message, ...], rpc_timeout=timedelta(seconds=ANSWER_LIMIT)
-            )
-        except (RPCError, WorkflowQueryFailedError) as error:
+            async with asyncio.timeout(ANSWER_LIMIT):
+                messages: tuple[Message, ...] = await self._handle(run_id).query(
+                    "transcript", result_type=tuple[Message, ...]
+                )
+        except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
             raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
         return messages
 

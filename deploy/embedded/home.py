@@ -23,7 +23,7 @@ def prepare(home: Path) -> None:
         (home / "logs").mkdir(exist_ok=True)
         probe = home / f".writable-{os.getpid()}"
         probe.write_bytes(b"\0" * 4096)
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # two threads of one process may look at the same time
         free = shutil.disk_usage(home).free
     except OSError as error:
         raise StackError(

@@ -11,6 +11,7 @@ from activities.ports import Tool, ToolContext
 from activities.toolbox import search
 from activities.toolbox.search import search_tools
 from loom_domain.errors import ToolValidationError
+from tests.waiting import eventually
 
 TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in search_tools(120)}
 
@@ -124,11 +125,17 @@ async def test_an_explosive_pattern_stops_in_time_and_blocks_nobody(
 
 async def test_a_cancelled_search_leaves_no_process(place: Path) -> None:
     (place / "trap.txt").write_text("a" * 60 + "b\n")
+    before = set(psutil.Process().children())
     searching = asyncio.ensure_future(call("grep", place, pattern="(a+)+$", path="trap.txt"))
-    await asyncio.sleep(0.3)
-    assert psutil.Process().children()
+
+    async def searches() -> bool | None:
+        return bool(set(psutil.Process().children()) - before) or None
+
+    async def searches_no_more() -> bool | None:
+        return not set(psutil.Process().children()) - before or None
+
+    await eventually(searches)
     searching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await searching
-    await asyncio.sleep(0.2)
-    assert not psutil.Process().children()
+    await eventually(searches_no_more)
