@@ -54,8 +54,10 @@ from loom_domain.tool_calls import DONE, OpenCall, ToolResult, describe, failed,
 from loom_domain.transcript import TranscriptRef, transcript_of
 from loom_domain.work import ModelReply, Prepared
 
-MAX_NUDGES: Final = 3
-"""Answers in a row that may be empty or cut before the run gives up."""
+MAX_EMPTY: Final = 3
+"""Answers in a row that may be empty before the run fails."""
+MAX_PIECES: Final = 10
+"""Pieces of one answer that may be cut at the output limit before the run ends."""
 MAX_RESENT: Final = 3
 """Times that a model call is sent whole; a worker that still does not know the conversation never will."""
 
@@ -225,9 +227,9 @@ def _done(state: RunState, done: OpenCall) -> RunState:
 def _answer(state: RunState, message: Message, *, cut: bool) -> RunState:
     text = state.partial + message.text
     if cut:
-        return _nudged(replace(state, partial=text), "Your answer was cut. Go on exactly where it stopped.", "cut")
+        return _continued(replace(state, partial=text))
     if not text.strip():
-        return _nudged(state, "Your answer was empty. Use a tool, or give the final answer.", "empty")
+        return _asked_again(state)
     state = replace(state, partial="", nudges=0)
     if state.agent.require_done_tool and not state.inbox:
         note_to_model = "Call the `done` tool with the result when the task is finished; go on otherwise."
@@ -242,11 +244,24 @@ def _answered(state: RunState, outcome: Outcome) -> RunState:
     return _ended(state, outcome)
 
 
-def _nudged(state: RunState, text: str, what: str) -> RunState:
-    if state.nudges + 1 < MAX_NUDGES:
-        return replace(state, nudges=state.nudges + 1, inbox=(*state.inbox, reminder(text)))
-    error = RunError(type="LLMBadResponseError", message=f"the model's answer was {what} {MAX_NUDGES} times in a row")
+def _continued(state: RunState) -> RunState:
+    """An answer that ran into the output limit goes on in the next turn; its pieces become one text."""
+    if state.nudges + 1 < MAX_PIECES:
+        return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
+    message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"
+    error = RunError(type="MaxOutputReached", message=message, context={"limit": "output_tokens"})
+    return _ended(state, Outcome(status=RunStatus.LIMIT_REACHED, output=state.partial, error=error))
+
+
+def _asked_again(state: RunState) -> RunState:
+    if state.nudges + 1 < MAX_EMPTY:
+        return _nudged(state, "Your answer was empty. Use a tool, or give the final answer.")
+    error = RunError(type="LLMBadResponseError", message=f"the model answered with nothing {MAX_EMPTY} times in a row")
     return _ended(state, Outcome(status=RunStatus.FAILED, output=state.partial, error=error))
+
+
+def _nudged(state: RunState, text: str) -> RunState:
+    return replace(state, nudges=state.nudges + 1, inbox=(*state.inbox, reminder(text)))
 
 
 def _take_failure(state: RunState, event: ModelFailed) -> RunState:

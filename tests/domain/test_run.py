@@ -191,6 +191,12 @@ def test_a_run_that_has_to_end_says_which_messages_it_has_not_read() -> None:
 # ---- empty and cut answers ------------------------------------------------------------------------------------------
 
 
+def test_an_answer_that_never_comes_to_its_end_is_a_limit_with_all_that_was_said() -> None:
+    state = told(*[event for n in range(10) for event in (BEGAN, cut(f"{n} "))])
+    assert state.outcome is not None
+    assert (state.outcome.status, state.outcome.output) == (RunStatus.LIMIT_REACHED, "0 1 2 3 4 5 6 7 8 9 ")
+
+
 def test_cut_answers_are_continued_and_joined() -> None:
     state = told(BEGAN, cut("one, "), BEGAN, cut("two, "), BEGAN, says("three"))
     assert ended(state).output == "one, two, three"
