@@ -28,5 +28,8 @@ check: $(STAMP)
 bench: $(STAMP)
 	@$(VENV)/bin/python -m bench
 
+chaos: $(STAMP)
+	@$(VENV)/bin/python -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
+
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

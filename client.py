@@ -112,6 +112,8 @@ class LoomClient:
         """
         payload = {"task": task, **request}
         read_request(payload)
+        if run_id is not None and not run_id.strip():
+            raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
         name = run_id or f"run-{uuid4().hex[:12]}"
         try:
             await self.temporal.start_workflow(
@@ -337,6 +339,8 @@ async def _connect(settings: Settings, storage: PostgresPayloads | None) -> Clie
 
 
 def _translated(error: RPCError, run_id: str) -> Exception:
+    if error.status is RPCStatusCode.NOT_FOUND and "namespace" in str(error).lower():
+        return UnreachableError(f"the Temporal server does not know the namespace: {error}; see TEMPORAL_NAMESPACE")
     if error.status is RPCStatusCode.NOT_FOUND:
         if "already completed" in str(error):
             return RefusedError(f"run {run_id!r} has ended")

@@ -54,7 +54,7 @@ def _url_of(*schemes: str) -> AfterValidator:
 
 
 Directory = Annotated[Path, AfterValidator(_absolute)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 

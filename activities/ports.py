@@ -73,6 +73,10 @@ class StreamUnavailable(Exception):
     """The stream's store does not answer; the run goes on without it."""
 
 
+class StreamAbsent(StreamUnavailable):
+    """There is no store at all: trying again cannot help."""
+
+
 class EventStream(Protocol):
     """The live stream of runs: append-only, offsets 1, 2, 3 … per run."""
 

@@ -92,12 +92,16 @@ class Preparation:
         )
 
     def _workspace(self, named: str | None) -> Path:
-        path = Path(named).expanduser() if named else self._default_workspace
-        if not path.is_absolute():
+        try:
+            path = (Path(named).expanduser() if named else self._default_workspace).resolve()
+            is_folder = path.is_dir()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
+        if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
-        if not path.is_dir():
+        if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
-        return path.resolve()
+        return path
 
 
 def _given(asked: bool | None, default: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from activities.ports import EventStream, StreamUnavailable
+from activities.ports import EventStream, StreamAbsent, StreamUnavailable
 from loom_domain.messages import JsonObject
 from loom_domain.tasks import Action, Notice, Origin, Segment, Task
 
@@ -32,6 +32,8 @@ class StreamWriter:
         self._serial = 0
         self.fenced = False
         """A later attempt has taken over: nothing of this one is shown any more."""
+        self.dropped = 0
+        """Events that a store that is away has not taken."""
 
     def emit(
         self,
@@ -88,7 +90,10 @@ class StreamWriter:
             return
         try:
             self.fenced = not await self._stream.publish(batch, self._segment)
+        except StreamAbsent:
+            return
         except StreamUnavailable as error:
+            self.dropped += len(batch)
             _log.debug("stream_away", run_id=self._origin.run_id, dropped=len(batch), error=str(error))
 
 

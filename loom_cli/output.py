@@ -25,10 +25,14 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]"
 )
 
+_LINE_ENDS = "\u0085\u2028\u2029"
+
 
 def print_json(value: object) -> None:
-    """One value on one line; half a surrogate pair becomes a question mark."""
+    """One value on one line, also for readers that break lines at Unicode's ends; broken text becomes `?`."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+    for end in _LINE_ENDS:
+        text = text.replace(end, f"\\u{ord(end):04x}")
     sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
     sys.stdout.flush()
 

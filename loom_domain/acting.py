@@ -20,6 +20,7 @@ from loom_domain.tool_calls import (
     OpenCall,
     ToolResult,
     Verdict,
+    call_digest,
     canonical,
     failed,
     next_group,
@@ -76,19 +77,30 @@ def take_plans(state: RunState, event: CallsPlanned) -> RunState:
     if state.phase is not Phase.ACTING:
         return state
     plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
-    state = with_calls(state, lambda c: _replanned(c, plans[c.call.id], event.at) if c.call.id in plans else c)
+    before = state
+    state = with_calls(state, lambda c: _replanned(before, c, plans[c.call.id], event.at) if c.call.id in plans else c)
     return settled(granted(state, _granted_by_edits(state, plans)))
 
 
-def _replanned(call: OpenCall, plan: CallPlan, at: datetime) -> OpenCall:
+def _replanned(state: RunState, call: OpenCall, plan: CallPlan, at: datetime) -> OpenCall:
     if not call.stale or call.result is not None:
         return call
     if call.stale > 1:  # the rules changed once more while these plans were made
         return replace(call, stale=1)
+    if plan.error and call.decision is not None and call.decision.edited:
+        return _asked_again(state, call, plan.error, at)
     fresh = opened(call.call, plan, at)
     asked_at = fresh.asked_at and (call.asked_at or fresh.asked_at)
     result = fresh.result and _with_edit(fresh.result, call)
     return replace(call, plan=plan, stale=0, asked_at=asked_at, result=result)
+
+
+def _asked_again(state: RunState, call: OpenCall, error: str, at: datetime) -> OpenCall:
+    """The ask as it was, since the arguments that a person gave instead cannot be carried out."""
+    asked = next(c for c in state.transcript.messages[-1].tool_calls if c.id == call.call.id)
+    reason = f"the changed arguments cannot be carried out ({error}); these are the model's own again"
+    plan = replace(call.plan, digest=call_digest(state.run_id, asked), reason=reason)
+    return replace(call, call=asked, plan=plan, decision=None, asked_at=at, stale=0)
 
 
 def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:

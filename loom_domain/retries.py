@@ -84,7 +84,7 @@ def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
     if hopeless or tries.failed + 1 >= MAX_ATTEMPTS:
         return GiveUp()
     asked = failure.context.get("retry_after")
-    if isinstance(asked, int | float) and asked >= 0:
+    if isinstance(asked, int | float) and asked > 0:
         return Again(delay=float(asked)) if asked <= LONGEST_RETRY_AFTER else GiveUp()
     return Again(delay=_backoff(tries.failed))
 

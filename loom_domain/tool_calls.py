@@ -155,9 +155,14 @@ def call_digest(run_id: str, call: ToolCall) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
+def short_digest(text: str) -> str:
+    """12 hex digits that name this text (BLAKE2b-48)."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
 def arguments_digest(arguments: JsonObject) -> str:
-    """12 hex digits that name these arguments (BLAKE2b-48)."""
-    return blake2b(canonical(arguments).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    """12 hex digits that name these arguments."""
+    return short_digest(canonical(arguments))
 
 
 def describe(call: ToolCall, width: int = 60) -> str:

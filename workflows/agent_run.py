@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar, assert_never
+from typing import Any, Final, NoReturn, TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -46,7 +46,7 @@ from loom_domain.run_steps import (
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.tool_calls import OpenCall, ToolResult, describe
+from loom_domain.tool_calls import OpenCall, ToolResult, describe, short_digest
 from loom_domain.work import PrepareRequest, PublishRequest
 from workflows import options
 from workflows.border import read_request, read_state
@@ -55,6 +55,9 @@ from workflows.projection import attribute_updates, attributes_of
 from workflows.steering import Steered, listen
 
 _T = TypeVar("_T")
+
+MAX_ID: Final = 100
+"""Characters of an activity's id before it is cut and told apart by a digest."""
 
 
 @workflow.defn(name="AgentRun")
@@ -304,4 +307,6 @@ def _initial_state(request: object, carried: tuple[object, ...]) -> RunState:
 
 
 def _numbered(name: str, attempt: int) -> str:
-    return name if attempt == 1 else f"{name}-{attempt}"
+    """An activity's id; the server takes 1,000 bytes, and ids of calls are whatever a provider makes of them."""
+    short = name if len(name) <= MAX_ID else f"{name[:MAX_ID]}~{short_digest(name)}"
+    return short if attempt == 1 else f"{short}-{attempt}"

@@ -22,12 +22,15 @@ from loom_domain.run_steps import (
     ResumeRequested,
     SteeringEvent,
 )
+from workflows.converter import Undecodable
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
+"""Names become search attributes, of which the server takes 2,048 bytes."""
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 _Form = TypeVar("_Form", bound=_Strict)
@@ -44,12 +47,12 @@ class _Budget(_Strict):
 
 class _RunRequest(_Strict):
     task: _Text
-    agent: _Text = "default"
-    session_id: _Text | None = None
-    model: _Text | None = None
+    agent: _Name = "default"
+    session_id: _Name | None = None
+    model: _Name | None = None
     workspace: _Text | None = None
     permissions: dict[str, str] = Field(default_factory=dict)
-    mode: Mode | None = None
+    mode: Mode | None = Field(None, strict=False)
     max_turns: int | None = Field(None, ge=1, le=100_000)
     budget: _Budget | None = None
     require_done_tool: bool | None = None
@@ -133,6 +136,8 @@ def read_state(payload: object) -> RunState:
 
 
 def _check(form: type[_Form], payload: object, what: str) -> _Form:
+    if isinstance(payload, Undecodable):
+        raise BadRequest(f"{what} cannot be read as JSON: {payload.reason}", field="")
     if not isinstance(payload, Mapping):
         raise BadRequest(f"{what} must be a JSON object, not {type(payload).__name__}", field="")
     # Callers in other languages send null for what they leave out.

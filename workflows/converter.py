@@ -6,8 +6,8 @@ histories say.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -32,6 +32,13 @@ _UNTYPED: Final = (None, Any, object)
 # For the whole process, since the SDK makes a new converter for each workflow instance and, with external storage, for
 # each activity; building an adapter takes a thousand times longer than using it.
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """In the place of a value from outside that nothing can read; whoever takes it in says so."""
+
+    reason: str
 
 
 class SparseJsonConverter(EncodingPayloadConverter):
@@ -64,6 +71,21 @@ class SparsePayloadConverter(CompositePayloadConverter):
                 for converter in DefaultPayloadConverter.default_encoding_payload_converters
             )
         )
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """Read values; one without a type that cannot be read is marked instead of failing the task for ever."""
+        return [
+            self._read(payload, type_hints[number] if type_hints else None) for number, payload in enumerate(payloads)
+        ]
+
+    def _read(self, payload: Payload, hint: type | None) -> Any:
+        try:
+            (value,) = super().from_payloads([payload], None if hint is None else [hint])
+        except Exception as error:
+            if hint not in _UNTYPED:
+                raise
+            return Undecodable(reason=str(error))
+        return value
 
 
 def data_converter(storage: StorageDriver | None = None) -> DataConverter:

@@ -13,9 +13,12 @@ ONCE: Final = RetryPolicy(maximum_attempts=1)
 """One attempt: whether to try again is decided by `loom_domain.retries` and recorded as the run's own step."""
 
 IDEMPOTENT: Final = RetryPolicy(
-    initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
+    initial_interval=timedelta(milliseconds=200),
+    backoff_coefficient=2,
+    maximum_interval=timedelta(seconds=30),
+    maximum_attempts=20,
 )
-"""For steps without effects: Temporal repeats them until they succeed or say that they never will."""
+"""For steps without effects: Temporal repeats them, for about six minutes, unless they say that they never will."""
 
 MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from activities.ports import StreamUnavailable
+from activities.ports import StreamAbsent
 from loom_domain.tasks import Segment, Task
 
 
@@ -10,5 +10,5 @@ class AbsentStream:
     """The port EventStream where no store is configured."""
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Raises StreamUnavailable, always."""
-        raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
+        """Raises StreamAbsent, always."""
+        raise StreamAbsent("no Redis is configured: set LOOM_REDIS_URL")

@@ -43,6 +43,9 @@ _LIMIT = re.compile(
 )
 _TOKENS = re.compile(r"(?:resulted in|requested|passed|request \(|prompt contains)\s*([\d,]+)", re.IGNORECASE)
 
+MAX_DEPTH: Final = 100
+"""Levels of a tool call's arguments; deeper ones count as malformed."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
@@ -188,15 +191,21 @@ def _integer(text: str) -> int:
     return int(text.replace(",", "") or 0)
 
 
+def _is_deeper(value: object, depth: int) -> bool:
+    """Whether lists and objects are nested more than `depth` deep; what is cannot be written down again."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
+
+
 def read_call(call_id: str, name: str, text: str) -> ToolCall:
     """A tool call from its argument text; what is not a JSON object is kept as it was written."""
     if not text.strip():
         return ToolCall(id=call_id, name=name)
     try:
         arguments = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
-    if not isinstance(arguments, dict):
+    if not isinstance(arguments, dict) or _is_deeper(arguments, MAX_DEPTH):
         return ToolCall(id=call_id, name=name, malformed=text)
     return ToolCall(id=call_id, name=name, arguments=arguments)
 

@@ -13,7 +13,7 @@ from loom_domain.run_steps import (
     AsksExpired,
     PermissionsSet,
 )
-from loom_domain.tool_calls import call_digest
+from loom_domain.tool_calls import CallPlan, call_digest
 from tests.domain.story import (
     AT,
     BEGAN,
@@ -163,6 +163,16 @@ def test_edited_arguments_are_judged_again_and_then_run_without_a_second_questio
         {"command": "ls"},
         'A person changed the arguments to {"command":"ls"}.',
     )
+
+
+def test_edited_arguments_that_cannot_be_carried_out_leave_the_ask_as_it_was() -> None:
+    wrong = CallPlan(error="command: Field required", error_type="validation")
+    state = told(BEGAN, wants((call("a", command="make"), asks())), edited(), judged(a=wrong))
+    (ask,) = state.asks
+    assert ask.call == call("a", command="make")
+    assert ask.plan.digest == call_digest("run-1", ask.call)
+    assert "command: Field required" in ask.plan.reason
+    assert running(evolve(state, yes("a"))) == ["a"]
 
 
 def test_edited_arguments_that_the_rules_forbid_do_not_run() -> None:

@@ -43,7 +43,7 @@ def failure(kind: str, retry_after: object = None) -> Failure:
         # As long as the provider asks, unless nobody would wait that long.
         (Tries(), failure("LLMRateLimitError"), Again(delay=1.0)),
         (Tries(failed=1), failure("LLMRateLimitError", 7.5), Again(delay=7.5)),
-        (Tries(), failure("LLMRateLimitError", 0), Again(delay=0.0)),
+        (Tries(), failure("LLMRateLimitError", 0), Again(delay=1.0)),
         (Tries(), failure("LLMRateLimitError", 600), Again(delay=600.0)),
         (Tries(), failure("LLMRateLimitError", 601), GiveUp()),
         (Tries(), failure("LLMRateLimitError", math.inf), GiveUp()),

@@ -1,8 +1,13 @@
 """The loop, end to end: real Temporal, Redis and Postgres, real SDKs against a scripted model over HTTP."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from loom_domain.requests import RunStatus
 from tests.model_server import (
@@ -219,3 +224,49 @@ async def test_long_arguments_reach_the_tool_by_reference_and_enter_history_once
     (history,) = await loom.histories(run_id)
     assert sum(event.ByteSize() for event in history.events) < 1.5 * len(content)
 
+
+BROKEN = {
+    "half a surrogate pair": b'{"task": "cut \\ud83d emoji"}',
+    "not JSON": b"{bad",
+    "a number of 5,000 digits": b'{"task": "x", "max_turns": ' + b"9" * 5000 + b"}",
+    "nested 900 deep": b'{"task": "x", "metadata": {"a": ' + b"[" * 900 + b"]" * 900 + b"}}",
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
+async def test_input_that_nobody_can_read_is_refused_instead_of_retried_for_ever(working: Working, data: bytes) -> None:
+    loom, _ = await working(script([text("ok")]))
+    payload = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
+    run_id = f"test-{uuid4().hex[:8]}"
+    await loom.client.temporal.start_workflow("AgentRun", payload, id=run_id, task_queue=loom.settings.task_queue)
+    loom.started.append(run_id)
+
+    result = await asyncio.wait_for(loom.client.result(run_id), 20)
+
+    assert result.error is not None
+    assert result.error.type == "BadRequest"
+
+
+async def test_ids_and_arguments_of_any_length_and_depth_end_no_run(working: Working, workspace: Path) -> None:
+    deep: Any = "x"
+    for _ in range(300):
+        deep = [deep]
+    odd = calls(ToolUse("list_dir", {"path": "."}, "c" * 5000), ToolUse("list_dir", {"path": deep}, "d"))
+    loom, model = await working(script([odd, text("ok")]))
+
+    result = await loom.run()
+
+    assert result.output == "ok"
+    first, second = (m for m in model.requests[1].messages if m["role"] == "tool")
+    assert first["tool_call_id"] == "c" * 5000
+    assert "not a JSON object" in second["content"]
+
+
+@pytest.mark.parametrize("named", ["/" + "a" * 300, "~nobody-of-that-name/x", "relative/path"])
+async def test_a_workspace_that_cannot_be_is_refused(working: Working, named: str) -> None:
+    loom, _ = await working(script([text("never")]))
+
+    result = await loom.run(workspace=named)
+
+    assert result.error is not None
+    assert (result.error.type, "workspace" in result.error.message) == ("BadRequest", True)
