@@ -13,7 +13,7 @@ from typing import Final
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.retries import TIMED_OUT, Again, Failure, Tries, after_failure
 from loom_domain.run_state import Phase, RunState, expires_at
-from loom_domain.run_steps import AskPerson, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
+from loom_domain.run_steps import AskPerson, AwaitAnswer, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
 from loom_domain.tool_calls import (
     CallPlan,
     Effect,
@@ -37,13 +37,15 @@ OUT_OF_TIME: Final = (
 )
 
 
-def next_for_calls(state: RunState) -> PlanCalls | AskPerson | Backoff | RunTools:
+def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools:
     """What the open calls need next; nobody is asked, and nothing runs, under rules that are out of date."""
     if stale := tuple(call for call in state.calls if call.stale and call.result is None):
         return PlanCalls(calls=stale)
     if state.asks:
         ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
         return AskPerson(calls=state.asks, until=min(ends, default=None))
+    if state.question is not None:
+        return AwaitAnswer(call_id=state.question.call.id)
     if state.retry_at is not None:
         return Backoff(until=state.retry_at)
     return RunTools(calls=next_group(state.calls, state.agent.parallel_limit))

@@ -21,7 +21,7 @@ from loom_domain.tool_calls import Verdict
 
 DEFAULT: Final = "default"
 BUILT_IN: Final[Mapping[str, Verdict]] = {
-    **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done"), Verdict.ALLOW),
+    **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 _EDITS: Final = frozenset({"write_file", "edit_file"})

@@ -24,7 +24,7 @@ from loom_domain.limits import limit_hit, turns_used_up, warning
 from loom_domain.messages import Message, reminder, user
 from loom_domain.requests import RunError, RunRequest, RunStatus
 from loom_domain.retries import Again, Failure, ShortenFirst, Tries, after_failure, count
-from loom_domain.run_state import Outcome, Phase, RunState
+from loom_domain.run_state import Outcome, Phase, RunState, question_of
 from loom_domain.run_steps import (
     Action,
     AsksExpired,
@@ -50,7 +50,7 @@ from loom_domain.run_steps import (
 )
 from loom_domain.steering import expire, name_of, note, refusal, steer
 from loom_domain.tasks import Action as TaskAction
-from loom_domain.tool_calls import DONE, OpenCall, ToolResult, describe, failed, read_done
+from loom_domain.tool_calls import ASK_USER, DONE, OpenCall, ToolResult, describe, failed, read_done
 from loom_domain.transcript import TranscriptRef, transcript_of
 from loom_domain.work import ModelReply, Prepared
 
@@ -181,7 +181,7 @@ def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
             for call, plan in zip(reply.message.tool_calls, reply.plans, strict=True)
         ),
     )
-    return _act(state) if state.calls else _answer(state, reply.message, cut=reply.stop == "length")
+    return _act(state, at) if state.calls else _answer(state, reply.message, cut=reply.stop == "length")
 
 
 def _resend(state: RunState) -> RunState:
@@ -206,14 +206,22 @@ def _charged(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     return replace(state, usage=usage, cost_micros=None)
 
 
-def _act(state: RunState) -> RunState:
+def _act(state: RunState, at: datetime) -> RunState:
     done = next((c for c in state.calls if c.call.name == DONE and not c.plan.error), None)
     if done is not None:
         return _done(state, done)
     if state.turn >= state.max_turns:
         wanted = tuple(describe(call.call) for call in state.calls)
         return _ended(end_calls(state, "not run: the run's turns are used up"), turns_used_up(state, wanted))
-    return settled(replace(state, phase=Phase.ACTING, nudges=0, partial=""))
+    return settled(replace(_told_questions(state, at), phase=Phase.ACTING, nudges=0, partial=""))
+
+
+def _told_questions(state: RunState, at: datetime) -> RunState:
+    for call in state.calls:
+        if call.call.name == ASK_USER and call.result is None:
+            asked = {"text": question_of(call), "by": state.request.agent, "call_id": call.call.id}
+            state = note(state, TaskAction.MESSAGE, at, **asked)
+    return state
 
 
 def _done(state: RunState, done: OpenCall) -> RunState:

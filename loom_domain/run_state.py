@@ -9,7 +9,7 @@ from loom_domain.messages import JsonObject, Message, Usage, last_text
 from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Tries
 from loom_domain.tasks import Action, Notice
-from loom_domain.tool_calls import OpenCall, describe
+from loom_domain.tool_calls import ASK_USER, OpenCall, describe
 from loom_domain.transcript import Transcript, TranscriptRef
 
 
@@ -104,6 +104,19 @@ class RunState:
         """The calls that wait for a person."""
         return tuple(call for call in self.calls if call.awaits_person)
 
+    @property
+    def question(self) -> OpenCall | None:
+        """The question to a person that the run has come to: nothing before it is left to do."""
+        waiting = next((call for call in self.calls if call.result is None), None)
+        if self.phase is not Phase.ACTING or self.asks or waiting is None or waiting.stale:
+            return None
+        return waiting if waiting.call.name == ASK_USER else None
+
+
+def question_of(call: OpenCall) -> str:
+    """What a call of `ask_user` asks."""
+    return str(call.call.arguments.get("question", "")).strip()
+
 
 def status_of(state: RunState) -> RunStatus:
     """The run's status in the words of the public contract."""
@@ -111,7 +124,9 @@ def status_of(state: RunState) -> RunStatus:
         return state.outcome.status
     if state.hold is not None:
         return RunStatus.PAUSED
-    return RunStatus.WAITING_FOR_APPROVAL if state.asks else RunStatus.RUNNING
+    if state.asks:
+        return RunStatus.WAITING_FOR_APPROVAL
+    return RunStatus.WAITING_FOR_INPUT if state.question else RunStatus.RUNNING
 
 
 def waiting_on(state: RunState) -> str | None:
@@ -122,6 +137,8 @@ def waiting_on(state: RunState) -> str | None:
         return "resume"
     if state.asks:
         return "approval: " + "; ".join(describe(open_call.call) for open_call in state.asks)
+    if state.question is not None:
+        return f"answer: {question_of(state.question)}"
     if state.phase is Phase.THINKING:
         return "model" if state.retry_at is None else f"model, next try at {state.retry_at.isoformat()}"
     running = [describe(open_call.call) for open_call in state.calls if open_call.result is None]
@@ -146,6 +163,7 @@ def status_view(state: RunState) -> JsonObject:
         "max_turns": state.max_turns,
         "waiting_on": waiting_on(state),
         "pending_approvals": [_approval_view(state, call) for call in state.asks],
+        "question": question_of(state.question) if state.question else None,
         "usage": usage_view(state.usage),
         "cost": cost_of(state),
         "budget": _budget_view(state),

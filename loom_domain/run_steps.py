@@ -51,6 +51,13 @@ class AskPerson:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitAnswer:
+    """Wait until a person has answered the model's question."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunTools:
     """Run these calls side by side."""
 
@@ -69,7 +76,9 @@ class Finish:
     outcome: Outcome
 
 
-Action: TypeAlias = Prepare | BeginTurn | CallModel | Backoff | PlanCalls | AskPerson | RunTools | AwaitResume | Finish
+Action: TypeAlias = (
+    Prepare | BeginTurn | CallModel | Backoff | PlanCalls | AskPerson | AwaitAnswer | RunTools | AwaitResume | Finish
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from loom_domain.run_steps import (
     SteeringEvent,
 )
 from loom_domain.tasks import Action, Notice
-from loom_domain.tool_calls import Decision, OpenCall, call_digest, canonical, failed
+from loom_domain.tool_calls import Decision, OpenCall, ToolResult, call_digest, canonical, failed
 
 _NAMES: Final[Mapping[type[SteeringEvent], str]] = {
     AbortRequested: "abort",
@@ -81,7 +81,7 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
         case ResumeRequested():
             return _noted(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case MessageReceived():
-            heard = replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
+            heard = _heard(state, event)
             return _noted(heard, Action.MESSAGE, event.at, text=event.text, by=event.by)
         case PermissionsSet():
             return _set_permissions(state, event)
@@ -175,6 +175,16 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
         rule=call.plan.rule,
         digest=call.plan.digest,
     )
+
+
+def _heard(state: RunState, event: MessageReceived) -> RunState:
+    """A message answers the question that the run waits with, or is read when the next turn begins."""
+    question = state.question
+    if question is None:
+        return replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
+    by = f"{event.by} answers" if event.by else "The answer"
+    answer = ToolResult(content=f"{by}: {event.text}")
+    return with_calls(state, lambda c: replace(c, result=answer) if c.call.id == question.call.id else c)
 
 
 def _abort(state: RunState, event: AbortRequested) -> RunState:

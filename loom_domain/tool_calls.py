@@ -13,6 +13,9 @@ from loom_domain.messages import JsonObject, Message, ToolCall
 DONE: Final = "done"
 """The tool that ends a run; it is carried out by the run itself."""
 
+ASK_USER: Final = "ask_user"
+"""The tool that asks a person; the answer is the next message that somebody sends."""
+
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
 """The six stages that every tool call passes through, in order."""
 
@@ -180,7 +183,7 @@ def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
     waiting = [call for call in calls if call.result is None]
     group: list[OpenCall] = []
     for call in waiting:
-        if not call.plan.parallel or call.plan.effect is not Effect.READ:
+        if not call.plan.parallel or call.plan.effect is not Effect.READ or call.call.name == ASK_USER:
             break
         group.append(call)
     return tuple(group[: max(1, limit)]) if group else tuple(waiting[:1])

@@ -26,6 +26,7 @@ from loom_domain.run_steps import (
     Action,
     AskPerson,
     AsksExpired,
+    AwaitAnswer,
     AwaitResume,
     Backoff,
     BackoffEnded,
@@ -121,7 +122,7 @@ class AgentRun:
                 return AsksExpired(at=workflow.now()) if await self._wait(action, until) else WaitEnded()
             case Backoff(until=until):
                 return BackoffEnded() if await self._wait(action, until) else WaitEnded()
-            case AwaitResume():
+            case AwaitResume() | AwaitAnswer():
                 await self._wait(action, None)
                 return WaitEnded()
             case Finish():

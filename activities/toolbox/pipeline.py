@@ -32,6 +32,7 @@ from loom_domain.errors import (
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Judgement, Subject, judge
 from loom_domain.tool_calls import (
+    ASK_USER,
     DONE,
     EMPTY_OUTPUT,
     CallPlan,
@@ -163,8 +164,8 @@ def _snippet(text: str) -> str:
 def _judge(
     call: ToolCall, subjects: Sequence[Subject], spec: AgentSpec, grants: Sequence[str], *, reads: bool
 ) -> Judgement:
-    if call.name == DONE:
-        return Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself")
+    if call.name in (DONE, ASK_USER):
+        return Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself, or ask")
     return judge(call.name, subjects, spec.permissions, mode=spec.mode, reads=reads, grants=grants)
 
 

@@ -5,15 +5,19 @@ from dataclasses import replace
 import pytest
 
 from loom_domain.asking import plan_request, tool_request
+from loom_domain.requests import RunStatus
 from loom_domain.run import evolve, next_action
-from loom_domain.run_state import expires_at, status_view
+from loom_domain.run_state import expires_at, status_of, status_view
 from loom_domain.run_steps import (
     Approved,
     AskPerson,
     AsksExpired,
+    AwaitAnswer,
+    MessageReceived,
     PermissionsSet,
+    ToolsReturned,
 )
-from loom_domain.tool_calls import CallPlan, call_digest
+from loom_domain.tool_calls import CallPlan, ToolResult, call_digest
 from tests.domain.story import (
     AT,
     BEGAN,
@@ -173,6 +177,18 @@ def test_edited_arguments_that_cannot_be_carried_out_leave_the_ask_as_it_was() -
     assert ask.plan.digest == call_digest("run-1", ask.call)
     assert "command: Field required" in ask.plan.reason
     assert running(evolve(state, yes("a"))) == ["a"]
+
+
+def test_a_question_waits_for_what_comes_before_it_and_takes_the_next_message_as_its_answer() -> None:
+    asks_blue = call("q", "ask_user", question="Red or blue?")
+    state = told(BEGAN, wants((call("a", command="ls"), READS), (asks_blue, READS)))
+    assert running(state) == ["a"]
+    state = evolve(state, ToolsReturned(outcomes={"a": ToolResult(content="ok")}, at=AT))
+    assert next_action(state) == AwaitAnswer(call_id="q")
+    assert status_of(state) is RunStatus.WAITING_FOR_INPUT
+    state = evolve(state, MessageReceived(text="blue", by="ann", at=AT))
+    assert results(state)[-1] == ("q", "ann answers: blue", False)
+    assert state.inbox == ()
 
 
 def test_edited_arguments_that_the_rules_forbid_do_not_run() -> None:

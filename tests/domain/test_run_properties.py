@@ -18,6 +18,7 @@ from loom_domain.run_steps import (
     AbortRequested,
     AskPerson,
     AsksExpired,
+    AwaitAnswer,
     AwaitResume,
     Backoff,
     BackoffEnded,
@@ -104,7 +105,7 @@ def a_reply(dice: Random, state: RunState) -> Event:
 
 def calling(dice: Random, state: RunState) -> ModelReplied:
     """Some calls, one of them `done` now and then."""
-    names = [dice.choice(("bash",) * 9 + ("done",)) for _ in range(dice.randint(1, 4))]
+    names = [dice.choice(("bash",) * 9 + ("done", "ask_user")) for _ in range(dice.randint(1, 4))]
     calls = tuple(call(f"t{state.turn}c{n}", name, command="ls") for n, name in enumerate(names))
     message = Message(role="assistant", content="", tool_calls=calls)
     plans = tuple(a_plan(dice) for _ in calls)
@@ -128,6 +129,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901 - one case 
             return ToolsReturned(outcomes=came, at=AT)
         case AskPerson():
             return an_answer(dice, state) if dice.random() < 0.7 else AsksExpired(at=at(dice.uniform(0, 2 * WEEK)))
+        case AwaitAnswer():
+            return MessageReceived(text="blue", at=AT)
         case Backoff():
             return BackoffEnded()
         case AwaitResume():

@@ -175,6 +175,19 @@ async def test_a_message_is_read_at_the_next_turn_and_keeps_the_run_going(workin
     assert model.requests[1].messages[-1]["content"] == "use blue, not red"
 
 
+async def test_a_question_to_a_person_is_answered_by_the_next_message(working: Working) -> None:
+    ask = calls(ToolUse("list_dir", {"path": "."}, "l"), ToolUse("ask_user", {"question": "Red or blue?"}, "q"))
+    loom, model = await working(script([ask, text("blue it is")]))
+    run_id = await loom.start()
+    status = await loom.until(run_id, lambda status: status["status"] == "waiting_for_input")
+    assert (status["question"], status["waiting_on"]) == ("Red or blue?", "answer: Red or blue?")
+
+    await loom.client.send(run_id, "blue", by="ann")
+
+    assert (await loom.client.result(run_id)).output == "blue it is"
+    assert model.requests[1].messages[-1]["content"] == "ann answers: blue"
+
+
 async def test_new_rules_judge_waiting_calls_again(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("ok")]))
     run_id = await loom.start()
