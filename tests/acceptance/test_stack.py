@@ -170,6 +170,34 @@ def test_down_ends_nothing_that_up_did_not_start(loom: Loom) -> None:
         bystander.kill()
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 40 MB, where whoever runs the tests may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_without_room_is_refused_with_what_to_do_and_taken_once_there_is_some(small_disk: Path) -> None:
+    loom = Loom(small_disk / ".loom")
+    done = loom.run("up", "--detach", "--no-worker")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "MB are free" in done.stderr
+    assert "Make room there" in done.stderr
+
+    subprocess.run(["mount", "-o", "remount,size=600m", small_disk], check=True)
+    try:
+        assert loom.up()["ok"]
+    finally:
+        assert loom.run("down").returncode == 0
+
+
 @pytest.mark.parametrize("words", [("up", "--detach"), ("up",)])
 def test_a_home_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "file").touch()
