@@ -276,8 +276,19 @@ async def test_a_call_without_a_time_limit_has_the_workers(place: Path) -> None:
 
 def test_the_built_in_tools_stand_in_order_of_their_names() -> None:
     tools = built_in_tools(sandbox=SANDBOX, shell_parser=PARSER, tool_timeout=120)
-    assert list(tools) == ["bash", "done", "edit_file", "glob", "grep", "list_dir", "read_file", "write_file"]
+    assert list(tools) == [
+        "ask_user",
+        "bash",
+        "done",
+        "edit_file",
+        "glob",
+        "grep",
+        "list_dir",
+        "read_file",
+        "write_file",
+    ]
     assert {name for name, tool in tools.items() if tool.spec.effect is Effect.READ and tool.spec.parallel} == {
+        "ask_user",
         "done",
         "glob",
         "grep",
