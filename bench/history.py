@@ -9,6 +9,8 @@ from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
 
 TURNS = (5, 50, 200)
+ROTATED = 400
+"""Turns of a run that passes through continue-as-new once."""
 
 
 async def history_cost(stage: Stage) -> str:
@@ -34,7 +36,27 @@ async def history_cost(stage: Stage) -> str:
         " is not in these figures.\n\n"
         + table(head, rows)
         + f"\n\n(bytes(200) − bytes(50)) / 150 = **{per_turn:.0f} bytes per turn**: the content once and"
-        f" **{per_turn - content:.0f} bytes** around it."
+        f" **{per_turn - content:.0f} bytes** around it.\n\n"
+        f"Rotation, apart from the above: {await _rotation(client)}."
+    )
+
+
+async def _rotation(client: Client) -> str:
+    """What carrying the state into a fresh history costs."""
+    handle = await client.start_workflow(
+        "AgentRun",
+        {"task": f"turns={ROTATED}", "max_turns": 1000},
+        id=f"bench-history-{ROTATED}",
+        task_queue=LOOM_QUEUE,
+    )
+    await handle.result()
+    first = (await handle.fetch_history()).events[0]
+    carried = first.workflow_execution_started_event_attributes
+    assert carried.continued_execution_run_id, "the run did not rotate"
+    out_of_line = sum(size.size_bytes for payload in carried.input.payloads for size in payload.external_payloads)
+    return (
+        f"a run of {ROTATED} turns continued as new once, its state written as a first event of {first.ByteSize()}"
+        f" bytes and {out_of_line} bytes out of line in Postgres"
     )
 
 
