@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -35,6 +36,10 @@ def _absolute(path: Path) -> Path:
 
 def _off(value: object) -> object:
     return None if value == "off" else value
+
+
+def _listed(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def _host_and_port(address: str) -> str:
@@ -72,6 +77,9 @@ class Settings(BaseSettings):
     )
 
     model: str | None = Field(None, description="Model of runs that name none: openai:NAME, anthropic:NAME, demo.")
+    fallback_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+        (), description="Models that take over when the one before does not answer, separated by commas."
+    )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="None: the provider's own.")
     max_output_tokens: Count = Field(8192, description="Longest answer of one model call.")
 

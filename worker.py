@@ -137,6 +137,7 @@ def default_agent(settings: Settings) -> AgentSpec:
     return AgentSpec(
         name="default",
         model=settings.model or "",
+        fallbacks=settings.fallback_models,
         max_output_tokens=settings.max_output_tokens,
         temperature=settings.temperature,
         parallel_limit=settings.parallel_limit,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from loom_domain.agents import AgentSpec
-from loom_domain.messages import JsonObject, Message, Usage
+from loom_domain.messages import JsonObject, Message, Part, Usage
 from loom_domain.permissions import Subject
 from loom_domain.tasks import Segment, Task
-from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_calls import ToolResult, ToolSpec
 from loom_domain.transcript import Tail, Transcript
 from loom_domain.work import StopReason
 
@@ -131,6 +131,18 @@ class ToolContext:
     """Partial output for the live stream."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolOutput:
+    """What a tool gives back when plain text does not say it all."""
+
+    text: str = ""
+    """The whole of it; what is too long for the model is cut afterwards and kept as an artifact."""
+    parts: tuple[Part, ...] = ()
+    """Images and files."""
+    is_warning: bool = False
+    """It worked, but not quite as asked; the text says how."""
+
+
 class Tool(Protocol):
     """Something a model can call."""
 
@@ -155,13 +167,61 @@ class Tool(Protocol):
         """The allow rules that an approval of this call for the rest of the run adds."""
         ...
 
-    def run(self, arguments: object, context: ToolContext) -> Awaitable[str]:
+    def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
         """Do it; returns the output for the model, raises the tool errors of `loom_domain.errors`."""
         ...
 
 
 ToolBox: TypeAlias = Mapping[str, Tool]
-"""The worker's tools by name."""
+"""The worker's tools by name; may grow while it runs, as MCP servers come and change."""
+
+
+class Redactor(Protocol):
+    """Takes secrets out of text before it is kept anywhere."""
+
+    def redact(self, text: str) -> str:
+        """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
+        ...
+
+
+class StoreUnavailable(Exception):
+    """A store of Loom's own does not answer: what needs it waits, or says what is missing."""
+
+
+class ArtifactStore(Protocol):
+    """Outputs too long for a model, kept whole. All methods raise StoreUnavailable."""
+
+    async def save(self, run_id: str, artifact: str, text: str) -> None:
+        """Keep the text under the run's id and its own; the same again changes nothing."""
+        ...
+
+    async def load(self, run_id: str, artifact: str) -> str | None:
+        """The whole text, or None when there is none of that id in that run."""
+        ...
+
+
+class EffectLedger(Protocol):
+    """Which effects have begun and ended, so that no crash makes one happen twice. All methods raise StoreUnavailable."""
+
+    async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
+        """Claim the effect `key` for this attempt, before anything happens.
+
+        None: it is claimed now and nobody had claimed it before. A result: it has ended, with that. A number: that
+        attempt claimed it and has not ended; an earlier one's claim passes on to this attempt, a later one's stays.
+        """
+        ...
+
+    async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
+        """Keep what came of it; only the attempt that holds the claim may, and the first result stays."""
+        ...
+
+
+class Snapshots(Protocol):
+    """Keeps what a workspace looked like before something changes it."""
+
+    async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
+        """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        ...
 
 
 class EventReader(Protocol):

@@ -81,10 +81,13 @@ class Preparation:
         model = request.model or agent.model
         if not model:
             raise LLMConfigurationError(NO_MODEL)
-        self._providers.resolve(model)
+        fallbacks = tuple(name for name in agent.fallbacks if name != model)
+        for name in (model, *fallbacks):
+            self._providers.resolve(name)
         return replace(
             agent.with_permissions(request.permissions),
             model=model,
+            fallbacks=fallbacks,
             tools=tuple(tool.spec for _, tool in sorted(self._tools.items())),
             workspace=str(self._workspace(request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,

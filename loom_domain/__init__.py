@@ -9,6 +9,7 @@ Reading order
     run_state     the one value that is a run: query answer, continue-as-new input, test fixture
     run_steps     the actions a run can take next and the events that can happen to it
     run           next_action(state) and evolve(state, event): the whole machine
+    thinking      the part of it after a model call that failed: again, shortened, by another model
     acting        the part of it inside a turn: from tool calls to their results
     steering      the part of it that people move: approve, deny, pause, abort, speak
     limits        turns, tokens, money, calls, time

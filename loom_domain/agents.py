@@ -26,6 +26,8 @@ class AgentSpec:
     name: str
     model: str
     """`provider:name`, or `demo`."""
+    fallbacks: tuple[str, ...] = ()
+    """Models that take over, one after the other, when the one before does not answer."""
     system_prompt: str = ""
     tools: tuple[ToolSpec, ...] = ()
     permissions: Mapping[str, str] = field(default_factory=dict)

@@ -44,11 +44,13 @@ class Tries:
     """Times the conversation was shortened because it was too long for the model."""
     resent: int = 0
     """Times a worker did not know the transcript and asked for it whole."""
+    earlier: int = 0
+    """Attempts at the same call that other models have spent."""
 
     @property
     def attempt(self) -> int:
         """Number of the attempt that comes next, from 1."""
-        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent
+        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.earlier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,22 +9,22 @@
                call of the turn has a result
     any        Finish, once there is an outcome; AwaitResume, while somebody holds the run
 
-What happens to the calls inside ACTING is in `acting.py`. Signals and updates are events like any other
-(`steering.py`); they may come at any moment between two actions or in the middle of one. An event that does not fit
-the phase changes nothing. A final answer is held back while somebody holds the run or has written something unread.
+What happens to the calls inside ACTING is in `acting.py`, what follows a failed model call in `thinking.py`. Signals and
+updates are events like any other (`steering.py`); they may come at any moment between two actions or in the middle of
+one. An event that does not fit the phase changes nothing. A final answer is held back while somebody holds the run or
+has written something unread.
 """
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, assert_never
 
 from loom_domain.acting import end_calls, next_for_calls, opened, settled, take_plans, take_results, with_calls
-from loom_domain.context import shortened
 from loom_domain.limits import limit_hit, turns_used_up, warning
 from loom_domain.messages import Message, reminder, user
 from loom_domain.requests import RunError, RunRequest, RunStatus
-from loom_domain.retries import Again, Failure, ShortenFirst, Tries, after_failure, count
-from loom_domain.run_state import Outcome, Phase, RunState, question_of
+from loom_domain.retries import Tries
+from loom_domain.run_state import Outcome, Phase, RunState, ended, question_of
 from loom_domain.run_steps import (
     Action,
     AsksExpired,
@@ -50,16 +50,15 @@ from loom_domain.run_steps import (
 )
 from loom_domain.steering import expire, name_of, note, refusal, steer
 from loom_domain.tasks import Action as TaskAction
+from loom_domain.thinking import resend, take_failure
 from loom_domain.tool_calls import ASK_USER, DONE, OpenCall, ToolResult, describe, failed, read_done
-from loom_domain.transcript import TranscriptRef, transcript_of
+from loom_domain.transcript import transcript_of
 from loom_domain.work import ModelReply, Prepared
 
 MAX_EMPTY: Final = 3
 """Answers in a row that may be empty before the run fails."""
 MAX_PIECES: Final = 10
 """Pieces of one answer that may be cut at the output limit before the run ends."""
-MAX_RESENT: Final = 3
-"""Times that a model call is sent whole; a worker that still does not know the conversation never will."""
 
 
 def start(run_id: str, request: RunRequest, at: datetime) -> RunState:
@@ -92,13 +91,13 @@ def evolve(state: RunState, event: Event) -> RunState:  # noqa: C901, PLR0912 - 
         case RunPrepared(prepared=prepared):
             return _prepared(state, prepared)
         case RunRefused(error=error):
-            return _ended(state, Outcome(status=RunStatus.FAILED, error=error))
+            return ended(state, Outcome(status=RunStatus.FAILED, error=error))
         case TurnBegan(at=at):
             return _begin_turn(state, at)
         case ModelReplied(reply=reply, at=at):
             return _take_reply(state, reply, at)
         case ModelFailed():
-            return _take_failure(state, event)
+            return take_failure(state, event)
         case BackoffEnded():
             return replace(state, retry_at=None)
         case CallsPlanned():
@@ -143,9 +142,9 @@ def _begin_turn(state: RunState, at: datetime) -> RunState:
     if not isinstance(next_action(state), BeginTurn):
         return state
     if state.answer is not None and not state.inbox:
-        return _ended(state, state.answer)
+        return ended(state, state.answer)
     if outcome := limit_hit(state, at):
-        return _ended(state, outcome)
+        return ended(state, outcome)
     heard = state.inbox
     if warn := warning(state, at):
         state = note(replace(state, warned=True), TaskAction.BUDGET, at, text=warn)
@@ -164,7 +163,7 @@ def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     if state.phase is not Phase.THINKING:
         return state
     if reply.message is None:
-        return _resend(state)
+        return resend(state)
     transcript = state.transcript.extended([reply.message])
     state = replace(
         _charged(state, reply, at),
@@ -184,18 +183,6 @@ def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     return _act(state, at) if state.calls else _answer(state, reply.message, cut=reply.stop == "length")
 
 
-def _resend(state: RunState) -> RunState:
-    if state.tries.resent >= MAX_RESENT:
-        message = f"{MAX_RESENT} workers did not take a conversation that was sent whole; do they run this version?"
-        return _ended(state, Outcome(status=RunStatus.FAILED, error=RunError(type="LoomError", message=message)))
-    return _whole(replace(state, tries=replace(state.tries, resent=state.tries.resent + 1)))
-
-
-def _whole(state: RunState) -> RunState:
-    """The next model call names nothing that a worker would have to know."""
-    return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True)
-
-
 def _charged(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     usage = state.usage + reply.usage
     if state.cost_micros is not None and reply.cost_micros is not None:
@@ -212,7 +199,7 @@ def _act(state: RunState, at: datetime) -> RunState:
         return _done(state, done)
     if state.turn >= state.max_turns:
         wanted = tuple(describe(call.call) for call in state.calls)
-        return _ended(end_calls(state, "not run: the run's turns are used up"), turns_used_up(state, wanted))
+        return ended(end_calls(state, "not run: the run's turns are used up"), turns_used_up(state, wanted))
     return settled(replace(_told_questions(state, at), phase=Phase.ACTING, nudges=0, partial=""))
 
 
@@ -249,7 +236,7 @@ def _answered(state: RunState, outcome: Outcome) -> RunState:
     """The run ends with an answer, unless somebody holds it or has written something that the answer cannot know."""
     if state.hold is not None or state.inbox:
         return replace(state, answer=outcome)
-    return _ended(state, outcome)
+    return ended(state, outcome)
 
 
 def _continued(state: RunState) -> RunState:
@@ -258,42 +245,18 @@ def _continued(state: RunState) -> RunState:
         return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
     message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"
     error = RunError(type="MaxOutputReached", message=message, context={"limit": "output_tokens"})
-    return _ended(state, Outcome(status=RunStatus.LIMIT_REACHED, output=state.partial, error=error))
+    return ended(state, Outcome(status=RunStatus.LIMIT_REACHED, output=state.partial, error=error))
 
 
 def _asked_again(state: RunState) -> RunState:
     if state.nudges + 1 < MAX_EMPTY:
         return _nudged(state, "Your answer was empty. Use a tool, or give the final answer.")
     error = RunError(type="LLMBadResponseError", message=f"the model answered with nothing {MAX_EMPTY} times in a row")
-    return _ended(state, Outcome(status=RunStatus.FAILED, output=state.partial, error=error))
+    return ended(state, Outcome(status=RunStatus.FAILED, output=state.partial, error=error))
 
 
 def _nudged(state: RunState, text: str) -> RunState:
     return replace(state, nudges=state.nudges + 1, inbox=(*state.inbox, reminder(text)))
-
-
-def _take_failure(state: RunState, event: ModelFailed) -> RunState:
-    if state.phase is not Phase.THINKING:
-        return state
-    tries = count(state.tries, event.failure)
-    match after_failure(state.tries, event.failure):
-        case Again(delay=delay):
-            return replace(state, tries=tries, retry_at=event.at + timedelta(seconds=delay) if delay else None)
-        case ShortenFirst():
-            shorter = transcript_of(shortened(state.transcript.messages))
-            state = note(state, TaskAction.COMPRESSION, event.at, trigger=event.failure.type, how="tool results cut")
-            return _whole(replace(state, tries=tries, transcript=shorter))
-        case _:
-            return _ended(state, Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries)))
-
-
-def _error_of(failure: Failure, tries: Tries) -> RunError:
-    attempts = f" (after {tries.failed + tries.lost} attempts)" if tries.failed + tries.lost > 1 else ""
-    return RunError(type=failure.type, message=f"{failure.message}{attempts}", context=failure.context)
-
-
-def _ended(state: RunState, outcome: Outcome) -> RunState:
-    return state if state.outcome is not None else replace(state, outcome=outcome)
 
 
 def closed(state: RunState) -> RunState:

@@ -113,6 +113,11 @@ class RunState:
         return waiting if waiting.call.name == ASK_USER else None
 
 
+def ended(state: RunState, outcome: Outcome) -> RunState:
+    """The run with its outcome; the first one stays."""
+    return state if state.outcome is not None else replace(state, outcome=outcome)
+
+
 def question_of(call: OpenCall) -> str:
     """What a call of `ask_user` asks."""
     return str(call.call.arguments.get("question", "")).strip()

@@ -15,6 +15,7 @@ class Action(StrEnum):
     THINKING = "node.thinking"
     SEGMENT_RESET = "node.segment_reset"
     MODEL_CALL = "node.model_call"
+    FALLBACK = "node.fallback"
     TOOL_CALL = "node.tool_call"
     TOOL_PROGRESS = "node.tool_progress"
     TOOL_RESULT = "node.tool_result"

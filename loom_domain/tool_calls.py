@@ -8,7 +8,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
-from loom_domain.messages import JsonObject, Message, ToolCall
+from loom_domain.messages import JsonObject, Message, Part, ToolCall
 
 DONE: Final = "done"
 """The tool that ends a run; it is carried out by the run itself."""
@@ -49,6 +49,19 @@ class Verdict(StrEnum):
     DENY = "deny"
 
 
+class Scope(StrEnum):
+    """Where a tool does what it does; it decides what confines it."""
+
+    SANDBOXED = "sandboxed"
+    """Files inside the workspace, and nothing else."""
+    SYSTEM = "system"
+    """Programs and the network, each under its own guard."""
+    MCP = "mcp"
+    """A server of somebody else's."""
+    CONTEXT = "context"
+    """What Loom itself keeps: artifacts, memory, the run's own lists."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
     """A tool as the model and the run see it; pinned into the run at its start."""
@@ -64,6 +77,13 @@ class ToolSpec:
     """Seconds for one call."""
     queue: str | None = None
     """Task queue to run on; None is the run's own."""
+    scope: Scope = Scope.SANDBOXED
+    declared: Verdict | None = None
+    """The verdict where no rule names the tool, as its registration says; None: by the built-in table."""
+    ephemeral: int = 0
+    """Only the results of its last so many uses stay in the context; 0: all of them."""
+    source: str = ""
+    """Python of a tool that an agent made at run time; empty for registered ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +118,12 @@ class ToolResult:
     """Milliseconds spent in each of `STAGES`, for as far as the call got."""
     resend: bool = False
     """The activity needs the arguments inline; nothing has run."""
+    parts: tuple[Part, ...] = ()
+    """Images and files beside the text, for models that take them."""
+    artifact: str = ""
+    """Id under which the whole output is kept, where `content` is only its head and tail."""
+    length: int = 0
+    """Characters of the whole output, where it was cut."""
 
     @property
     def metadata(self) -> JsonObject:
@@ -191,9 +217,10 @@ def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
 
 def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any] | None = None) -> Message:
     """The result as the model reads it."""
+    text = Part(type="text", text=result.content)
     return Message(
         role="tool",
-        content=result.content,
+        content=(text, *result.parts) if result.parts else result.content,
         tool_call_id=call.id,
         name=call.name,
         is_error=result.status == "error",

@@ -31,8 +31,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _started(home: Path) -> "subprocess.Popen[str]":
     """The demo in a folder with files that are not meant for it."""
     home.parent.joinpath(".env").write_text("LOOM_TASK_QUEUE=elsewhere\nLOOM_HOME=/nowhere\n", encoding="utf-8")
+    # Whoever starts the tests in the background has interrupts ignored, and a child inherits that.
     return subprocess.Popen(
-        [sys.executable, "-m", "examples.audit.demo"],
+        ["env", "--default-signal=INT", sys.executable, "-m", "examples.audit.demo"],
         env={**os.environ, **FOREIGN, "LOOM_DEMO_HOME": str(home), "PYTHONUNBUFFERED": "1"},
         cwd=home.parent,
         stdout=subprocess.PIPE,

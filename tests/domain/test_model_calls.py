@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from loom_domain.asking import model_request
 from loom_domain.messages import Message, user
-from loom_domain.requests import RunError, RunRequest
-from loom_domain.run import MAX_RESENT, evolve, next_action, start
+from loom_domain.requests import RunError, RunRequest, RunStatus
+from loom_domain.run import evolve, next_action, start
 from loom_domain.run_state import Outcome, RunState
 from loom_domain.run_steps import (
     Backoff,
@@ -18,6 +18,7 @@ from loom_domain.run_steps import (
     PermissionsSet,
     RunPrepared,
 )
+from loom_domain.thinking import MAX_RESENT
 from loom_domain.transcript import Tail, TranscriptRef
 from loom_domain.work import Prepared
 from tests.domain.story import (
@@ -74,6 +75,38 @@ def test_the_third_failure_of_a_provider_fails_the_run() -> None:
 
 def test_a_wrong_key_fails_the_run_at_once() -> None:
     assert error_of(told(BEGAN, fails("LLMConfigurationError"))).message == "no"
+
+
+TWO_MORE = replace(SPEC, model="openai:a", fallbacks=("openai:b", "anthropic:c"))
+DOWN = (fails("LLMUnavailableError"), BackoffEnded()) * 2 + (fails("LLMUnavailableError"),)
+
+
+def test_the_next_model_takes_over_when_one_does_not_answer() -> None:
+    state = told(BEGAN, *DOWN, spec=TWO_MORE)
+    assert next_action(state) == CallModel()
+    assert (state.agent.model, state.agent.fallbacks) == ("openai:b", ("anthropic:c",))
+    request = model_request(state)
+    assert (request.attempt, request.spec) == (4, state.agent)
+    assert request.notices[-1].parameters == {
+        "model": "openai:b",
+        "instead_of": "openai:a",
+        "because": "LLMUnavailableError",
+    }
+
+
+def test_the_model_that_took_over_stays_and_has_all_its_tries() -> None:
+    state = told(BEGAN, *DOWN, fails("LLMRateLimitError"), BackoffEnded(), says("hello"), spec=TWO_MORE)
+    assert (ended(state).status, state.agent.model) == (RunStatus.COMPLETED, "openai:b")
+
+
+def test_the_run_fails_once_every_fallback_is_spent() -> None:
+    error = error_of(told(BEGAN, *DOWN, *DOWN, *DOWN, spec=TWO_MORE))
+    assert error == RunError(type="LLMUnavailableError", message="no (after 9 attempts)", context={})
+
+
+def test_no_other_model_is_asked_what_one_refused() -> None:
+    for kind in ("LLMRefusedError", "LLMConfigurationError"):
+        assert error_of(told(BEGAN, fails(kind), spec=TWO_MORE)).type == kind
 
 
 def test_an_answer_makes_earlier_failures_forgotten() -> None:

@@ -10,8 +10,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action
 from tests.model_server import (
     Reply,
+    SeenRequest,
     ToolUse,
     calls,
     context_length,
@@ -153,6 +155,35 @@ async def test_a_provider_that_keeps_failing_fails_the_run_with_its_own_error(
     assert result.status is RunStatus.FAILED
     assert result.error is not None
     assert (result.error.type, len(server.requests)) == (error, calls_made)
+
+
+async def test_another_provider_takes_over_where_one_is_down(working: Working, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("alpha")
+
+    def reply(request: SeenRequest) -> Reply:
+        if request.provider == "openai" and request.turn > 0:
+            return status(503, retry_after=0.05)
+        return calls(ToolUse("read_file", {"path": "a.txt"})) if request.turn == 0 else text("read it")
+
+    loom, server = await working(reply, fallback_models="anthropic:backup")
+
+    result = await loom.run()
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "read it")
+    assert [request.provider for request in server.requests] == ["openai"] * 4 + ["anthropic"]
+    assert "alpha" in str(server.requests[-1].messages)
+    events = [streamed.task async for streamed in loom.client.events(loom.started[0])]
+    fallen = [task.parameters for task in events if task.action is Action.FALLBACK]
+    assert fallen == [{"model": "anthropic:backup", "instead_of": "openai:scripted", "because": "LLMUnavailableError"}]
+
+
+async def test_a_fallback_that_cannot_be_called_is_refused_at_the_start(working: Working) -> None:
+    loom, _ = await working(script([text("never")]), fallback_models="gemini")
+
+    result = await loom.run()
+
+    assert result.error is not None
+    assert (result.error.type, "no such model: 'gemini'" in result.error.message) == ("BadRequest", True)
 
 
 async def test_a_conversation_that_is_too_long_is_shortened_once(working: Working, workspace: Path) -> None:

@@ -1,0 +1,76 @@
+"""The model call of a turn when it does not bring an answer: again, shortened, from another model, or never.
+
+A model is tried as `retries.py` says. When that gives up on something that another model may do better, the next of the
+agent's fallbacks takes over for the rest of the run; when none is left, the run fails with the last error.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from loom_domain.context import shortened
+from loom_domain.errors import BY_NAME
+from loom_domain.requests import RunError, RunStatus
+from loom_domain.retries import TIMED_OUT, Again, Failure, ShortenFirst, Tries, after_failure, count
+from loom_domain.run_state import Outcome, Phase, RunState, ended
+from loom_domain.run_steps import ModelFailed
+from loom_domain.steering import note
+from loom_domain.tasks import Action
+from loom_domain.transcript import TranscriptRef, transcript_of
+
+MAX_RESENT: Final = 3
+"""Times that a model call is sent whole; a worker that still does not know the conversation never will."""
+
+
+def resend(state: RunState) -> RunState:
+    """The run after a worker said that it does not know the conversation."""
+    if state.tries.resent >= MAX_RESENT:
+        message = f"{MAX_RESENT} workers did not take a conversation that was sent whole; do they run this version?"
+        return ended(state, Outcome(status=RunStatus.FAILED, error=RunError(type="LoomError", message=message)))
+    return _whole(replace(state, tries=replace(state.tries, resent=state.tries.resent + 1)))
+
+
+def _whole(state: RunState) -> RunState:
+    """The next model call names nothing that a worker would have to know."""
+    return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True)
+
+
+def take_failure(state: RunState, event: ModelFailed) -> RunState:
+    """The run after an attempt at its model call failed."""
+    if state.phase is not Phase.THINKING:
+        return state
+    tries = count(state.tries, event.failure)
+    match after_failure(state.tries, event.failure):
+        case Again(delay=delay):
+            return replace(state, tries=tries, retry_at=event.at + timedelta(seconds=delay) if delay else None)
+        case ShortenFirst():
+            shorter = transcript_of(shortened(state.transcript.messages))
+            state = note(state, Action.COMPRESSION, event.at, trigger=event.failure.type, how="tool results cut")
+            return _whole(replace(state, tries=tries, transcript=shorter))
+        case _ if state.agent.fallbacks and _may_do_better(event.failure):
+            return _fallen_back(replace(state, tries=tries), event)
+        case _:
+            return ended(state, Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries)))
+
+
+def _may_do_better(failure: Failure) -> bool:
+    """Another model may answer where this one could not: never after a refusal or a wrong key."""
+    known = BY_NAME.get(failure.type)
+    return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
+
+
+def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
+    """The same call for the next model; attempts go on counting, since a number names one attempt for ever."""
+    before = state.agent.model
+    spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
+    state = replace(
+        state, spec=spec, spec_digest=spec.digest, tries=Tries(earlier=state.tries.attempt - 1), retry_at=None
+    )
+    said = {"model": spec.model, "instead_of": before, "because": event.failure.type}
+    return _whole(note(state, Action.FALLBACK, event.at, **said))
+
+
+def _error_of(failure: Failure, tries: Tries) -> RunError:
+    number = tries.earlier + tries.failed + tries.lost
+    attempts = f" (after {number} attempts)" if number > 1 else ""
+    return RunError(type=failure.type, message=f"{failure.message}{attempts}", context=failure.context)
