@@ -16,7 +16,7 @@ from tree_sitter import Language, Node, Parser
 from activities.adapters import shell_wrappers as wrappers
 from activities.adapters.shell_doubts import is_doubtful
 from activities.adapters.shell_words import Placed, Word, placed_nodes, target_of, text_of, value_of, words_of
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 
 LONGEST: Final = 10_000
 """Characters beyond which a command is not looked into."""
@@ -148,13 +148,18 @@ def _other(each: Placed) -> Iterator[Subject]:
 
 
 def _redirect(node: Node) -> Iterator[Subject]:
-    """A file that is written to is a subject of its own, so that allowing `echo` does not allow writing."""
+    """A file that is written to is a subject of its own, so that allowing `echo` does not allow writing.
+
+    One that is read needs no allow beside that of the command, as if it stood among its words.
+    """
     operator, target = target_of(node)
-    if operator not in _WRITES or target is None or (operator == ">&" and target.type == "number"):
+    if target is None or (operator == ">&" and target.type == "number"):
         return
-    value = value_of(target)
-    if value not in _QUIET_TARGETS:
-        yield Subject(text=f"{operator} {text_of(target)}", opaque=value is None)
+    value, text = value_of(target), f"{operator} {text_of(target)}"
+    if operator == "<":
+        yield Subject(text=text, words=(operator, value), passive=True)
+    elif operator in _WRITES and value not in _QUIET_TARGETS:
+        yield Subject(text=text, words=(operator, value), opaque=value is None)
 
 
 def _unwrapped(words: _Words) -> _Words:
@@ -197,7 +202,7 @@ def _spellings(words: _Words, inner: _Words, before: tuple[str, ...]) -> Iterato
     plain = [word.text if word.value is None else word.value for word in inner]
     others = (_joined(inner), _joined(words), " ".join(plain), " ".join((_name(inner), *plain[1:])))
     loose = [each for each in dict.fromkeys(others) if each != text]
-    yield from (Subject(text=text, loose=each) for each in loose or [""])
+    yield from (Subject(text=text, loose=each, words=tuple(_values(inner))) for each in loose or [""])
 
 
 def _joined(words: _Words) -> str:

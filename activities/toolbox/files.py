@@ -17,7 +17,7 @@ from activities.toolbox import workspace
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.output import RESULT_LIMIT
 from loom_domain.errors import ToolValidationError
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect
 
 _IN_ONE_GO: Final = 256 * 1024

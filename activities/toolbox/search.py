@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -19,7 +20,7 @@ from activities.toolbox import workspace
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.walking import walk
 from loom_domain.errors import ToolValidationError
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect
 
 _FOUND: Final = 300
@@ -172,8 +173,14 @@ def _answer(found: list[str], nothing: str, *, is_early: bool) -> str:
     return "\n".join([*(found[:_FOUND] or [f"({nothing})"]), *notes])
 
 
-def _path_subjects(arguments: Glob | Grep, root: Path) -> tuple[Subject, ...]:
+def _path_subjects(arguments: Glob, root: Path) -> tuple[Subject, ...]:
     return workspace.subjects(root, arguments.path)
+
+
+def _searched(arguments: Grep, root: Path) -> tuple[Subject, ...]:
+    """Of a folder every file is read."""
+    is_folder = workspace.resolve(root, arguments.path, must_exist=False).is_dir()
+    return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path))
 
 
 def search_tools(timeout: float) -> tuple[Tool, ...]:
@@ -201,6 +208,6 @@ def search_tools(timeout: float) -> tuple[Tool, ...]:
             ),
             arguments=Grep,
             function=_grep,
-            touches=_path_subjects,
+            touches=_searched,
         ),
     )

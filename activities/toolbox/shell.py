@@ -9,20 +9,21 @@ from typing import Final, Protocol
 from pydantic import Field, field_validator
 
 from activities.ports import Tool, ToolContext
+from activities.toolbox.authorization import MAX_GRANTS
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from activities.toolbox.shell_files import with_files
 from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError
-from loom_domain.permissions import Subject
+from loom_domain.patterns import escaped
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect
 
 OUTPUT_LIMIT: Final = 30_000
 _LONGEST: Final = 600.0
-_ROOM: Final = 300
-"""Characters that the lines around the output may take."""
+KEPT: Final = 2_000_000
+"""Characters of one command's output that are kept to be read later; of more, the beginning and the end."""
 
 GRACE: Final = 10.0
 """Seconds beyond a command's own time limit, for stopping it and reading what it said."""
-
-MAX_GRANTS: Final = 5
 
 EXACT_ONLY: Final = frozenset(
     """
@@ -32,7 +33,7 @@ EXACT_ONLY: Final = frozenset(
     script strace ltrace gdb unshare nsenter chroot bwrap tmux screen at batch crontab systemctl service
     rm rmdir mv cp dd ln shred truncate tee install rsync tar unzip kill pkill killall chmod chown chgrp chattr
     mkfs mount umount reboot shutdown
-    git svn hg gh curl wget http nc ncat socat telnet ssh scp sftp ftp
+    cd pushd git svn hg gh curl wget http nc ncat socat telnet ssh scp sftp ftp
     docker podman kubectl helm terraform ansible aws gcloud az
     npm npx pnpm yarn pip pip3 pipx uv uvx poetry conda cargo go rustup gem bundle mvn gradle apt apt-get dnf yum brew
     make cmake ninja just tox nox psql mysql sqlite3 redis-cli mongosh
@@ -49,6 +50,8 @@ class Finished:
     output: str
     timed_out: bool = False
     truncated: bool = False
+    limit: str = ""
+    """The limit that it met, and what to do about it."""
 
 
 class Sandbox(Protocol):
@@ -62,8 +65,9 @@ class Sandbox(Protocol):
         timeout: float,  # noqa: ASYNC109 - the command's own limit; what it said until then is the answer
         max_output: int,
         on_output: Callable[[str], None],
+        stdin: bytes = b"",
     ) -> Finished:
-        """Run it to its end; when time is up or the caller is cancelled, kill everything that it started."""
+        """Run it to its end; when time is up, a limit is met or the caller is cancelled, kill all that it started."""
         ...
 
 
@@ -102,10 +106,10 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
             ["bash", "-c", arguments.command],
             workspace=context.workspace,
             timeout=seconds,
-            max_output=OUTPUT_LIMIT - _ROOM,
-            on_output=_limited(context.progress),
+            max_output=KEPT,
+            on_output=limited(context.progress),
         )
-        return _outcome(finished, seconds)
+        return outcome(finished, seconds)
 
     return FunctionTool(
         spec=tool_spec(
@@ -117,14 +121,15 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
         ),
         arguments=Bash,
         function=run,
-        touches=lambda arguments, _workspace: parser.parse(arguments.command),
+        touches=lambda arguments, workspace: with_files(parser.parse(arguments.command), workspace, str(Path.home())),
         granted=lambda arguments: grants_of(parser.parse(arguments.command)),
         missing=missing if sandbox is None else None,
         max_output=OUTPUT_LIMIT,
     )
 
 
-def _outcome(finished: Finished, seconds: float) -> str:
+def outcome(finished: Finished, seconds: float) -> str:
+    """What a command said; raises the tool's error when it failed or was stopped."""
     output = finished.output.rstrip("\n")
     if finished.timed_out:
         raise ToolExecutionTimeout(
@@ -132,11 +137,12 @@ def _outcome(finished: Finished, seconds: float) -> str:
             f"at once. Until then it said:\n{output or '(nothing)'}"
         )
     if finished.exit_code != 0:
-        raise ToolExecutionError(f"exit code {finished.exit_code}\n{output or '(no output)'}")
+        why = f": {finished.limit}" if finished.limit else ""
+        raise ToolExecutionError(f"exit code {finished.exit_code}{why}\n{output or '(no output)'}")
     return output
 
 
-def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
+def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
     """Progress up to the length that the result may have: a flood is of no use on the live stream."""
     room = OUTPUT_LIMIT
 
@@ -151,17 +157,15 @@ def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
     """Allow rules for these commands: harmless programs by name, others word for word; none when one cannot be told."""
-    texts = list(dict.fromkeys(command.text for command in commands))
-    rules = [_rule(text) for text in texts]
-    if any(command.opaque for command in commands) or "" in rules:
+    if any(command.opaque for command in commands):
         return ()
+    rules = [_rule(command.text) for command in commands if not command.passive]
     return tuple(dict.fromkeys(rules))[:MAX_GRANTS]
 
 
 def _rule(text: str) -> str:
-    """One rule; empty when none can be written, since rules have no way to mean a literal `*`."""
     program = text.split(maxsplit=1)[0]
     is_plain = re.fullmatch(r"[A-Za-z0-9][\w.+-]*", program) is not None
     if is_plain and program not in EXACT_ONLY and not program.startswith("python"):
         return f"bash({program}:*)"
-    return "" if "*" in text else f"bash({text})"
+    return f"bash({escaped(text)})"

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 from activities.toolbox import beneath
 from loom_domain.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 
 READ_ONLY: Final = ".git"
 """What Git runs or obeys later, outside any sandbox: tools may read it and never write it."""

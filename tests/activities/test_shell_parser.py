@@ -17,7 +17,7 @@ PARSER = BashParser()
 
 
 def texts(command: str) -> list[str]:
-    return list(dict.fromkeys(subject.text for subject in PARSER.parse(command)))
+    return list(dict.fromkeys(subject.text for subject in PARSER.parse(command) if not subject.passive))
 
 
 def is_opaque(command: str) -> bool:

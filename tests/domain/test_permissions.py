@@ -3,7 +3,7 @@
 import pytest
 
 from loom_domain.errors import BadRequest
-from loom_domain.permissions import Judgement, Mode, Subject, judge, parse_rules
+from loom_domain.permissions import Judgement, Mode, Subject, judge, matching, parse_rules
 from loom_domain.tool_calls import Verdict
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
@@ -190,7 +190,7 @@ def test_a_grant_does_not_leave_read_only_mode() -> None:
     assert judge("bash", of("ls"), {}, mode=Mode.READ_ONLY, grants=("bash(ls)",)).verdict is DENY
 
 
-@pytest.mark.parametrize("text", ["", "bash(", "bash()", "bash(a)b", "*", "ba sh", "(x)"])
+@pytest.mark.parametrize("text", ["", "bash(", "bash()", "bash(a)b", "*", "ba sh", "(x)", "b*", "mcp__*", "mcp__g*__x"])
 def test_a_rule_that_cannot_be_read_is_refused_by_name(text: str) -> None:
     with pytest.raises(BadRequest, match="permission rule"):
         parse_rules({text: "allow"})
@@ -199,3 +199,115 @@ def test_a_rule_that_cannot_be_read_is_refused_by_name(text: str) -> None:
 def test_a_verdict_that_is_none_of_three_is_refused() -> None:
     with pytest.raises(BadRequest, match="must be allow, ask or deny"):
         parse_rules({"bash": "maybe"})
+
+
+def bare(tool: str, rules: dict[str, str]) -> Verdict:
+    return judge(tool, (), {"default": "allow", **rules}).verdict
+
+
+@pytest.mark.parametrize(
+    ("rule", "tool", "is_meant"),
+    [
+        ("mcp__github", "mcp__github__get_issue", True),
+        ("mcp__github", "mcp__github2__get_issue", False),
+        ("mcp__github", "mcp__github", True),
+        ("mcp__github__get_*", "mcp__github__get_issue", True),
+        ("mcp__github__get_*", "mcp__github__delete", False),
+        ("mcp__*", "mcp__github__get_issue", True),
+        ("mcp__*", "read_file", False),
+        ("*_file", "write_file", True),
+        ("*_file", "bash", False),
+        ("*", "anything", True),
+    ],
+)
+def test_a_rule_names_tools_by_name_by_server_or_by_glob(rule: str, tool: str, is_meant: bool) -> None:
+    assert bare(tool, {rule: "ask"}) is (ASK if is_meant else ALLOW)
+    assert bare(tool, {rule: "deny"}) is (DENY if is_meant else ALLOW)
+
+
+def test_a_server_may_be_allowed_with_a_glob_after_its_name() -> None:
+    assert judge("mcp__github__get_issue", (), {"mcp__github__get_*": "allow"}).verdict is ALLOW
+    assert judge("mcp__github__delete", (), {"mcp__github__get_*": "allow"}).verdict is DENY
+
+
+def test_of_several_bare_rules_the_strictest_counts_whichever_is_narrower() -> None:
+    assert bare("mcp__a__x", {"mcp__a": "ask", "mcp__a__x": "allow"}) is ASK
+    assert bare("mcp__a__x", {"mcp__a__x": "ask", "mcp__a": "allow"}) is ASK
+    assert bare("read_file", {"*": "deny", "read_file": "allow"}) is DENY
+
+
+ARGUMENTS = {"timeout": 600, "force": True, "to": "boss", "tags": ["a"], "note": None, "ratio": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_meant"),
+    [
+        ("timeout:600", True),
+        ("timeout:600.0", True),
+        ("timeout:60", False),
+        ("timeout:6*", True),
+        ("force:true", True),
+        ("force:True", False),
+        ("force:1", False),
+        ("ratio:0.5", True),
+        ("to:boss", True),
+        ("to:Boss", False),
+        (r"to:b\*", False),
+        ("tags:a", False),
+        ("note:null", False),
+        ("absent:*", False),
+    ],
+)
+def test_an_argument_can_ask_or_deny_by_its_literal_value(pattern: str, is_meant: bool) -> None:
+    rules = {"default": "allow", f"mcp__mail__send({pattern})": "deny"}
+    assert judge("mcp__mail__send", (), rules, arguments=ARGUMENTS).verdict is (DENY if is_meant else ALLOW)
+
+
+def test_an_argument_never_allows_and_its_ask_is_answered_once_only() -> None:
+    allowed = judge("mcp__mail__send", (), {"mcp__mail__send(to:boss)": "allow"}, arguments=ARGUMENTS)
+    asked = judge("mcp__mail__send", (), {"mcp__mail__send(to:boss)": "ask"}, arguments=ARGUMENTS)
+    assert allowed.verdict is DENY
+    assert (asked.verdict, asked.can_be_granted) == (ASK, False)
+
+
+def test_the_main_argument_is_left_to_the_tools_own_patterns() -> None:
+    rules = {"bash": "allow", "bash(command:ls -la)": "deny"}
+    assert judge("bash", of("ls -la"), rules, arguments={"command": "ls -la"}).verdict is ALLOW
+
+
+@pytest.mark.parametrize(
+    ("rules", "verdict", "rule"),
+    [
+        ({}, ALLOW, "declared"),
+        ({"default": "ask"}, ASK, "default"),
+        ({"mcp__a__x": "deny"}, DENY, "mcp__a__x"),
+    ],
+)
+def test_what_a_tool_declares_comes_after_a_given_default(rules: dict[str, str], verdict: Verdict, rule: str) -> None:
+    judged = judge("mcp__a__x", (), rules, declared=ALLOW)
+    assert (judged.verdict, judged.rule) == (verdict, rule)
+
+
+def test_read_only_goes_by_the_effect_not_by_what_a_tool_declares() -> None:
+    assert judge("mcp__a__x", (), {}, mode=Mode.READ_ONLY, declared=ALLOW).verdict is DENY
+    assert judge("mcp__a__x", (), {}, mode=Mode.READ_ONLY, declared=ALLOW, reads=True).verdict is ALLOW
+
+
+def test_a_grant_for_a_program_does_not_answer_what_a_rule_asks_about() -> None:
+    rules = {"bash": "ask", "bash(cat secret:*)": "ask"}
+    assert judge("bash", of("cat secret"), rules, grants=("bash(cat:*)",)).verdict is ASK
+    assert judge("bash", of("cat secret"), rules, grants=("bash(cat secret)",)).verdict is ALLOW
+    assert judge("bash", of("cat other"), rules, grants=("bash(cat:*)",)).verdict is ALLOW
+
+
+def test_every_rule_that_has_a_say_can_be_listed() -> None:
+    rules = {
+        "bash(ls:*)": "allow",
+        "bash(rm:*)": "deny",
+        "bash(timeout:5)": "ask",
+        "bash": "ask",
+        "grep": "deny",
+        "default": "deny",
+    }
+    found = matching("bash", of("ls -la"), rules, arguments={"timeout": 5})
+    assert [rule.text for rule in found] == ["bash(ls:*)", "bash(timeout:5)", "bash", "default"]

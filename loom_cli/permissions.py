@@ -1,0 +1,135 @@
+"""permissions check: what the rules say of one tool call, by the very function that a run asks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from loom_cli.arguments import absolute, read_object, read_permissions
+from loom_cli.output import plain, print_json, visible
+from loom_domain.errors import BadRequest, LoomError
+from loom_domain.messages import ToolCall
+from loom_domain.permissions import Mode
+
+if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
+    from activities.ports import Tool, ToolBox
+    from loom_domain.permissions import Judgement, Rule
+    from loom_domain.web_urls import WebUrl
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What came of a check."""
+
+    judgement: "Judgement"
+    matched: "Sequence[Rule]"
+    for_run: Sequence[str]
+    """What an approval for the run would add."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(name="permissions", help="Permission rules.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command()(check)
+    app.add_typer(group)
+
+
+def _group() -> None:
+    """Ask what rules mean before a run has to."""
+
+
+def check(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, such as bash.")],
+    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")],
+    *,
+    permissions: Annotated[
+        str, typer.Option(metavar="FILE|JSON", help="Rules: a JSON object, or a JSON or TOML file.")
+    ] = "{}",
+    mode: Annotated[Mode, typer.Option(help="The run's mode.")] = Mode.DEFAULT,
+    workspace: Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")] = ".",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+) -> None:
+    """Say whether a call would run, be asked about or be denied, and by which rule. Nothing is run."""
+    rules = read_permissions(permissions)
+    call = ToolCall(id="check", name=tool, arguments=read_object(arguments, "JSON"))
+    checked = checked_call(call, rules, mode, absolute(workspace))
+    judged = checked.judgement
+    if as_json:
+        print_json({"verdict": judged.verdict, "rule": judged.rule, "reason": judged.reason})
+        return
+    typer.echo(visible(f"{judged.verdict}: {judged.rule}"))
+    typer.echo(visible(f"  {judged.reason}"))
+    for rule in checked.matched:
+        typer.echo(visible(f"  matches {rule.text}: {rule.verdict}"))
+    for grant in checked.for_run:
+        typer.echo(visible(f"  for the run: {grant}"))
+
+
+def checked_call(call: ToolCall, rules: dict[str, str], mode: Mode, workspace: str) -> Checked:
+    """Judge the call as a run in this workspace would; raises BadRequest for rules or arguments that cannot be."""
+    from pathlib import Path  # noqa: PLC0415
+
+    from activities.toolbox.authorization import authorize  # noqa: PLC0415
+    from loom_domain.agents import AgentSpec  # noqa: PLC0415
+    from loom_domain.permissions import matching  # noqa: PLC0415
+
+    box = _tools()
+    place = str(Path(workspace).resolve())
+    if not Path(place).is_dir():
+        raise BadRequest(f"--workspace: {workspace!r} is not a folder", field="--workspace")
+    _refuse_dead(rules, box, place)
+    tool = box.get(call.name)
+    spec = AgentSpec(
+        name="check",
+        model="",
+        tools=tuple(each.spec for each in box.values()),
+        permissions=rules,
+        mode=mode,
+        workspace=place,
+    )
+    try:
+        valid = tool.parse(call.arguments) if tool else call.arguments
+        made = authorize(call, tool, valid, spec)
+    except LoomError as error:
+        raise BadRequest(f"JSON: {error.message}", field="JSON") from None
+    return Checked(
+        judgement=made.judgement,
+        matched=matching(call.name, made.subjects, rules, arguments=made.arguments, place=made.place),
+        for_run=made.grants(tool, valid) if tool else (),
+    )
+
+
+def _refuse_dead(rules: dict[str, str], box: "ToolBox", workspace: str) -> None:
+    """Which MCP servers a worker has is not known here, so rules about their tools are taken as they are."""
+    from pathlib import Path  # noqa: PLC0415
+
+    from loom_domain.dead_rules import dead_rules  # noqa: PLC0415
+    from loom_domain.subjects import Place  # noqa: PLC0415
+
+    place = Place(workspace=workspace, home=str(Path.home()))
+    if dead := dead_rules(rules, [tool.spec for tool in box.values()], place=place):
+        raise BadRequest("--permissions: " + plain("\n  ".join(dead)), field="--permissions")
+
+
+def _tools() -> "dict[str, Tool]":
+    """The built-in tools, to read arguments with; none of them is run."""
+    from activities.adapters.shell_parser import BashParser  # noqa: PLC0415
+    from activities.toolbox.builtin import built_in_tools  # noqa: PLC0415
+    from activities.toolbox.http_fetch import http_fetch_tool  # noqa: PLC0415
+
+    web = http_fetch_tool(_Unused(), _Unused(), 120)
+    return built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, others=(web,))
+
+
+class _Unused:
+    """Stands where a tool would do its work."""
+
+    async def fetch(self, url: "WebUrl", limit: float) -> NoReturn:
+        """Never: a check runs nothing."""
+        raise NotImplementedError
+
+    async def read(self, html: str, base: str) -> NoReturn:
+        """Never: a check runs nothing."""
+        raise NotImplementedError

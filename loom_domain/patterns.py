@@ -1,0 +1,215 @@
+r"""Patterns of permission rules, held against commands, paths, hosts, values and names.
+
+A backslash makes the next `*`, `?`, `[` or backslash mean itself, so that an exact rule can be written for any text.
+Every match takes linear time, however many stars a rule has and however long a model's text is: pieces between stars
+are found leftmost and never tried again (the atomic groups), paths and hosts go part by part.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+_PIECE: Final = re.compile(r"\\([\\*?\[~])|(\*+)|(\?)|\[([!^]?)(\]?[^\]/]*)\]|(.)", re.DOTALL)
+_STARRED: Final = re.compile(r"\\([\\*])|(\*+)|(.)", re.DOTALL)
+_PORT: Final = re.compile(r":\d*\Z")
+
+_Parts: TypeAlias = tuple[re.Pattern[str] | None, ...]
+"""Patterns of a path's parts; None stands for any number of parts."""
+
+
+def is_glob(pattern: str, *, only_stars: bool = False) -> bool:
+    """It stands for more than one text; for commands, hosts and names only a star does that."""
+    if only_stars:
+        return any(match[2] for match in _STARRED.finditer(pattern))
+    return any(match[2] or match[3] or match[5] is not None for match in _PIECE.finditer(pattern))
+
+
+def literal_start(pattern: str) -> str:
+    """What a command pattern spells out before its first star."""
+    start = ""
+    for match in _STARRED.finditer(pattern.removesuffix(":*")):
+        if match[2]:
+            break
+        start += match[1] or match[3]
+    return start
+
+
+def escaped(text: str, special: str = "*") -> str:
+    """A pattern that means this text and no other; `special` are the characters that mean something."""
+    return re.sub(rf"[\\{re.escape(special)}]", lambda match: "\\" + match[0], text)
+
+
+@lru_cache(maxsize=4096)
+def command(pattern: str) -> re.Pattern[str]:
+    """A command pattern: `*` spans anything; a trailing ` *` or `:*` ends a word."""
+    for ending in (":*", " *"):
+        if pattern.endswith(ending):
+            return re.compile(_wild(_chunks(pattern[: -len(ending)]), r"(?:\s.*)?"), re.DOTALL)
+    return re.compile(_wild(_chunks(pattern)), re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def name(pattern: str) -> re.Pattern[str]:
+    """A pattern of a tool's name, an argument's value, or a text without a grammar of its own: `*` spans anything."""
+    return re.compile(_wild(_chunks(pattern)), re.DOTALL)
+
+
+def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact: bool = False) -> bool:
+    """An allow: relative patterns start at the workspace; one that ends in a plain name means all in that folder."""
+    parts = _path(pattern, home, text, absolute)
+    if parts is None:
+        return False
+    spelled, held = parts
+    below = not exact and (spelled.endswith("/") or not is_glob(spelled.rpartition("/")[2]))
+    return _match(_compiled(spelled, is_open=False), held, below=below)
+
+
+def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
+    """An ask or a deny: `x` means any depth, and whatever it matches means all in it."""
+    parts = _path(pattern, home, text, absolute)
+    if parts is None:
+        return text.startswith("/") and _floats(pattern) and touches_path(pattern, text[1:], absolute, home=home)
+    spelled, held = parts
+    return _match(_compiled(spelled, is_open=True, floats=_floats(pattern)), held, below=True)
+
+
+def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
+    """The pattern of an ask or a deny may match something below this folder."""
+    parts = _path(pattern, home, text, absolute)
+    if parts is None or _floats(pattern) or not parts[1]:
+        return parts is not None
+    wanted = _compiled(parts[0], is_open=True)
+    return all(one is None or one.fullmatch(part) for one, part in zip(_until_any(wanted), parts[1], strict=False))
+
+
+def covers_host(pattern: str, host: str) -> bool:
+    """A leading `*.` is any number of labels in front, at least one; any other `*` stays inside its label."""
+    wanted, labels = _labels(pattern), _labels(host)
+    if wanted[:1] == ["*"] and len(wanted) > 1:
+        wanted, labels = wanted[1:], labels[-len(wanted) + 1 :] if len(labels) >= len(wanted) else []
+    return len(wanted) == len(labels) and all(
+        name(one).fullmatch(label) for one, label in zip(wanted, labels, strict=True)
+    )
+
+
+def is_value(pattern: str, value: object) -> bool:
+    """An argument has this value; objects, lists and null have none."""
+    if isinstance(value, bool):
+        return name(pattern).fullmatch("true" if value else "false") is not None
+    if not isinstance(value, str | int | float):
+        return False
+    return name(pattern).fullmatch(str(value)) is not None or _is_same_number(pattern, value)
+
+
+def _is_same_number(pattern: str, value: str | float) -> bool:
+    try:
+        return float(pattern) == float(value)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _labels(host: str) -> list[str]:
+    bare = host.lower() if host.count(":") > 1 and "]" not in host else _PORT.sub("", host.lower())
+    return bare.strip("[]").rstrip(".").split(".")
+
+
+def _floats(pattern: str) -> bool:
+    return not pattern.startswith(("/", "./", "~/")) and pattern not in (".", "~")
+
+
+def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[str]] | None:
+    """The pattern without its root, and the path's parts from that root; None when the path has no such root."""
+    if pattern.startswith(("//", "~/")) or pattern == "~":
+        if not absolute or (pattern[0] == "~" and not home):
+            return None
+        spelled = pattern[2:] if pattern[0] == "/" else home.strip("/") + pattern[1:]
+        return spelled, [part for part in absolute.split("/") if part]
+    if text.startswith("/"):
+        return None
+    return pattern.removeprefix("./").removeprefix("/"), [] if text == "." else text.split("/")
+
+
+@lru_cache(maxsize=4096)
+def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
+    """`is_open`: what matches a folder matches all in it, so that `/**` at the end says nothing more."""
+    pieces = [piece for piece in spelled.split("/") if piece not in ("", ".")]
+    while is_open and (pieces[-1:] == ["**"] or pieces == ["*"]):
+        pieces.pop()
+    if pieces[-1:] == ["**"] and len(pieces) > 1:
+        pieces.insert(-1, "*")
+    parts = tuple(None if piece == "**" else re.compile(_segment(piece), re.DOTALL) for piece in pieces)
+    return (None, *parts) if floats else parts
+
+
+def _match(wanted: _Parts, parts: Sequence[str], *, below: bool) -> bool:
+    """The path's parts are taken one by one, with every place of the pattern that they may stand for."""
+    places = _with_skipped(wanted, {0})
+    for part in parts:
+        if below and len(wanted) in places:
+            return True
+        places = _with_skipped(wanted, {step for at in places for step in _step(wanted, at, part)})
+    return len(wanted) in places
+
+
+def _step(wanted: _Parts, at: int, part: str) -> tuple[int, ...]:
+    if at == len(wanted):
+        return ()
+    one = wanted[at]
+    if one is None:
+        return (at,)
+    return (at + 1,) if one.fullmatch(part) else ()
+
+
+def _with_skipped(wanted: _Parts, places: set[int]) -> set[int]:
+    for at in sorted(places):
+        step = at
+        while step < len(wanted) and wanted[step] is None:
+            step += 1
+            places.add(step)
+    return places
+
+
+def _until_any(wanted: _Parts) -> _Parts:
+    return wanted[: wanted.index(None)] if None in wanted else wanted
+
+
+def _segment(pattern: str) -> str:
+    """One part of a path: `*`, `?` and `[abc]` stay inside it."""
+    chunks = [""]
+    for match in _PIECE.finditer(pattern):
+        literal, star, one, negated, inner, plain = match.groups()
+        if star:
+            chunks.append("")
+        elif inner is not None:
+            chunks[-1] += _set(inner, negated) if inner else re.escape(match[0])
+        else:
+            chunks[-1] += "." if one else re.escape(literal or plain)
+    return _wild(chunks)
+
+
+def _set(inner: str, negated: str) -> str:
+    text = re.sub(r"[\\\[\]^&~|]", lambda match: "\\" + match[0], inner)
+    source = f"[{'^' if negated else ''}{text}]"
+    try:
+        re.compile(source)
+    except re.error:  # a range the wrong way round matches nothing
+        return r"(?!)"
+    return source
+
+
+def _chunks(pattern: str) -> list[str]:
+    chunks = [""]
+    for match in _STARRED.finditer(pattern):
+        if match[2]:
+            chunks.append("")
+        else:
+            chunks[-1] += re.escape(match[1] or match[3])
+    return chunks
+
+
+def _wild(chunks: Sequence[str], ending: str = "") -> str:
+    if len(chunks) == 1:
+        return chunks[0] + ending
+    first, *middle, last = chunks
+    return first + "".join(f"(?>.*?{chunk})" for chunk in middle if chunk) + ".*" + last + ending

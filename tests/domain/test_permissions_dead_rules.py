@@ -1,0 +1,127 @@
+"""Rules that can never do what they say, and tools that are not shown."""
+
+import pytest
+
+from loom_domain.dead_rules import dead_rules, offered
+from loom_domain.permissions import Place
+from loom_domain.tool_calls import ToolSpec
+
+PLACE = Place(workspace="/home/ann/work", home="/home/ann")
+
+
+def spec(name: str, *arguments: str) -> ToolSpec:
+    return ToolSpec(name=name, description="", parameters={"properties": {each: {} for each in arguments}})
+
+
+TOOLS = (
+    spec("bash", "command", "timeout"),
+    spec("read_file", "path", "limit"),
+    spec("write_file", "path", "content"),
+    spec("http_fetch", "url", "raw"),
+    spec("python", "code"),
+    spec("deploy", "stage"),
+    spec("done", "result"),
+    spec("ask_user", "question"),
+    spec("mcp__github__get_issue", "number"),
+)
+
+
+def complaints(rules: dict[str, str]) -> tuple[str, ...]:
+    return dead_rules(rules, TOOLS, servers=("github", "away"), place=PLACE)
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict", "complaint"),
+    [
+        ("bsh", "deny", "'bsh' names no tool: did you mean bash?"),
+        ("Bash(ls:*)", "allow", "names no tool: did you mean bash?"),
+        ("x*", "deny", "names no tool: known are"),
+        ("b*", "allow", "allows by a glob of tool names"),
+        ("*", "allow", "allows by a glob of tool names"),
+        ("mcp__*", "allow", "allows by a glob of tool names"),
+        ("mcp__gitub", "ask", "names no MCP server: did you mean github?"),
+        ("mcp__gitub__get_issue", "allow", "names no MCP server"),
+        ("mcp__github__get_isue", "allow", "names no tool of the server github: did you mean mcp__github__get_issue?"),
+        ("ba sh", "deny", "is not `tool` or `tool(pattern)`"),
+        ("bash", "maybe", "must be allow, ask or deny"),
+        ("bash( )", "deny", "has an empty pattern"),
+        ("bash(command:ls)", "deny", "names `command`, which bash's own patterns are for: write bash(ls *)"),
+        ("http_fetch(url:x)", "deny", "write http_fetch(domain:HOST)"),
+        ("bash(timeout:600)", "allow", "allows by the argument `timeout`"),
+        ("mcp__github__get_issue(number:1)", "allow", "allows by the argument `number`"),
+        ("deploy(prod)", "ask", "has nothing to hold it against: only `param:value` can ask or deny (stage)"),
+        ("deploy(stag:prod)", "ask", "has nothing to hold it against"),
+        ("python(import os)", "deny", "has nothing to hold it against"),
+        ("mcp__github__get_issue(x)", "deny", "has nothing to hold it against"),
+        ("read_file(domain:x.com)", "deny", "names a domain, but read_file is about files"),
+        ("http_fetch(https://x.com/)", "allow", "is not about a host: write domain:example.com"),
+        ("http_fetch(domain:https://x.com)", "allow", "write the bare host"),
+        ("http_fetch(domain:)", "deny", "has no host"),
+        ("http_fetch(domain:*)", "deny", "leave out the brackets"),
+        ("read_file(!src)", "allow", "there are no exceptions"),
+        ("read_file(../x)", "deny", "has `..` in it"),
+        ("read_file(//etc/**)", "allow", "outside the workspace /home/ann/work"),
+        ("write_file(~/other/**)", "allow", "outside the workspace"),
+        ("default(x)", "deny", "gives `default` a pattern"),
+    ],
+)
+def test_a_rule_that_can_never_match_is_complained_of_once(rule: str, verdict: str, complaint: str) -> None:
+    found = complaints({"bash(fine:*)": "allow", rule: verdict})
+    assert len(found) == 1, found
+    assert complaint in found[0]
+    assert repr(rule) in found[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict"),
+    [
+        ("bash(npm test *)", "allow"),
+        ("bash(timeout:600)", "deny"),
+        ("bash(git diff:*)", "allow"),
+        ("read_file(limit:5)", "ask"),
+        ("read_file(src/**)", "allow"),
+        ("read_file(//etc/**)", "deny"),
+        ("read_file(//home/ann/**)", "allow"),
+        ("read_file(~/work/**)", "allow"),
+        ("http_fetch(domain:*.x.com)", "allow"),
+        ("deploy(stage:prod)", "deny"),
+        ("mcp__github", "allow"),
+        ("mcp__away__anything", "allow"),
+        ("mcp__*", "deny"),
+        ("*_file", "deny"),
+        ("todo", "ask"),
+        ("default", "deny"),
+    ],
+)
+def test_a_rule_that_can_match_is_not_complained_of(rule: str, verdict: str) -> None:
+    assert complaints({rule: verdict}) == ()
+
+
+def test_an_allow_in_the_shadow_of_a_wider_rule_is_complained_of() -> None:
+    assert complaints({"bash": "deny", "bash(ls)": "allow"}) == (
+        "permission rule 'bash(ls)' never allows anything: 'bash' denies all of it, and a deny has no exceptions",
+    )
+    assert len(complaints({"mcp__*": "deny", "mcp__github__get_*": "allow"})) == 1
+    assert len(complaints({"mcp__github": "deny", "mcp__github__get_*": "allow"})) == 1
+    assert len(complaints({"mcp__github": "ask", "mcp__github__get_issue": "allow"})) == 1
+    assert complaints({"bash": "ask", "bash(ls)": "allow"}) == ()
+
+
+def test_where_servers_are_not_known_their_rules_are_left_alone() -> None:
+    assert dead_rules({"mcp__any__thing": "allow"}, TOOLS) == ()
+
+
+def test_a_tool_whose_calls_have_names_takes_patterns() -> None:
+    assert dead_rules({"deploy(prod)": "ask"}, TOOLS, named=("deploy",)) == ()
+
+
+def test_a_tool_denied_by_name_or_glob_is_not_shown() -> None:
+    def shown(rules: dict[str, str]) -> list[str]:
+        return [tool.name for tool in offered(TOOLS, rules)]
+
+    assert "bash" not in shown({"bash": "deny"})
+    assert "bash" in shown({"bash(rm:*)": "deny", "bash": "ask"})
+    assert shown({"*": "deny"}) == ["done", "ask_user"]
+    assert "mcp__github__get_issue" not in shown({"mcp__*": "deny"})
+    assert "mcp__github__get_issue" not in shown({"mcp__github": "deny"})
+    assert shown({"default": "deny"}) == [tool.name for tool in TOOLS]

@@ -1,0 +1,109 @@
+"""`loom permissions check`: the same answer that a run would get, for people and for programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from activities.adapters.shell_parser import BashParser
+from activities.toolbox.builtin import built_in_tools
+from activities.toolbox.pipeline import plan
+from loom_cli import permissions
+from loom_cli.exits import USAGE, code_of
+from loom_domain.agents import AgentSpec
+from loom_domain.errors import BadRequest
+from loom_domain.messages import ToolCall
+from loom_domain.permissions import Mode
+
+APP = typer.Typer()
+permissions.register(APP)
+
+
+def check(*words: str) -> Result:
+    return CliRunner().invoke(APP, ["permissions", "check", *words])
+
+
+def refusal(*words: str) -> str:
+    result = check(*words)
+    assert isinstance(result.exception, BadRequest)
+    assert code_of(result.exception) == USAGE
+    assert result.stdout == ""
+    return result.exception.message
+
+
+def test_programs_read_verdict_rule_and_reason(tmp_path: Path) -> None:
+    rules = '{"bash": "ask", "bash(git diff:*)": "allow"}'
+    result = check(
+        "bash", '{"command": "git diff | cat"}', "--permissions", rules, "--workspace", str(tmp_path), "--json"
+    )
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"verdict": "ask", "rule": "bash", "reason": "the rule bash says ask"}
+
+
+def test_people_also_read_what_matched_and_what_an_approval_would_add(tmp_path: Path) -> None:
+    rules = '{"bash": "ask", "bash(git push:*)": "ask", "bash(ls:*)": "allow"}'
+    result = check("bash", '{"command": "ls && git push"}', "--permissions", rules, "--workspace", str(tmp_path))
+    assert result.stdout.splitlines() == [
+        "ask: bash(git push:*)",
+        "  the rule bash(git push:*) asks for a person",
+        "  matches bash: ask",
+        "  matches bash(git push:*): ask",
+        "  matches bash(ls:*): allow",
+        "  for the run: bash(ls)",
+        "  for the run: bash(git push)",
+    ]
+
+
+def test_rules_may_stand_in_a_file_and_a_mode_may_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text('[permissions]\nwrite_file = "allow"\n')
+    words = ("write_file", '{"path": "a", "content": ""}', "--permissions", str(file), "--workspace", str(tmp_path))
+    assert check(*words).stdout.startswith("allow: write_file\n")
+    assert check(*words, "--mode", "read-only").stdout.startswith("deny: mode read-only\n")
+
+
+def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
+    result = check("bash", json.dumps({"command": "ls '\x1b[2J'"}), "--workspace", str(tmp_path))
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bash", "{"), "JSON: not valid JSON"),
+        (("bash", "[]"), "JSON: must be a JSON object"),
+        (("bash", "{}"), "`command` is missing"),
+        (("read_file", '{"path": "../x"}'), "outside the workspace"),
+        (("bash", '{"command": "ls"}', "--permissions", '{"bash": "maybe"}'), "must be allow, ask or deny"),
+        (("bash", '{"command": "ls"}', "--permissions", '{"bsh": "deny"}'), "'bsh' names no tool: did you mean bash?"),
+        (("bash", '{"command": "ls"}', "--permissions", '{"b*": "allow"}'), "allows by a glob"),
+        (("bash", '{"command": "ls"}', "--permissions", "missing.json"), "neither a JSON object nor a file"),
+        (("bash", '{"command": "ls"}', "--workspace", "/nowhere/at/all"), "is not a folder"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_with_what_is_wrong(words: tuple[str, ...], message: str) -> None:
+    assert message in refusal(*words)
+
+
+def test_an_unknown_mode_is_wrong_usage() -> None:
+    assert check("bash", "{}", "--mode", "brave").exit_code == USAGE
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("command", ["ls", "git reset --hard", "cat .env > x", "rm -rf /", "eval x", "npm test; ls"])
+def test_a_run_gets_the_very_same_answer(tmp_path: Path, command: str, mode: Mode) -> None:
+    rules = {"bash(ls:*)": "allow", "bash(npm test)": "ask", "read_file(.env)": "deny", "default": "allow"}
+    call = ToolCall(id="c", name="bash", arguments={"command": command})
+    box = built_in_tools(sandbox=Unused(), shell_parser=BashParser(), tool_timeout=120)  # type: ignore[arg-type]
+    specs = tuple(tool.spec for tool in box.values())
+    agent = AgentSpec(name="a", model="demo", tools=specs, permissions=rules, mode=mode, workspace=str(tmp_path))
+    planned = plan(call, box=box, spec=agent, grants=(), run_id="r")
+    checked = permissions.checked_call(call, rules, mode, str(tmp_path))
+    assert (checked.judgement.verdict, checked.judgement.rule) == (planned.verdict, planned.rule)
+    assert tuple(checked.for_run) == planned.grants
+
+
+class Unused:
+    """A sandbox in which nothing is run."""
