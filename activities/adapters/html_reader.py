@@ -1,0 +1,74 @@
+"""HTML to Markdown in a process of its own: a hostile page may need endless memory or time, and must not take ours.
+
+A table of 2 MB can ask for 200 MB of Markdown, and a parser in another language may end its process altogether.
+"""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
+from typing import Final
+
+from activities.toolbox.http_fetch import Page
+from loom_domain.errors import ToolExecutionError
+
+SECONDS: Final = 12.0
+"""For one page; its own limit on processor time is below that."""
+
+_AT_ONCE: Final = 2
+"""Pages that are read beside each other: each may take a gigabyte."""
+
+_CHILD: Final = Path(__file__).with_name("html_child.py")
+
+
+class SeparateHtmlReader:
+    """Reads each page in a new, limited Python process."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(self, html: str, base: str) -> Page:
+        """The page without navigation and scripts, its links resolved against `base`."""
+        request = json.dumps({"html": html, "base": base}).encode()
+        async with self._room:
+            found = json.loads(await _converted(request))
+        return Page(markdown=found["markdown"], title=found["title"])
+
+
+async def _converted(request: bytes) -> bytes:
+    process = await _started()
+    try:
+        async with asyncio.timeout(SECONDS):
+            answer, _ = await process.communicate(request)
+    except TimeoutError:
+        raise _too_much() from None
+    finally:
+        await _end(process)
+    if process.returncode != 0:
+        raise _too_much()
+    return answer
+
+
+async def _started() -> Process:
+    command = (sys.executable, "-I", str(_CHILD))
+    try:
+        return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd="/", env={})
+    except OSError as error:
+        raise ToolExecutionError(
+            f"no process could be started to read the page ({error.strerror}): call again with `raw` true, or later"
+        ) from None
+
+
+async def _end(process: Process) -> None:
+    """Kill and reap; a second cancellation must not leave it unreaped."""
+    if process.returncode is None:
+        process.kill()
+    await asyncio.shield(asyncio.ensure_future(process.wait()))
+
+
+def _too_much() -> ToolExecutionError:
+    return ToolExecutionError(
+        "the page takes too much time or memory to be turned into Markdown: call again with `raw` true, "
+        "and `max_characters` to keep it short"
+    )
