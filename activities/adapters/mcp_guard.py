@@ -1,0 +1,119 @@
+"""Stands between the worker and an MCP server's program, so that nothing of it outlives either of them.
+
+Runs as a program of its own, `python -I -S mcp_guard.py WORKER_PID COMMAND…`, and needs nothing but the standard
+library. Linux tells it when the worker has died, however it died, and makes it the parent of whatever the server
+leaves behind, detached processes included; when it ends, all of them are killed.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+GRACE: Final = 1.0
+"""Seconds for the server to end in order after it was asked to."""
+
+_DEATH_SIGNAL: Final = 1
+_SUBREAPER: Final = 36
+_ASKED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_WATCHED: Final = _ASKED | {signal.SIGCHLD}
+_NOT_STARTED: Final = 127
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """The command with the guard before it, where there is one."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
+def main(worker: int, command: Sequence[str]) -> int:
+    """Run the command until it ends, the worker dies or somebody asks to stop; the exit code is the command's."""
+    _control(_DEATH_SIGNAL, signal.SIGTERM)
+    _control(_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    if os.getppid() != worker:  # it died before it could be noticed
+        return 0
+    server = os.fork()
+    if server == 0:
+        _become(command)
+    _let_go_of_pipes()
+    code = _watch(server)
+    _kill_all()
+    return code
+
+
+def _watch(server: int) -> int:
+    """Wait for the server's end, after a request to stop no longer than the grace; returns its exit code."""
+    while True:
+        number = signal.sigwaitinfo(_WATCHED).si_signo
+        if number != signal.SIGCHLD:
+            break
+        if (code := _reaped(server)) is not None:
+            return code
+    with suppress(ProcessLookupError):
+        os.kill(server, signal.SIGTERM)
+    while signal.sigtimedwait({signal.SIGCHLD}, GRACE) is not None:
+        if (code := _reaped(server)) is not None:
+            return code
+    return -signal.SIGKILL
+
+
+def _reaped(server: int) -> int | None:
+    """Take leave of all that have ended; the server's exit code when it is among them."""
+    found: int | None = None
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == server:
+                found = os.waitstatus_to_exitcode(ended[1])
+    return found
+
+
+def _kill_all() -> None:
+    """Kill children until there are none: those of a killed one become our own."""
+    with suppress(ChildProcessError):
+        while True:
+            for child in _children():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _children() -> list[int]:
+    me = str(os.getpid())
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name in parentheses may hold anything; state and parent follow the last one.
+            if entry.read_text("utf-8", "replace").rpartition(")")[2].split()[1] == me:
+                found.append(int(entry.parent.name))
+    return found
+
+
+def _become(command: Sequence[str]) -> NoReturn:
+    _control(_DEATH_SIGNAL, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - the operator's own words
+    except OSError as error:
+        os.write(2, f"{command[0]} cannot be started: {error.strerror}\n".encode())
+    os._exit(_NOT_STARTED)
+
+
+def _let_go_of_pipes() -> None:
+    """The pipes to the worker are the server's: they must close when it ends."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(nothing, number)
+
+
+def _control(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]) & 0xFF)

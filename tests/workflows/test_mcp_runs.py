@@ -1,0 +1,88 @@
+"""Runs with tools of MCP servers, end to end: a server that dies costs its call, never the run."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from temporalio.worker import Worker
+
+from activities.adapters.mcp_link import Patience
+from activities.adapters.mcp_servers import McpServers
+from activities.toolbox.joined import JoinedBoxes
+from client import LoomClient
+from deploy.search_attributes import register_missing
+from loom_domain.mcp import McpServer
+from loom_domain.requests import RunStatus
+from tests.activities.test_mcp import Raw
+from tests.harness import Addresses, Harness, replay_all, settings_for
+from tests.model_server import ModelServer, ToolUse, calls, script, text
+from worker import LoomPlugin, connected, parts_from
+
+QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
+
+
+@asynccontextmanager
+async def working_with(
+    addresses: Addresses, workspace: Path, answers: Any, *servers: McpServer
+) -> AsyncIterator[tuple[Harness, ModelServer]]:
+    """A worker with these servers beside its built-in tools; its runs are replayed at the end."""
+    async with ModelServer(answers) as model:
+        settings = settings_for(addresses, workspace, model)
+        async with (
+            connected(settings) as temporal,
+            parts_from(settings) as parts,
+            McpServers(servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK) as mcp,
+            LoomClient.connected(settings) as client,
+        ):
+            await register_missing(temporal)
+            joined = replace(parts, tools=JoinedBoxes(parts.tools, mcp.tools))
+            plugin = LoomPlugin(joined, temporal, settings)
+            async with Worker(temporal, task_queue=settings.task_queue, plugins=[plugin]):
+                ready = Harness(client=client, settings=settings, workspace=workspace)
+                yield ready, model
+                await replay_all(ready)
+
+
+def read_by_model(model: ModelServer, index: int) -> list[str]:
+    """The tool results in one request to the model."""
+    return [message["content"] for message in model.requests[index].messages if message["role"] == "tool"]
+
+
+async def test_a_server_that_dies_in_a_call_costs_that_call_and_not_the_run(
+    addresses: Addresses, workspace: Path, tmp_path: Path
+) -> None:
+    raw = Raw(tmp_path)
+    answers = script(
+        [
+            calls(ToolUse("mcp__raw__say", {"word": "hi"})),
+            calls(ToolUse("mcp__raw__die")),
+            text("It died, so I stop."),
+        ]
+    )
+    allowed = {"mcp__raw__say": "allow", "mcp__raw__die": "allow"}
+    async with working_with(addresses, workspace, answers, raw.server()) as (loom, model):
+        result = await loom.run(permissions=allowed)
+
+    assert (result.status, result.output, result.tool_calls) == (RunStatus.COMPLETED, "It died, so I stop.", 2)
+    assert read_by_model(model, 1) == ['{"word": "hi"}']
+    assert "the outcome is unknown, it may have run" in read_by_model(model, 2)[-1]
+    assert raw.diary.read_text().splitlines().count("tools/call die") == 1
+
+
+async def test_a_tool_of_an_untrusted_server_asks_and_an_abort_reaches_its_server(
+    addresses: Addresses, workspace: Path, tmp_path: Path
+) -> None:
+    raw = Raw(tmp_path)
+    answers = script([calls(ToolUse("mcp__raw__quiet"))])
+    async with working_with(addresses, workspace, answers, raw.server()) as (loom, _):
+        run_id = await loom.start(permissions={"default": "ask"})
+        asked = (await loom.asked(run_id))["pending_approvals"][0]
+        await loom.client.approve(run_id, asked["call_id"], digest=asked["digest"])
+        await raw.heard("tools/call quiet")
+        await loom.client.abort(run_id)
+        result = await loom.client.result(run_id)
+        await raw.heard("notifications/cancelled")
+
+    assert result.status is RunStatus.ABORTED
