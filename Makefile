@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench chaos clean
+.PHONY: install demo test check bench chaos chaos-tools clean
 
 install: $(STAMP)
 
@@ -30,6 +30,9 @@ bench: $(STAMP)
 
 chaos: $(STAMP)
 	@$(VENV)/bin/python -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
+
+chaos-tools: $(STAMP)
+	@$(VENV)/bin/python -m tests.chaos.tool_kills --seeds 25
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

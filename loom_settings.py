@@ -7,7 +7,7 @@ variables are `LOOM_` and the field's name, unless the field says otherwise.
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
@@ -20,7 +20,9 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError
 
+from loom_domain.addresses import read_opening
 from loom_domain.errors import BadRequest
+from loom_domain.mcp import read_servers
 
 TOML_FILE = "loom.toml"
 
@@ -40,6 +42,16 @@ def _off(value: object) -> object:
 
 def _listed(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _opening(entries: tuple[str, ...]) -> tuple[str, ...]:
+    read_opening(entries)
+    return entries
+
+
+def _servers(tables: dict[str, Any]) -> dict[str, Any]:
+    read_servers(tables)
+    return tables
 
 
 def _host_and_port(address: str) -> str:
@@ -114,6 +126,18 @@ class Settings(BaseSettings):
         604_800, description="Seconds that an ask waits for a person before it is denied."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, on your word.")
+    snapshots: Literal["on", "off", "required"] = Field(
+        "on", description="Keep workspaces as they were before each change; required: nothing is changed otherwise."
+    )
+    fetch_allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_opening)] = Field(
+        (), description="Hosts and networks that http_fetch may reach although they are not public, by commas."
+    )
+    dynamic_tools: Literal["on", "off"] = Field("off", description="on: agents may make tools at run time, and ask.")
+    app: str | None = Field(None, description="Module with tools and agents of your own: package.module:app.")
+    packages: str = Field("", description="Installed packages whose tools are loaded, by commas; * for all.")
+    mcp: Annotated[dict[str, Any], AfterValidator(_servers)] = Field(
+        default_factory=dict, description="MCP servers: tables [mcp.NAME] of loom.toml, see docs/mcp.md."
+    )
     on_changed_manifest: Literal["keep", "refuse"] = Field(
         "keep", description="What a worker does with a run whose pinned tools or prompts differ from its own."
     )

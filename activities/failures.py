@@ -9,7 +9,7 @@
 Safe in workflows: nothing here but Temporal's exceptions and the domain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from temporalio.exceptions import (
@@ -31,6 +31,9 @@ _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "Activ
 _NOT_KEPT: Final = "StorageUnavailable"
 """As the failure itself, not as the cause of one: the activity has run, and its result could not be kept."""
 
+STORE_AWAY: Final = "StoreUnavailable"
+"""Nothing was begun, since a store of Loom's own that it needs did not answer."""
+
 _NOT_HERE: Final = "NotFoundError"
 """A worker without this activity."""
 
@@ -38,11 +41,11 @@ _UNDECODABLE: Final = "Failed decoding"
 """How the SDK's complaint about an activity's input begins; it has no type."""
 
 
-def to_application_error(error: LoomError) -> ApplicationError:
-    """The error as it crosses the activity boundary; the workflow decides about retries, never the server."""
+def to_application_error(error: LoomError, redact: Callable[[str], str]) -> ApplicationError:
+    """The error as it crosses the activity boundary, without secrets; the workflow decides about retries."""
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()
-    return ApplicationError(error.message, *details, type=type(error).__name__, non_retryable=True)
+    return ApplicationError(redact(error.message), *details, type=type(error).__name__, non_retryable=True)
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -79,7 +82,7 @@ def _failed(error: ApplicationError) -> Failure:
         return _failure("lost", kind, error.message or "the worker shut down")
     if kind == _NOT_KEPT:
         return _failure("infrastructure", kind, error.message, {"has_run": True})
-    if kind == _NOT_HERE or error.message.startswith(_UNDECODABLE):
+    if kind in (_NOT_HERE, STORE_AWAY) or error.message.startswith(_UNDECODABLE):
         return _failure("infrastructure", kind, error.message, {"has_run": False})
     details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
     return _failure("provider", kind, error.message, details)

@@ -1,6 +1,6 @@
 """Activity `call_model`: one attempt at one model call, streamed, with a plan for each tool call in the answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -10,11 +10,11 @@ from temporalio import activity
 
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
-from activities.planning import tell_ask
+from activities.planning import Planner, tell_ask
 from activities.ports import EventStream, ModelCall, Prices, Providers, ToolBox, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
-from activities.toolbox.pipeline import plan
 from loom_domain.agents import AgentSpec, prompt_of
+from loom_domain.dead_rules import offered
 from loom_domain.errors import LoomError, ManifestChangedError
 from loom_domain.messages import JsonObject, Message, Usage
 from loom_domain.tasks import Action
@@ -36,15 +36,19 @@ class LanguageModel:
         *,
         providers: Providers,
         tools: ToolBox,
+        planner: Planner,
         transcripts: TranscriptStore,
         stream: EventStream,
+        redact: Callable[[str], str],
         prices: Prices,
         refuse_changed_tools: bool,
     ) -> None:
         self._providers = providers
         self._tools = tools
+        self._planner = planner
         self._transcripts = transcripts
         self._stream = stream
+        self._redact = redact
         self._prices = prices
         self._refuse_changed_tools = refuse_changed_tools
 
@@ -78,14 +82,16 @@ class LanguageModel:
                         turn=request.turn,
                         attempt=request.attempt,
                         error=type(error).__name__,
-                        message=error.message,
+                        message=self._redact(error.message),
                     )
-                    raise to_application_error(error) from None
+                    raise to_application_error(error, self._redact) from None
 
     def _check_manifest(self, spec: AgentSpec) -> None:
         """The run goes by the tools it was pinned to; that this worker's differ is said or refused, never silent."""
         changed = [
-            tool.name for tool in spec.tools if tool.name not in self._tools or self._tools[tool.name].spec != tool
+            tool.name
+            for tool in spec.tools
+            if not tool.source and (tool.name not in self._tools or self._tools[tool.name].spec != tool)
         ]
         if not changed:
             return
@@ -107,7 +113,7 @@ class LanguageModel:
             model=model,
             system=prompt_of(spec),
             messages=transcript.messages,
-            tools=spec.tools,
+            tools=offered(spec.tools, spec.permissions),
             max_output_tokens=spec.max_output_tokens,
             temperature=spec.temperature,
         )
@@ -116,10 +122,7 @@ class LanguageModel:
             call, lambda text: writer.emit(Action.THINKING, content=text, turn=turn, attempt=attempt)
         )
         message = _with_new_ids(answer.message, transcript.messages)
-        plans = tuple(
-            plan(c, box=self._tools, spec=spec, grants=request.grants, run_id=request.origin.run_id)
-            for c in message.tool_calls
-        )
+        plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         facts = _facts(request, spec.model, answer.usage, cost, started)
         writer.emit(Action.MODEL_CALL, **facts)

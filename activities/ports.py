@@ -127,6 +127,8 @@ class ToolContext:
     call_id: str
     idempotency_key: str
     timeout: float
+    artifact: str = ""
+    """Id, within the run, under which output that is too long is kept whole; empty: it is not kept."""
     progress: Callable[[str], None] = field(default=lambda _text: None)
     """Partial output for the live stream."""
 
@@ -183,6 +185,22 @@ class Redactor(Protocol):
         """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
         ...
 
+    def redact_json(self, value: JsonObject) -> JsonObject:
+        """The same for every text in a JSON object, whose names count: what is called a password is one."""
+        ...
+
+
+class StreamRedactor(Protocol):
+    """Takes secrets out of text that comes in pieces; holds back what may be the beginning of one."""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown after this piece."""
+        ...
+
+    def flush(self) -> str:
+        """What was held back, at the end."""
+        ...
+
 
 class StoreUnavailable(Exception):
     """A store of Loom's own does not answer: what needs it waits, or says what is missing."""
@@ -201,7 +219,7 @@ class ArtifactStore(Protocol):
 
 
 class EffectLedger(Protocol):
-    """Which effects have begun and ended, so that no crash makes one happen twice. All methods raise StoreUnavailable."""
+    """Which effects have begun and ended, so that no crash makes one happen twice; raises StoreUnavailable."""
 
     async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
         """Claim the effect `key` for this attempt, before anything happens.

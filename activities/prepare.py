@@ -1,6 +1,6 @@
 """Activity `prepare_run`: the agent resolved and pinned, and everything checked that would stop the run later."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,10 +11,13 @@ from temporalio import activity
 from activities.failures import to_application_error
 from activities.ports import EventStream, Providers, ToolBox, TranscriptStore
 from activities.stream_writer import stream_writer
+from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
+from loom_domain.dead_rules import dead_rules
 from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError
 from loom_domain.permissions import Mode
 from loom_domain.requests import RunRequest
+from loom_domain.subjects import Place
 from loom_domain.tasks import Action
 from loom_domain.work import Prepared, PrepareRequest
 
@@ -32,21 +35,29 @@ class Preparation:
     def __init__(
         self,
         *,
-        agents: Mapping[str, AgentSpec],
+        agents: Mapping[str, AgentDefinition],
+        default: AgentSpec,
+        servers: Collection[str],
         default_workspace: Path,
         providers: Providers,
         tools: ToolBox,
         transcripts: TranscriptStore,
         stream: EventStream,
+        redact: Callable[[str], str],
         search_attributes: Callable[[], Awaitable[frozenset[str]]],
+        ledger: bool,
     ) -> None:
         self._agents = agents
+        self._default = default
+        self._servers = servers
         self._default_workspace = default_workspace
         self._providers = providers
         self._tools = tools
         self._transcripts = transcripts
         self._stream = stream
+        self._redact = redact
         self._search_attributes = search_attributes
+        self._ledger = ledger
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -54,7 +65,7 @@ class Preparation:
         try:
             spec = self._resolve(request.request)
         except LoomError as error:
-            raise to_application_error(error) from None
+            raise to_application_error(error, self._redact) from None
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, request.origin, 0) as writer:
             writer.emit(
@@ -70,29 +81,40 @@ class Preparation:
                 metadata=dict(request.request.metadata),
             )
         _log.info("run_prepared", run_id=request.origin.run_id, agent=spec.name, model=spec.model, manifest=spec.digest)
-        return Prepared(spec=spec, search_attributes=tuple(sorted(await self._search_attributes())))
+        known = tuple(sorted(await self._search_attributes()))
+        return Prepared(spec=spec, search_attributes=known, ledger=self._ledger)
 
     def _resolve(self, request: RunRequest) -> AgentSpec:
-        agent = self._agents.get(request.agent)
-        if agent is None:
+        definition = self._agents.get(request.agent)
+        if definition is None:
             close = get_close_matches(request.agent, self._agents, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(self._agents))}"
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
+        agent = spec_of(definition, self._default)
         model = request.model or agent.model
         if not model:
             raise LLMConfigurationError(NO_MODEL)
         fallbacks = tuple(name for name in agent.fallbacks if name != model)
         for name in (model, *fallbacks):
             self._providers.resolve(name)
-        return replace(
+        spec = replace(
             agent.with_permissions(request.permissions),
             model=model,
             fallbacks=fallbacks,
-            tools=tuple(tool.spec for _, tool in sorted(self._tools.items())),
+            tools=tools_of(definition, (tool.spec for tool in self._tools.values())),
             workspace=str(self._workspace(request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
         )
+        self._refuse_dead_rules(spec)
+        return spec
+
+    def _refuse_dead_rules(self, spec: AgentSpec) -> None:
+        """A rule that can never match protects nobody; whoever wrote it believes that it does."""
+        place = Place(workspace=spec.workspace, home=str(Path.home()))
+        every = [tool.spec for tool in self._tools.values()]
+        if dead := dead_rules(spec.permissions, every, servers=self._servers, place=place):
+            raise BadRequest("; ".join(dead), field="permissions")
 
     def _workspace(self, named: str | None) -> Path:
         try:

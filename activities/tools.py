@@ -1,18 +1,22 @@
-"""Activity `run_tool`: one attempt at one tool call, through the six stages."""
+"""Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect accounted for."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import structlog
 from temporalio import activity
 
+from activities.effects import Effects
 from activities.heartbeat import heartbeating
-from activities.ports import EventStream, ToolBox, ToolContext, TranscriptStore
+from activities.ports import EventStream, StreamRedactor, ToolBox, ToolContext, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
+from activities.toolbox.hygiene import Hygiene
+from activities.toolbox.made_tools import MadeTools
 from activities.toolbox.pipeline import execute
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import ToolResult, arguments_digest, describe, tool_message
+from loom_domain.tool_calls import Scope, ToolResult, arguments_digest, artifact_id, describe, tool_message
 from loom_domain.work import ToolRequest, tool_segment
 
 _log = structlog.get_logger("loom.tool")
@@ -27,10 +31,24 @@ PREVIEW = 2000
 class ToolRunner:
     """Runs tools on behalf of runs."""
 
-    def __init__(self, *, tools: ToolBox, transcripts: TranscriptStore, stream: EventStream) -> None:
+    def __init__(
+        self,
+        *,
+        tools: ToolBox,
+        made: MadeTools,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        hygiene: Hygiene,
+        effects: Effects,
+        masked: Callable[[], StreamRedactor],
+    ) -> None:
         self._tools = tools
+        self._made = made
         self._transcripts = transcripts
         self._stream = stream
+        self._hygiene = hygiene
+        self._effects = effects
+        self._masked = masked
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
@@ -55,26 +73,46 @@ class ToolRunner:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         named: dict[str, Any] = {"turn": request.turn, "attempt": request.attempt}
         named |= {"call_id": call.id, "tool": call.name}
+
+        masked = self._masked()
+
+        def show(text: str) -> None:
+            if text:
+                writer.emit(Action.TOOL_PROGRESS, content=text, **named)
+
         writer.emit(
             Action.TOOL_CALL,
             key="call",
             status="running",
-            arguments=dict(arguments),
-            summary=describe(call),
+            arguments=self._hygiene.clean_arguments(arguments),
+            summary=self._hygiene.clean(describe(call)),
             effect=request.effect,
             **named,
         )
+        box = self._made.added_to(self._tools, [request.made] if request.made else [])
         context = ToolContext(
             workspace=Path(request.workspace),
             run_id=request.origin.run_id,
             call_id=call.id,
             idempotency_key=request.key,
             timeout=request.timeout,
-            progress=lambda text: writer.emit(Action.TOOL_PROGRESS, content=text, **named),
+            artifact=artifact_id(request.turn, call.id),
+            progress=lambda text: show(masked.feed(text)),
         )
-        result = await execute(
-            call, box=self._tools, context=context, is_cancelled=activity.is_cancelled, note=request.note
+        result = await self._effects.carried_out(
+            request,
+            box[call.name].spec.scope if call.name in box else Scope.MCP,
+            lambda: execute(
+                call,
+                box=box,
+                context=context,
+                hygiene=self._hygiene,
+                is_cancelled=activity.is_cancelled,
+                note=request.note,
+            ),
+            warn=show,
         )
+        show(masked.flush())
         metadata = result.metadata
         writer.emit(
             Action.TOOL_RESULT,

@@ -2,13 +2,21 @@
 
 import logging
 import sys
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import structlog
 
 
-def configure_logs(level: str = "INFO", style: Literal["json", "console"] = "json") -> None:
-    """Send structlog and the standard library's logs, Temporal's included, to standard error in one format."""
+def configure_logs(
+    level: str = "INFO",
+    style: Literal["json", "console"] = "json",
+    redact: Callable[[str], str] = str,
+) -> None:
+    """Send structlog and the standard library's logs, Temporal's included, to standard error in one format.
+
+    `redact` takes secrets out of each line as it is written, whatever field, exception or library they come from.
+    """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -32,9 +40,21 @@ def configure_logs(level: str = "INFO", style: Literal["json", "console"] = "jso
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 last,
+                _redacting(redact),
             ],
         )
     )
+    # It logs a traceback for every line of a server's that is no message; what matters of it is ours to say.
+    logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def _redacting(redact: Callable[[str], str]) -> structlog.types.Processor:
+    """The last step: what it gets is the whole line, so nothing passes it in a field that nobody thought of."""
+
+    def process(_logger: Any, _method: str, line: Any) -> Any:
+        return redact(line)
+
+    return process

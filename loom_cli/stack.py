@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
     from deploy.embedded.state import StackState
     from loom_settings import Settings
 
+App = Annotated[
+    str | None, typer.Option("--app", help="Your tools and agents: package.module:app, or path/to/file.py:app.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 
 
@@ -27,12 +30,14 @@ def register(app: typer.Typer) -> None:
 def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once all is ready.")] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Services only.")] = False,
+    app: App = None,
     as_json: Json = False,
 ) -> None:
     """Start Temporal, Postgres, Redis and a worker on this machine."""
     from deploy.embedded.stack import up_detached, up_here  # noqa: PLC0415
     from loom_settings import read_settings  # noqa: PLC0415
 
+    _choose(app)
     settings = read_settings()
     plan = _plan(settings, no_worker=no_worker)
     if detach:
@@ -68,11 +73,20 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(UNREACHABLE)
 
 
-def worker() -> None:
+def worker(app: App = None) -> None:
     """Run a worker here, until SIGTERM or Ctrl-C."""
     import worker as program  # noqa: PLC0415
 
+    _choose(app)
     program.main()
+
+
+def _choose(app: str | None) -> None:
+    """The option outranks the setting, here and in every process that is started from here."""
+    if app is not None:
+        from loom_registry.loading import with_absolute_file  # noqa: PLC0415
+
+        os.environ["LOOM_APP"] = with_absolute_file(app)
 
 
 def _plan(settings: "Settings", *, no_worker: bool) -> "Plan":
@@ -83,6 +97,7 @@ def _plan(settings: "Settings", *, no_worker: bool) -> "Plan":
         task_queue=settings.task_queue,
         namespace=settings.temporal_namespace,
         metrics_port=settings.metrics_port,
+        app=settings.app,
     )
     return plan.without_worker() if no_worker else plan
 

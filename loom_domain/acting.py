@@ -5,7 +5,7 @@ it is open make its plan stale, and it is judged again before anything else happ
 its result, all results join the conversation in the order of the calls.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,7 +14,10 @@ from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.retries import TIMED_OUT, Again, Failure, Tries, after_failure
 from loom_domain.run_state import Phase, RunState, expires_at
 from loom_domain.run_steps import AskPerson, AwaitAnswer, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
+from loom_domain.todos import read_todos
 from loom_domain.tool_calls import (
+    CREATE_TOOL,
+    TODO,
     CallPlan,
     Effect,
     OpenCall,
@@ -23,6 +26,7 @@ from loom_domain.tool_calls import (
     call_digest,
     canonical,
     failed,
+    made_tool,
     next_group,
     tool_message,
 )
@@ -141,8 +145,10 @@ def take_results(state: RunState, event: ToolsReturned) -> RunState:
         for call in state.calls
         if call.call.id in event.outcomes and call.result is None and not call.awaits_person
     }
-    state = with_calls(state, lambda c: _returned(c, came[c.call.id]) if c.call.id in came else c)
+    ledger = state.ledger
+    state = with_calls(state, lambda c: _returned(c, came[c.call.id], ledger=ledger) if c.call.id in came else c)
     finished = {call.call.id for call in state.calls if call.result is not None} & came.keys()
+    state = _with_what_they_left(state, [call for call in state.calls if call.call.id in finished])
     return settled(
         replace(
             state,
@@ -153,16 +159,34 @@ def take_results(state: RunState, event: ToolsReturned) -> RunState:
     )
 
 
-def _returned(call: OpenCall, outcome: ToolResult | Failure) -> OpenCall:
+def _with_what_they_left(state: RunState, finished: Sequence[OpenCall]) -> RunState:
+    """The run with what finished calls leave beside their results: artifacts, a list of todos, new tools."""
+    for call in finished:
+        result = call.result
+        if result is None:
+            continue
+        if result.artifact:
+            kept = {"id": result.artifact, "call_id": call.call.id, "tool": call.call.name, "characters": result.length}
+            state = replace(state, artifacts=(*state.artifacts, kept))
+        if call.call.name == TODO and result.status == "success":
+            state = replace(state, todos=read_todos(call.call.arguments, state.turn))
+        if call.call.name == CREATE_TOOL and result.status == "success":
+            spec = state.agent.with_tool(made_tool(call.call.arguments))
+            state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+    return state
+
+
+def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) -> OpenCall:
     if isinstance(outcome, ToolResult):
         return replace(call, attempt=call.attempt + 1, inline=True) if outcome.resend else replace(call, result=outcome)
     if outcome.kind == "provider":
         return replace(call, result=_broken(outcome))
     again = isinstance(after_failure(Tries(lost=call.attempt - 1), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
-    if not again or (began and call.plan.effect is Effect.ONCE):
+    # With an account of effects the next attempt finds out what came of this one; else nobody ever will.
+    if not again or (began and call.plan.effect is Effect.ONCE and not ledger):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
-    return replace(call, attempt=call.attempt + 1)
+    return replace(call, attempt=call.attempt + 1, begun=call.begun or began)
 
 
 def _broken(failure: Failure) -> ToolResult:

@@ -25,7 +25,7 @@ from loom_domain.rules import (
     parse_rule,
 )
 from loom_domain.subjects import Place, normal
-from loom_domain.tool_calls import ASK_USER, DONE, ToolSpec, Verdict
+from loom_domain.tool_calls import ASK_USER, CREATE_TOOL, DONE, MADE, ToolSpec, Verdict
 
 _ALWAYS_OFFERED: Final = (DONE, ASK_USER)
 _NOWHERE: Final = Place()
@@ -84,6 +84,10 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
     if rule.tool == DEFAULT:
         if rule.pattern is not None:
             yield "gives `default` a pattern: it has none"
+        return
+    if rule.tool.startswith(MADE):
+        if CREATE_TOOL not in world.known:
+            yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
         return
     if rule.tool.startswith(MCP):
         yield from _of_server(rule, world)

@@ -16,6 +16,15 @@ DONE: Final = "done"
 ASK_USER: Final = "ask_user"
 """The tool that asks a person; the answer is the next message that somebody sends."""
 
+TODO: Final = "todo"
+"""The tool by which a model keeps its list of what is to do; the run remembers the last one."""
+
+CREATE_TOOL: Final = "create_tool"
+"""The tool by which an agent makes another one; the run's spec has it from then on."""
+
+MADE: Final = "made__"
+"""How the names of tools begin that agents make."""
+
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
 """The six stages that every tool call passes through, in order."""
 
@@ -72,7 +81,7 @@ class ToolSpec:
     """JSON Schema of the arguments."""
     effect: Effect = Effect.ONCE
     parallel: bool = False
-    """May run beside other calls; only said of tools that read."""
+    """May run beside other calls: it reads, or its server names it as if it did."""
     timeout: float = 120.0
     """Seconds for one call."""
     queue: str | None = None
@@ -164,6 +173,8 @@ class OpenCall:
     attempt: int = 1
     inline: bool = False
     """The next request carries the arguments: its worker did not have them."""
+    begun: bool = False
+    """An earlier attempt may have begun, and nobody has seen its end."""
     stale: int = 0
     """How often rules or arguments changed since the plan was made: it has to be made again."""
 
@@ -194,6 +205,11 @@ def arguments_digest(arguments: JsonObject) -> str:
     return short_digest(canonical(arguments))
 
 
+def artifact_id(turn: int, call_id: str) -> str:
+    """The id, within its run, of a call's whole output."""
+    return f"t{turn}-{call_id if len(call_id) <= 60 else short_digest(call_id)}"
+
+
 def describe(call: ToolCall, width: int = 60) -> str:
     """One short line for people: the tool and its most telling argument."""
     if call.malformed is not None:
@@ -209,7 +225,7 @@ def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
     waiting = [call for call in calls if call.result is None]
     group: list[OpenCall] = []
     for call in waiting:
-        if not call.plan.parallel or call.plan.effect is not Effect.READ or call.call.name == ASK_USER:
+        if not call.plan.parallel or call.call.name == ASK_USER:
             break
         group.append(call)
     return tuple(group[: max(1, limit)]) if group else tuple(waiting[:1])
@@ -246,3 +262,15 @@ def read_done(call: ToolCall) -> DoneCall:
     named = (call.arguments.get(key) for key in ("result", "output", "answer", "summary", "message"))
     text = next((value for value in named if isinstance(value, str) and value), "")
     return DoneCall(output=text, arguments=call.arguments)
+
+
+def made_tool(arguments: JsonObject) -> ToolSpec:
+    """The tool that a call of `create_tool` describes; the call has been carried out, and so was checked."""
+    return ToolSpec(
+        name=f"{MADE}{arguments['name']}",
+        description=str(arguments["description"]),
+        parameters=arguments["parameters"],
+        scope=Scope.SYSTEM,
+        declared=Verdict.ASK,
+        source=str(arguments["code"]),
+    )

@@ -108,6 +108,7 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "ANTHROPIC_BASE_URL": server.anthropic_url,
             "task_queue": f"test-{os.getpid()}-{uuid4().hex[:6]}",
             "workspace": workspace,
+            "home": workspace.parent / ".loom",
             "metrics_port": None,
             **given,
         }

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from activities.adapters.provider_wire import arguments_of, reasoning_of
+from activities.adapters.wire_parts import PDF, in_words, is_image
 from activities.ports import ModelCall
 from loom_domain.messages import Message, Part
 from loom_domain.tool_calls import ToolSpec
@@ -74,7 +75,9 @@ def _assistant(message: Message, model: str) -> list[Wire]:
 def _user(message: Message) -> list[Wire]:
     if message.role != "tool":
         return list(_blocks(message.content)) or [_text("(empty)")]
-    content = message.content if isinstance(message.content, str) else list(_blocks(message.content))
+    # Of a failed call the provider takes nothing but text.
+    is_text = isinstance(message.content, str) or message.is_error
+    content = message.text if is_text else list(_blocks(message.content))
     block: Wire = {"type": "tool_result", "tool_use_id": _safe_id(message.tool_call_id or ""), "content": content}
     if message.is_error:
         block["is_error"] = True
@@ -87,16 +90,12 @@ def _blocks(content: str | Sequence[Part]) -> Iterator[Wire]:
             yield _text(content)
         return
     for part in content:
-        match part.type:
-            case "text":
-                if part.text.strip():
-                    yield _text(part.text)
-            case "image":
-                yield {"type": "image", "source": _source(part)}
-            case "file" if part.media_type == "application/pdf":
-                yield {"type": "document", "source": _source(part)}
-            case _:
-                yield _text(f"({part.type}: {part.name} {part.url})")
+        if is_image(part):
+            yield {"type": "image", "source": _source(part)}
+        elif part.type == "file" and part.media_type == PDF and (part.data or part.url):
+            yield {"type": "document", "source": _source(part)}
+        elif text := in_words(part).strip():
+            yield _text(text if part.type != "text" else part.text)
 
 
 def _source(part: Part) -> Wire:

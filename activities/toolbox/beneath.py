@@ -28,11 +28,15 @@ class NotAFile(OSError):
 
 @contextmanager
 def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `root/parts…`, reached step by step without following a link below `root`."""
-    here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A descriptor of the folder `root/parts…`, reached step by step from `/` without following a link.
+
+    Not above `root` either, which is resolved: it may lie in the workspace of another run, which changes meanwhile.
+    """
+    above = [part for part in root.split("/") if part]
+    here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in parts:
-            if create:
+        for depth, part in enumerate((*above, *parts)):
+            if create and depth >= len(above):
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=here)
             below = os.open(part, _STEP, dir_fd=here)

@@ -1,4 +1,7 @@
-"""A tool made of a pydantic model for its arguments and a function that does the work."""
+"""A tool made of a pydantic model for its arguments and a function that does the work.
+
+Loom's own tools are made of this; `user_tool` makes tools of whatever a user's module brings.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,14 +10,15 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails
 
-from activities.ports import ToolContext
+from activities.ports import ToolContext, ToolOutput
 from activities.toolbox.output import RESULT_LIMIT
 from loom_domain.errors import ToolValidationError
 from loom_domain.messages import JsonObject
 from loom_domain.permissions import Subject
-from loom_domain.tool_calls import Effect, ToolSpec
+from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict, canonical
 
 
 class Arguments(BaseModel):
@@ -32,7 +36,7 @@ class FunctionTool(Generic[A]):
 
     spec: ToolSpec
     arguments: type[A]
-    function: Callable[[A, ToolContext], Awaitable[str]]
+    function: Callable[[A, ToolContext], Awaitable[str | ToolOutput]]
     touches: Callable[[A, Path], Sequence[Subject]] | None = None
     granted: Callable[[A], Sequence[str]] | None = None
     """None: an approval for the rest of the run covers the tool as a whole."""
@@ -47,12 +51,7 @@ class FunctionTool(Generic[A]):
     def parse(self, arguments: JsonObject) -> A:
         """Validated arguments; an argument given as null counts as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
-        if broken := [name for name, value in given.items() if isinstance(value, str) and not _is_text(value)]:
-            raise ToolValidationError(f"`{broken[0]}` has half a surrogate pair in it: send whole characters")
-        try:
-            return self.arguments.model_validate(given)
-        except ValidationError as error:
-            raise ToolValidationError(_explain(self.spec, error), tool=self.spec.name) from None
+        return validated(self.spec, self.arguments, given)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
         """What permission patterns are held against."""
@@ -62,7 +61,7 @@ class FunctionTool(Generic[A]):
         """The allow rules that an approval of this call for the rest of the run adds."""
         return self.granted(cast("A", arguments)) if self.granted else (self.spec.name,)
 
-    def run(self, arguments: object, context: ToolContext) -> Awaitable[str]:
+    def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
         """Do it."""
         return self.function(cast("A", arguments), context)
 
@@ -74,6 +73,11 @@ def tool_spec(
     *,
     effect: Effect,
     timeout: float = 120.0,
+    scope: Scope = Scope.SANDBOXED,
+    declared: Verdict | None = None,
+    ephemeral: int = 0,
+    queue: str | None = None,
+    parallel: bool | None = None,
 ) -> ToolSpec:
     """What model and run see of a tool with these arguments; tools that read run beside each other."""
     return ToolSpec(
@@ -81,16 +85,36 @@ def tool_spec(
         description=description,
         parameters=schema_of(arguments),
         effect=effect,
-        parallel=effect is Effect.READ,
+        parallel=effect is Effect.READ if parallel is None else parallel,
         timeout=timeout,
+        queue=queue,
+        scope=scope,
+        declared=declared,
+        ephemeral=ephemeral,
     )
+
+
+class _Schema(GenerateJsonSchema):
+    """A default that JSON cannot say is left out of the schema, and nothing needs to be said of it."""
+
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - the base's
 
 
 def schema_of(arguments: type[BaseModel]) -> JsonObject:
     """The model's JSON Schema without titles and docstrings, which only cost tokens."""
-    schema = _untitled(arguments.model_json_schema())
+    schema = _untitled(arguments.model_json_schema(schema_generator=_Schema))
     schema.pop("description", None)
     return schema
+
+
+def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
+    """The arguments as a value of the model; raises ToolValidationError that names the field and the way out."""
+    if broken := [name for name, value in given.items() if not _is_text(value)]:
+        raise ToolValidationError(f"`{broken[0]}` has half a surrogate pair in it: send whole characters")
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise ToolValidationError(_explain(spec, error), tool=spec.name) from None
 
 
 def _untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,10 +131,10 @@ def _small(key: str, value: Any) -> Any:
     return value
 
 
-def _is_text(value: str) -> bool:
+def _is_text(value: object) -> bool:
     """Every store and every model takes it; JSON's escapes can spell what UTF-8 cannot."""
     try:
-        value.encode()
+        (value if isinstance(value, str) else canonical({"": value})).encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -9,12 +9,12 @@ RESULT_LIMIT: Final = 10_000
 _NOTE_ROOM: Final = 80
 
 
-def clip(text: str, limit: int = RESULT_LIMIT) -> str:
-    """`text`, or its beginning and its end within `limit` characters."""
+def clip(text: str, limit: int = RESULT_LIMIT, more: str = "") -> str:
+    """`text`, or its beginning and its end within `limit` characters; the note between them says `more`."""
     if len(text) <= limit:
         return text
-    half = (limit - _NOTE_ROOM) // 2
-    return text[:half] + _note(len(text) - 2 * half) + text[-half:]
+    half = (limit - _NOTE_ROOM - len(more)) // 2
+    return text[:half] + _note(len(text) - 2 * half, more) + text[-half:]
 
 
 @dataclass(slots=True)
@@ -48,9 +48,13 @@ class Collected:
         """What was kept, at most `limit` characters."""
         if not self.truncated:
             return self.head
+        # At line ends where there are any, so that no half of a secret stays that nobody would know as one.
+        begin = self.head[: self._half]
+        begin = begin[: begin.rfind("\n") + 1] or begin
         end = (self.head + self.tail)[-self._half :]
-        return self.head[: self._half] + _note(self.length - 2 * self._half) + end
+        end = end[end.find("\n") :] if "\n" in end else end
+        return begin + _note(self.length - len(begin) - len(end)) + end
 
 
-def _note(missing: int) -> str:
-    return f"\n… {missing} characters left out here …\n"
+def _note(missing: int, more: str = "") -> str:
+    return f"\n… {missing} characters left out here{more} …\n"

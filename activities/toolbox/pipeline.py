@@ -7,17 +7,18 @@ A tool cannot break the pipeline: whatever it raises becomes a result that the m
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from pathlib import Path
 from time import perf_counter
 from typing import Final
 
 import structlog
 
-from activities.ports import Tool, ToolBox, ToolContext
-from activities.toolbox.output import RESULT_LIMIT, clip
+from activities.ports import Tool, ToolBox, ToolContext, ToolOutput
+from activities.toolbox.authorization import authorize
+from activities.toolbox.hygiene import Hygiene
+from activities.toolbox.output import RESULT_LIMIT
 from activities.toolbox.shell import GRACE
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import (
@@ -29,14 +30,10 @@ from loom_domain.errors import (
     ToolUnavailableError,
     ToolValidationError,
 )
+from loom_domain.hooks import Objection, tightened
 from loom_domain.messages import ToolCall
-from loom_domain.permissions import Judgement, Subject, judge
 from loom_domain.tool_calls import (
-    ASK_USER,
-    DONE,
-    EMPTY_OUTPUT,
     CallPlan,
-    Effect,
     ErrorType,
     ToolResult,
     ToolSpec,
@@ -57,24 +54,34 @@ _ERROR_TYPES: Final[dict[type[LoomError], ErrorType]] = {
 }
 
 
-def plan(call: ToolCall, *, box: ToolBox, spec: AgentSpec, grants: Sequence[str], run_id: str) -> CallPlan:
-    """What the registry and the rules say of a call; `grants` are allow rules that a person gave for the run."""
+def plan(
+    call: ToolCall,
+    *,
+    box: ToolBox,
+    spec: AgentSpec,
+    grants: Sequence[str],
+    run_id: str,
+    objection: Objection | None = None,
+) -> CallPlan:
+    """What the registry and the rules say of a call.
+
+    `grants` are allow rules that a person gave for the run, `objection` is what a user's hooks have against it.
+    """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = CallPlan() if pinned is None else _limits(pinned)
     try:
         tool = _discover(call, box, [tool.name for tool in spec.tools])
         arguments = _validate(call, tool)
-        subjects = tool.subjects(arguments, Path(spec.workspace))
-        judged = _judge(call, subjects, spec, grants, reads=limits.effect is Effect.READ)
+        authorized = authorize(call, tool, arguments, spec, grants)
+        authorized = replace(authorized, judgement=tightened(authorized.judgement, objection))
+        judged = authorized.judgement
         # An allowed call's rule says it all; the sentence would cost every turn of every run some history.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
         if judged.verdict is not Verdict.ASK:
             return made
-        return replace(
-            made, digest=call_digest(run_id, call), grants=_grants(call, tool.grants(arguments), subjects, judged)
-        )
+        return replace(made, digest=call_digest(run_id, call), grants=authorized.grants(tool, arguments))
     except LoomError as error:
         return replace(limits, error=error.message, error_type=_error_type(error))
     except Exception as error:  # noqa: BLE001 - see the module's docstring
@@ -83,7 +90,13 @@ def plan(call: ToolCall, *, box: ToolBox, spec: AgentSpec, grants: Sequence[str]
 
 
 async def execute(
-    call: ToolCall, *, box: ToolBox, context: ToolContext, is_cancelled: Callable[[], bool], note: str = ""
+    call: ToolCall,
+    *,
+    box: ToolBox,
+    context: ToolContext,
+    hygiene: Hygiene,
+    is_cancelled: Callable[[], bool],
+    note: str = "",
 ) -> ToolResult:
     """Run one call through all stages; only cancellation gets out of here."""
     watch = _Watch()
@@ -99,15 +112,22 @@ async def execute(
         with watch.stage():
             _check(is_cancelled)
         with watch.stage():
-            output = await _run(tool, arguments, context)
-        with watch.stage():
-            result = ToolResult(content=_format(output, note, limit))
+            came = await _run(tool, arguments, context)
+        output = came if isinstance(came, ToolOutput) else ToolOutput(text=came)
+        result = ToolResult(
+            content=output.text, parts=output.parts, status="warning" if output.is_warning else "success"
+        )
     except LoomError as error:
-        result = failed(_format(error.message, note, limit), _error_type(error))
+        result = failed(error.message, _error_type(error))
     except Exception as error:  # noqa: BLE001 - see the module's docstring
         _log.exception("tool_failed", tool=call.name)
-        result = failed(_format(_unexpected(error), note, limit), "unknown")
-    return replace(result, stage_ms=tuple(watch.spent))
+        result = failed(_unexpected(error), "unknown")
+    # A stage that was not reached has no time: what failed is shaped, too, but outside the six.
+    with watch.stage() if result.status != "error" else nullcontext():
+        shaped = await hygiene.shaped(result.content, context, limit=limit, note=note)
+    return replace(
+        result, content=shaped.text, artifact=shaped.artifact, length=shaped.length, stage_ms=tuple(watch.spent)
+    )
 
 
 @dataclass(slots=True)
@@ -129,7 +149,7 @@ class _Watch:
 def _limits(pinned: ToolSpec) -> CallPlan:
     return CallPlan(
         effect=pinned.effect,
-        parallel=pinned.parallel and pinned.effect is Effect.READ,
+        parallel=pinned.parallel,
         timeout=pinned.timeout,
         queue=pinned.queue,
     )
@@ -161,22 +181,6 @@ def _snippet(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:40]} … {text[-40:]}")
 
 
-def _judge(
-    call: ToolCall, subjects: Sequence[Subject], spec: AgentSpec, grants: Sequence[str], *, reads: bool
-) -> Judgement:
-    if call.name in (DONE, ASK_USER):
-        return Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself, or ask")
-    return judge(call.name, subjects, spec.permissions, mode=spec.mode, reads=reads, grants=grants)
-
-
-def _grants(call: ToolCall, offered: Sequence[str], subjects: Sequence[Subject], judged: Judgement) -> tuple[str, ...]:
-    """What approving for the run would add: after a scoped ask nothing as wide as the whole tool, which it outranks."""
-    if "(" not in judged.rule or call.name not in offered:
-        return tuple(offered)
-    exact = dict.fromkeys(subject.text for subject in subjects)
-    return () if any(set(text) & set("*?") for text in exact) else tuple(f"{call.name}({text})" for text in exact)
-
-
 def _timeout(arguments: object, default: float) -> float:
     """A call that names its own `timeout` gets it, with time to be stopped in order."""
     wanted = getattr(arguments, "timeout", None)
@@ -188,7 +192,7 @@ def _check(is_cancelled: Callable[[], bool]) -> None:
         raise ExecutionAbortedError("the run was stopped before this call began: nothing was done")
 
 
-async def _run(tool: Tool, arguments: object, context: ToolContext) -> str:
+async def _run(tool: Tool, arguments: object, context: ToolContext) -> str | ToolOutput:
     try:
         async with asyncio.timeout(context.timeout) as limit:
             return await tool.run(arguments, context)
@@ -198,13 +202,6 @@ async def _run(tool: Tool, arguments: object, context: ToolContext) -> str:
         raise ToolExecutionTimeout(
             f"{tool.spec.name} was stopped after {context.timeout:g} s: do less in one call, or use another tool"
         ) from None
-
-
-def _format(output: str, note: str, limit: int) -> str:
-    """What the model reads: never empty, never too long, and text that every store takes."""
-    text = clip(output, limit) if output.strip() else EMPTY_OUTPUT
-    whole = f"{note}\n{text}" if note else text
-    return whole.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def _error_type(error: LoomError) -> ErrorType:

@@ -18,6 +18,7 @@ class Plan:
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # the usual one gives way when it is taken
+    app: str | None = None  # what the worker is to load; None: whatever one that runs has loaded
 
     def without_worker(self) -> Self:
         """The services alone."""
@@ -25,11 +26,17 @@ class Plan:
 
     def to_json(self) -> str:
         """As the daemon gets it on its command line."""
-        return json.dumps([str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port])
+        return json.dumps([str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The other way round."""
-        home, worker, queue, namespace, metrics = json.loads(text)
-        command = tuple(worker) if worker else None
-        return cls(home=Path(home), worker=command, task_queue=queue, namespace=namespace, metrics_port=metrics)
+        home, worker, queue, namespace, metrics, app = json.loads(text)
+        return cls(
+            home=Path(home),
+            worker=tuple(worker) if worker else None,
+            task_queue=queue,
+            namespace=namespace,
+            metrics_port=metrics,
+            app=app,
+        )

@@ -71,9 +71,9 @@ def down(home: Path) -> tuple[str, ...]:
 
 
 def _already_up(plan: Plan, deadline: float) -> StackState | None:
-    """The state of a running stack that has all the plan wants; one without the wanted worker is taken over."""
+    """The state of a running stack that has all the plan wants; one without the wanted worker or app is taken over."""
     while (now := state.read(plan.home)).supervised():
-        if now.ready and (plan.worker is None or now.worker_wanted):
+        if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
             return now
         if now.ready and now.supervisor is not None:
             _take_over(now.supervisor)

@@ -59,6 +59,7 @@ class StackState:
     worker_wanted: bool = False
     ready: bool = False  # all that was asked for has answered
     ui: str | None = None  # Temporal's Web UI
+    app: str | None = None  # what the worker has loaded
 
     def supervised(self) -> bool:
         """Whether a supervisor looks after the stack now."""
@@ -123,4 +124,5 @@ def _decode(raw: dict[str, Any]) -> StackState:
         worker_wanted=bool(raw["worker_wanted"]),
         ready=bool(raw["ready"]),
         ui=raw["ui"],
+        app=raw.get("app"),  # not written by earlier releases
     )

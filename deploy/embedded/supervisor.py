@@ -59,6 +59,7 @@ class Supervisor:
         self._services: dict[str, _Service] = {}
         self._before = StackState()
         self._ports: dict[str, int] = {}
+        self._app: str | None = None  # what the worker loads: the app that is asked for, or the one that it has
         self._ready = False
         self._itself: Identity | None = None
         self._order: signal.Signals | None = None
@@ -69,6 +70,7 @@ class Supervisor:
         with locked(self._home), self._listening():
             self._before = state.read(self._home)
             self._ports = dict(self._before.ports)
+            self._app = self._plan.app or (self._before.app if "worker" in self._before.living() else None)
             self._itself = state.of_pid(os.getpid())
             try:
                 self._bring_up()
@@ -92,7 +94,7 @@ class Supervisor:
         for name in SERVICES:
             self._await(name)
         same_addresses = all(self._services[name].adopted for name in SERVICES)
-        if self._plan.worker is None or not same_addresses:
+        if self._plan.worker is None or not same_addresses or self._app != self._before.app:
             self._end_recorded("worker")
         if self._plan.worker is not None:
             if not self._adopt("worker"):
@@ -195,6 +197,8 @@ class Supervisor:
         env = {name: value for name, value in os.environ.items() if name not in {"TEMPORAL_API_KEY", "TEMPORAL_TLS"}}
         if self._plan.metrics_port == ports.USUAL["metrics"]:
             env["LOOM_METRICS_PORT"] = str(self._ports["metrics"])
+        if self._app is not None:
+            env["LOOM_APP"] = self._app
         return env | {
             "TEMPORAL_ADDRESS": address["temporal"],
             "TEMPORAL_NAMESPACE": self._plan.namespace,
@@ -224,6 +228,7 @@ class Supervisor:
             worker_wanted=self._plan.worker is not None,
             ready=self._ready,
             ui=temporal.part.ui if temporal else None,
+            app=self._app if "worker" in running else self._before.app if "worker" in left else None,
         )
 
     def _record(self) -> None:

@@ -19,8 +19,9 @@ from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from deploy.logs import configure_logs
 from loom_domain.tasks import FINAL_ACTIONS, Segment, Task
 from loom_domain.tool_calls import Effect
+from loom_parts import parts_from
 from loom_settings import load_settings
-from worker import LoomPlugin, connected, parts_from
+from worker import LoomPlugin, connected
 
 
 class Nothing(Arguments):

@@ -49,7 +49,7 @@ def timed_out(kind: TimeoutType) -> ActivityError:
 async def test_an_error_keeps_its_type_message_and_facts_on_the_wire(
     error: LoomError, context: dict[str, object]
 ) -> None:
-    sent = to_application_error(error)
+    sent = to_application_error(error, str)
     assert sent.non_retryable
     wire = WireFailure()
     await pydantic_data_converter.encode_failure(sent, wire)
@@ -59,8 +59,13 @@ async def test_an_error_keeps_its_type_message_and_facts_on_the_wire(
     )
 
 
+def test_no_secret_that_a_provider_repeats_crosses_the_border() -> None:
+    error = LLMUnavailableError("wrong key: hunter2")
+    assert to_application_error(error, lambda text: text.replace("hunter2", "…")).message == "wrong key: …"
+
+
 def test_the_waiting_time_that_a_provider_asked_for_is_kept() -> None:
-    failure = failure_of(caught(to_application_error(LLMRateLimitError("slow", retry_after=7.5))))
+    failure = failure_of(caught(to_application_error(LLMRateLimitError("slow", retry_after=7.5), str)))
     assert after_failure(Tries(), failure) == Again(delay=7.5)
 
 

@@ -10,17 +10,37 @@ import pytest
 import structlog
 
 from activities.adapters.shell_parser import BashParser
-from activities.ports import Tool, ToolContext
+from activities.ports import Tool, ToolContext, ToolOutput
 from activities.toolbox.builtin import built_in_tools
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.pipeline import execute, plan
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
-from loom_domain.messages import ToolCall
+from loom_domain.messages import Part, ToolCall
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import EMPTY_OUTPUT, STAGES, CallPlan, Effect, ToolResult, Verdict, call_digest
+from loom_domain.tool_calls import (
+    EMPTY_OUTPUT,
+    STAGES,
+    CallPlan,
+    Effect,
+    ToolResult,
+    Verdict,
+    call_digest,
+    tool_message,
+)
 
 BOX = built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, no_sandbox="install bubblewrap")
+
+
+class Masked:
+    """Takes one known word out."""
+
+    def redact(self, text: str) -> str:
+        return text.replace("hunter2", "[REDACTED]")
+
+
+HYGIENE = Hygiene(Masked(), None)
 
 
 class Sandboxed:
@@ -37,7 +57,7 @@ class Text(Arguments):
     text: str = ""
 
 
-def tool(run: Callable[[Text, ToolContext], Awaitable[str]], name: str = "say") -> dict[str, Tool]:
+def tool(run: Callable[[Text, ToolContext], Awaitable[str | ToolOutput]], name: str = "say") -> dict[str, Tool]:
     return {
         name: FunctionTool(spec=tool_spec(name, "Says it.", Text, effect=Effect.READ), arguments=Text, function=run)
     }
@@ -68,7 +88,7 @@ async def run(
     made: ToolCall, box: dict[str, Tool], place: Path = Path("/"), seconds: float = 5, *, cancelled: bool = False
 ) -> ToolResult:
     context = ToolContext(workspace=place, run_id="run", call_id=made.id, idempotency_key="k", timeout=seconds)
-    return await execute(made, box=box, context=context, is_cancelled=lambda: cancelled)
+    return await execute(made, box=box, context=context, hygiene=HYGIENE, is_cancelled=lambda: cancelled)
 
 
 def test_an_allowed_call_is_planned_with_its_limits(tmp_path: Path) -> None:
@@ -275,12 +295,35 @@ async def test_long_output_keeps_head_and_tail() -> None:
     assert "characters left out here" in content
 
 
+async def test_no_secret_gets_out_of_a_tool_in_output_or_error() -> None:
+    async def say(_arguments: Text, _context: ToolContext) -> str:
+        return "password hunter2"
+
+    async def fail(_arguments: Text, _context: ToolContext) -> str:
+        raise ToolExecutionError("login with hunter2 failed")
+
+    assert (await run(call("say"), tool(say))).content == "password [REDACTED]"
+    assert (await run(call("say"), tool(fail))).content == "login with [REDACTED] failed"
+
+
+async def test_a_tool_may_give_images_and_warn() -> None:
+    picture = Part(type="image", media_type="image/png", data="aGk=")
+
+    async def draw(_arguments: Text, _context: ToolContext) -> ToolOutput:
+        return ToolOutput(text="half of it", parts=(picture,), is_warning=True)
+
+    result = await run(call("say"), tool(draw))
+    assert (result.content, result.parts, result.status) == ("half of it", (picture,), "warning")
+    assert tool_message(call("say"), result).content == (Part(type="text", text="half of it"), picture)
+
+
 async def test_a_note_stands_before_the_output() -> None:
     context = ToolContext(workspace=Path("/"), run_id="r", call_id="c", idempotency_key="k", timeout=5)
     result = await execute(
         call("say", text="you"),
         box=tool(_hello),
         context=context,
+        hygiene=HYGIENE,
         is_cancelled=lambda: False,
         note="changed by a person",
     )
@@ -295,7 +338,7 @@ async def test_planning_and_reading_a_file_take_less_than_a_millisecond(tmp_path
     for _ in range(200):
         begun = time.process_time()
         planned(made, spec)
-        result = await execute(made, box=FULL, context=context, is_cancelled=lambda: False)
+        result = await execute(made, box=FULL, context=context, hygiene=HYGIENE, is_cancelled=lambda: False)
         best = min(best, time.process_time() - begun)
         assert result.status == "success"
     assert best < 0.001

@@ -51,7 +51,7 @@ def asks(digest: str = "d1", *grants: str) -> CallPlan:
     return CallPlan(verdict=Verdict.ASK, rule="bash", reason="the rule bash says ask", digest=digest, grants=grants)
 
 
-def call(call_id: str, name: str = "bash", **arguments: Any) -> ToolCall:
+def call(call_id: str, name: str = "bash", /, **arguments: Any) -> ToolCall:
     """A call of a tool, of `bash` unless it says so."""
     return ToolCall(id=call_id, name=name, arguments=arguments)
 

@@ -5,20 +5,24 @@ from dataclasses import replace
 import pytest
 
 from loom_domain.acting import OUT_OF_TIME, UNKNOWN_OUTCOME
-from loom_domain.asking import tool_request
+from loom_domain.asking import model_request, tool_request
 from loom_domain.messages import Message
+from loom_domain.requests import RunRequest, RunStatus
 from loom_domain.retries import TIMED_OUT, Failure
-from loom_domain.run import closed, evolve, next_action
-from loom_domain.run_state import expires_at
+from loom_domain.run import closed, evolve, next_action, start
+from loom_domain.run_state import Outcome, RunState, expires_at, result_of
 from loom_domain.run_steps import (
     AbortRequested,
     Backoff,
     BackoffEnded,
     BeginTurn,
+    Event,
     PermissionsSet,
+    RunPrepared,
     RunTools,
 )
-from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom_domain.tool_calls import CREATE_TOOL, CallPlan, Effect, ToolResult, Verdict, failed
+from loom_domain.work import Prepared
 from tests.domain.story import (
     AT,
     AWAY,
@@ -41,6 +45,7 @@ from tests.domain.story import (
     results,
     returned,
     running,
+    says,
     told,
     wants,
     yes,
@@ -138,6 +143,24 @@ def test_a_lost_call_that_may_run_twice_runs_again(effect: Effect) -> None:
     assert (running(state), state.calls[0].attempt) == (["a"], 4)
 
 
+def accounted(*events: Event) -> RunState:
+    """A run whose workers keep account of effects, after these events."""
+    prepared = RunPrepared(prepared=Prepared(spec=SPEC, ledger=True))
+    return after(start("run-1", RunRequest(task="Do it."), AT), prepared, BEGAN, *events)
+
+
+def test_with_an_account_of_effects_the_next_attempt_asks_what_came_of_a_lost_call() -> None:
+    state = accounted(wants((call("a"), WRITES)), returned(a=LOST))
+    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    assert (running(state), request.attempt, request.begun) == (["a"], 2, True)
+    assert results(evolve(state, returned(a="kept"))) == [("a", "kept", False)]
+
+
+def test_a_call_that_never_began_is_no_begun_one() -> None:
+    state = accounted(wants((call("a"), WRITES)), returned(a=AWAY), BackoffEnded())
+    assert not tool_request(state, state.calls[0], "x", with_notices=False).begun
+
+
 def test_a_call_that_takes_twenty_workers_with_it_is_given_up() -> None:
     state = told(BEGAN, wants((call("a"), READS)), *[returned(a=LOST)] * 21)
     assert results(state) == [("a", UNKNOWN_OUTCOME, True)]
@@ -164,6 +187,27 @@ def test_a_call_whose_result_was_lost_on_its_way_runs_again_only_if_it_may() -> 
     unstored = replace(AWAY, context={"has_run": True})
     assert results(told(BEGAN, wants((call("a"), WRITES)), returned(a=unstored))) == [("a", UNKNOWN_OUTCOME, True)]
     assert next_action(told(BEGAN, wants((call("a"), READS)), returned(a=unstored))) == Backoff(until=at(1))
+
+
+def test_what_is_kept_whole_is_named_in_the_result_of_the_run() -> None:
+    cut = ToolResult(content="head … tail", artifact="t1-a", length=70_000)
+    state = told(BEGAN, wants((call("a"), READS)), returned(a=cut), BEGAN, says("done"))
+    kept = {"id": "t1-a", "call_id": "a", "tool": "bash", "characters": 70_000}
+    assert result_of(state, Outcome(status=RunStatus.COMPLETED)).artifacts == (kept,)
+
+
+def test_a_tool_that_the_agent_made_is_its_own_from_then_on() -> None:
+    made = {"name": "double", "description": "Doubles.", "parameters": {"type": "object"}, "code": "def run(x): ..."}
+    state = told(BEGAN, wants((call("a", CREATE_TOOL, **made), WRITES)), returned(a="made"), BEGAN)
+    assert [(tool.name, tool.source) for tool in state.agent.tools] == [("made__double", "def run(x): ...")]
+    assert model_request(state).spec == state.agent
+    state = evolve(state, wants((call("b", "made__double", x=2), WRITES)))
+    assert tool_request(state, state.calls[0], "x", with_notices=False).made == state.agent.tools[0]
+
+
+def test_a_tool_that_could_not_be_made_is_none() -> None:
+    state = told(BEGAN, wants((call("a", CREATE_TOOL, name="x"), WRITES)), returned(a=failed("no", "validation")))
+    assert state.agent.tools == ()
 
 
 def test_a_tool_that_broke_is_a_result_that_the_model_reads() -> None:

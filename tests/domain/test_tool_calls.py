@@ -28,7 +28,7 @@ OK = ToolResult(content="ok")
 
 
 def open_calls(shape: str) -> list[OpenCall]:
-    """One call a letter: r reads, w writes, p says that it is parallel though it writes; upper case has a result."""
+    """One call a letter: r reads, w writes, p may run beside others though it does not read; upper case has a result."""
     effects = {"r": Effect.READ, "w": Effect.ONCE, "p": Effect.IDEMPOTENT}
     return [
         OpenCall(
@@ -52,11 +52,11 @@ def open_calls(shape: str) -> list[OpenCall]:
         ("wrr", 10, "0"),
         ("Wrr", 10, "12"),
         ("RrwR", 10, "1"),
-        ("pp", 10, "0"),
-        ("rp", 10, "0"),
+        ("pp", 10, "01"),
+        ("rp", 10, "01"),
     ],
 )
-def test_leading_reads_run_together_and_anything_else_alone(shape: str, limit: int, group: str) -> None:
+def test_leading_calls_that_may_run_together_do_and_any_other_runs_alone(shape: str, limit: int, group: str) -> None:
     assert "".join(c.call.id for c in next_group(open_calls(shape), limit)) == group
 
 

@@ -15,10 +15,11 @@ from client import LoomClient
 from deploy.search_attributes import register_missing
 from loom_domain.mcp import McpServer
 from loom_domain.requests import RunStatus
+from loom_parts import parts_from
 from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
-from worker import LoomPlugin, connected, parts_from
+from worker import LoomPlugin, connected
 
 QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
 
@@ -37,7 +38,8 @@ async def working_with(
             LoomClient.connected(settings) as client,
         ):
             await register_missing(temporal)
-            joined = replace(parts, tools=JoinedBoxes(parts.tools, mcp.tools))
+            registry = replace(parts.registry, mcp_servers=servers)
+            joined = replace(parts, registry=registry, tools=JoinedBoxes(parts.tools, mcp.tools))
             plugin = LoomPlugin(joined, temporal, settings)
             async with Worker(temporal, task_queue=settings.task_queue, plugins=[plugin]):
                 ready = Harness(client=client, settings=settings, workspace=workspace)

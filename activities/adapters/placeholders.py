@@ -1,0 +1,79 @@
+"""Nothings that keep names in a workspace from being taken while commands run there.
+
+The last command to end takes them away, whichever worker of this machine runs it: each holds a shared lock for its
+workspace, on one byte of a file that no sandbox sees. They are known by a mode that hardly anything else has, so what
+a killed worker left behind goes after the next command.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Final
+
+from loom_domain.errors import ToolExecutionError
+
+_MODE: Final = stat.S_ISVTX | 0o555
+_BYTES: Final = 2**62
+_LOCK: Final = "hhqqi0q"
+"""`struct flock`: kind, from where, start, length, process."""
+
+
+@contextmanager
+def kept_free(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
+    """In the workspace (a descriptor) these names are taken, by placeholders if by nothing else.
+
+    `folders` are empty folders: Git looks past a `.git` like that for the repository around the workspace. `others` are
+    sockets that nobody listens at, which are made and removed faster and keep nobody waiting who opens them.
+    """
+    lock, place = _lock(workspace)
+    try:
+        for name in folders:
+            with suppress(OSError):  # it is there; or Loom may make nothing here, and then no command may either
+                os.mkdir(name, _MODE, dir_fd=workspace)
+        for name in others:
+            with suppress(OSError):
+                os.mknod(name, stat.S_IFSOCK | _MODE, dir_fd=workspace)
+        yield
+    finally:
+        if _is_last(lock, place):
+            for name in (*folders, *others):
+                _take_away(workspace, name)
+        os.close(lock)
+
+
+def _lock(workspace: int) -> tuple[int, int]:
+    """A shared lock, and the byte that it is on."""
+    status = os.fstat(workspace)
+    place = (status.st_dev * 2654435761 + status.st_ino) % _BYTES
+    path = Path(gettempdir(), f"loom-{os.geteuid()}.lock")
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.fcntl(lock, fcntl.F_OFD_SETLKW, struct.pack(_LOCK, fcntl.F_RDLCK, os.SEEK_SET, place, 1, 0))
+    except OSError as error:
+        raise ToolExecutionError(f"{path} cannot be locked ({error.strerror}): nothing was run") from None
+    return lock, place
+
+
+def _is_last(lock: int, place: int) -> bool:
+    try:
+        fcntl.fcntl(lock, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _take_away(workspace: int, name: str) -> None:
+    """Only what is a placeholder; a folder that somebody put something into stays by itself."""
+    with suppress(OSError):
+        mode = os.stat(name, dir_fd=workspace, follow_symlinks=False).st_mode
+        if mode & (stat.S_ISVTX | 0o222) != stat.S_ISVTX:
+            return
+        if stat.S_ISDIR(mode):
+            os.rmdir(name, dir_fd=workspace)
+        elif stat.S_ISSOCK(mode):
+            os.unlink(name, dir_fd=workspace)

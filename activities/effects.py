@@ -1,0 +1,112 @@
+"""What stands around a tool call that changes something: the workspace kept as it was, and an account of the effect.
+
+    snapshot ─▶ reserve ─▶ execute ─▶ finish
+
+A worker may die at any point. The next attempt asks the ledger: a finished call gives its stored result, one that never
+began runs, one that began and did not end runs again if that is harmless; else its outcome is said to be unknown, once
+and for all.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+from temporalio.exceptions import ApplicationError
+
+from activities.failures import STORE_AWAY
+from activities.ports import EffectLedger, Snapshots, StoreUnavailable
+from loom_domain.acting import UNKNOWN_OUTCOME
+from loom_domain.tool_calls import Effect, Scope, ToolResult, failed
+from loom_domain.work import ToolRequest
+
+_log = structlog.get_logger("loom.tool")
+
+Execute = Callable[[], Awaitable[ToolResult]]
+KEEP_TRIES: Final = (0.1, 0.5, 2.0)
+"""Seconds between tries to store a result that would be unknown if the worker died now."""
+
+
+class Effects:
+    """Carries out calls so that no effect happens twice and nothing is changed that cannot be looked up."""
+
+    def __init__(
+        self,
+        *,
+        ledger: EffectLedger | None = None,
+        snapshots: Snapshots | None = None,
+        when_no_snapshot: Literal["warn", "refuse"] = "warn",
+    ) -> None:
+        self._ledger = ledger
+        self._snapshots = snapshots
+        self._when_no_snapshot = when_no_snapshot
+
+    @property
+    def has_ledger(self) -> bool:
+        """Lost calls can be asked after."""
+        return self._ledger is not None
+
+    async def carried_out(
+        self, request: ToolRequest, scope: Scope, execute: Execute, warn: Callable[[str], None]
+    ) -> ToolResult:
+        """The result of the call, from now or from before; raises ApplicationError when the ledger is away."""
+        if request.effect is Effect.READ:
+            return await execute()
+        if refused := await self._kept_as_it_was(request, scope, warn):
+            return refused
+        if self._ledger is None:
+            return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute()
+        return await self._accounted(self._ledger, request, execute)
+
+    async def _kept_as_it_was(
+        self, request: ToolRequest, scope: Scope, warn: Callable[[str], None]
+    ) -> ToolResult | None:
+        if self._snapshots is None or request.begun or scope is Scope.CONTEXT:
+            return None
+        try:
+            await self._snapshots.take(Path(request.workspace), request.origin.run_id, request.turn, request.call_id)
+        except (OSError, StoreUnavailable) as error:
+            _log.warning("no_snapshot", workspace=request.workspace, error=str(error))
+            if self._when_no_snapshot == "refuse":
+                return failed(f"Not run: the workspace could not be kept as it was ({error}).", "unavailable")
+            warn(f"no snapshot of the workspace was taken: {error}")
+        return None
+
+    async def _accounted(self, ledger: EffectLedger, request: ToolRequest, execute: Execute) -> ToolResult:
+        claim = await _reserved(ledger, request)
+        if isinstance(claim, ToolResult):
+            return claim
+        if claim is not None and claim > request.attempt:
+            return failed("another worker has taken this call over", "aborted")
+        in_doubt = claim is not None and request.effect is Effect.ONCE
+        result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute()
+        await _finished(ledger, request, result)
+        return result
+
+
+def _is_in_doubt(request: ToolRequest) -> bool:
+    return request.begun and request.effect is Effect.ONCE
+
+
+async def _reserved(ledger: EffectLedger, request: ToolRequest) -> ToolResult | int | None:
+    try:
+        return await ledger.reserve(request.key, request.origin.run_id, request.attempt)
+    except StoreUnavailable as error:
+        raise ApplicationError(
+            f"the account of effects is away: {error}", type=STORE_AWAY, non_retryable=True
+        ) from None
+
+
+async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResult) -> None:
+    """Store the result; it goes into history right after, so that only a crash between the two would lose it."""
+    for pause in (*KEEP_TRIES, None):
+        try:
+            await ledger.finish(request.key, request.attempt, result)
+        except StoreUnavailable as error:
+            if pause is None:
+                _log.error("effect_not_finished", key=request.key, error=str(error))
+                return
+            await asyncio.sleep(pause)
+        else:
+            return

@@ -1,0 +1,130 @@
+"""A call that changes something: snapshot, account, and what a second attempt finds."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.adapters.postgres import Database
+from activities.adapters.postgres_effects import PostgresEffects
+from activities.effects import Effects
+from activities.failures import failure_of
+from loom_domain.acting import UNKNOWN_OUTCOME
+from loom_domain.tasks import Origin
+from loom_domain.tool_calls import Effect, Scope, ToolResult, failed
+from loom_domain.work import ToolRequest
+from tests.harness import Addresses
+
+UNKNOWN = failed(UNKNOWN_OUTCOME, "lost")
+
+
+class Counter:
+    """Something that should be done once."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    async def __call__(self) -> ToolResult:
+        self.times += 1
+        return ToolResult(content=f"done {self.times}")
+
+
+class Crash(Exception):
+    """Stands for a worker that dies in the middle."""
+
+
+async def dies() -> ToolResult:
+    raise Crash
+
+
+@pytest.fixture
+async def ledger(addresses: Addresses) -> AsyncIterator[PostgresEffects]:
+    database = Database(addresses.database)
+    yield PostgresEffects(database)
+    await database.aclose()
+
+
+def request(attempt: int = 1, effect: Effect = Effect.ONCE, *, run: str, begun: bool = False) -> ToolRequest:
+    return ToolRequest(
+        origin=Origin(run_id=run), turn=1, attempt=attempt, call_id="c", tool="bash", effect=effect, begun=begun
+    )
+
+
+async def carried_out(effects: Effects, made: ToolRequest, execute: object) -> ToolResult:
+    return await effects.carried_out(made, Scope.CONTEXT, execute, warn=lambda _: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("effect", [Effect.ONCE, Effect.IDEMPOTENT])
+async def test_a_call_that_has_ended_gives_its_stored_result(ledger: PostgresEffects, effect: Effect) -> None:
+    run, work, effects = uuid4().hex, Counter(), Effects(ledger=ledger)
+    first = await carried_out(effects, request(effect=effect, run=run), work)
+    again = await carried_out(effects, request(2, effect, run=run, begun=True), work)
+    assert (first, again, work.times) == (ToolResult(content="done 1"), ToolResult(content="done 1"), 1)
+
+
+async def test_a_call_that_never_began_runs_although_its_worker_was_lost(ledger: PostgresEffects) -> None:
+    work = Counter()
+    result = await carried_out(Effects(ledger=ledger), request(2, run=uuid4().hex, begun=True), work)
+    assert (result, work.times) == (ToolResult(content="done 1"), 1)
+
+
+async def test_a_call_that_began_and_did_not_end_is_unknown_for_ever(ledger: PostgresEffects) -> None:
+    run, work, effects = uuid4().hex, Counter(), Effects(ledger=ledger)
+    with pytest.raises(Crash):
+        await carried_out(effects, request(run=run), dies)
+    assert await carried_out(effects, request(2, run=run, begun=True), work) == UNKNOWN
+    assert await carried_out(effects, request(3, run=run, begun=True), work) == UNKNOWN
+    assert work.times == 0
+
+
+async def test_an_idempotent_call_that_did_not_end_runs_again(ledger: PostgresEffects) -> None:
+    run, work, effects = uuid4().hex, Counter(), Effects(ledger=ledger)
+    with pytest.raises(Crash):
+        await carried_out(effects, request(effect=Effect.IDEMPOTENT, run=run), dies)
+    assert await carried_out(effects, request(2, Effect.IDEMPOTENT, run=run, begun=True), work) == ToolResult(
+        content="done 1"
+    )
+
+
+async def test_a_worker_that_comes_back_after_another_took_over_does_nothing(ledger: PostgresEffects) -> None:
+    run, work, effects = uuid4().hex, Counter(), Effects(ledger=ledger)
+    with pytest.raises(Crash):
+        await carried_out(effects, request(2, run=run), dies)
+    late = await carried_out(effects, request(1, run=run), work)
+    assert (late.error_type, work.times) == ("aborted", 0)
+
+
+async def test_without_an_account_a_call_that_may_have_begun_is_unknown() -> None:
+    work = Counter()
+    assert await carried_out(Effects(), request(2, run="r", begun=True), work) == UNKNOWN
+    assert await carried_out(Effects(), request(2, run="r"), work) == ToolResult(content="done 1")
+
+
+async def test_nothing_begins_while_the_account_is_away() -> None:
+    database, work = Database("postgresql://nobody@127.0.0.1:9/none"), Counter()
+    with pytest.raises(ApplicationError) as raised:
+        await carried_out(Effects(ledger=PostgresEffects(database)), request(run="r"), work)
+    failure = failure_of(raised.value)
+    assert (failure.kind, failure.context, work.times) == ("infrastructure", {"has_run": False}, 0)
+    await database.aclose()
+
+
+class Full:
+    """A place for snapshots that takes none."""
+
+    async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
+        raise OSError(28, "No space left on device", str(workspace), None, f"{run_id}/{turn}/{call_id}")
+
+
+async def test_what_cannot_be_kept_as_it_was_is_changed_with_a_warning_or_not_at_all() -> None:
+    work, said = Counter(), list[str]()
+    made = request(run="r")
+    lax, strict = Effects(snapshots=Full()), Effects(snapshots=Full(), when_no_snapshot="refuse")
+
+    assert (await lax.carried_out(made, Scope.SANDBOXED, work, said.append)).content == "done 1"
+    assert "No space left" in said[0]
+    refused = await strict.carried_out(made, Scope.SANDBOXED, work, said.append)
+    assert (refused.error_type, work.times) == ("unavailable", 1)
+    assert (await strict.carried_out(made, Scope.CONTEXT, work, said.append)).content == "done 2"

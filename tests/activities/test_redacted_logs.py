@@ -1,0 +1,44 @@
+"""Logs say what happened, without the secrets that were in it."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from activities.adapters.redaction import SecretMask
+from deploy.logs import configure_logs
+from tests.corpora.secrets.making import ALNUM, Maker
+
+MAKER = Maker(8)
+OWN = MAKER.password() + "/" + MAKER.password()
+WITH_OWN = SecretMask([OWN])
+
+
+@pytest.fixture
+def log_lines(capsys: pytest.CaptureFixture[str]) -> Iterator["pytest.CaptureFixture[str]"]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield capsys
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_no_secret_gets_into_a_log(log_lines: pytest.CaptureFixture[str], style: str) -> None:
+    token = "gh" + "p_" + MAKER.of(ALNUM, 36)
+    configure_logs(style=style, redact=WITH_OWN.redact)  # type: ignore[arg-type]
+    log = structlog.get_logger("loom.test")
+    try:
+        int(f"refused {OWN}")
+    except ValueError:
+        log.exception(
+            "failed", url=f"redis://:{MAKER.safe_password()}@cache", nested={"a": [token]}, password="aB3$xK9!q"
+        )
+    logging.getLogger("elsewhere").warning("sent %s", token)
+    written = log_lines.readouterr().err
+    assert [secret for secret in (OWN, token, "aB3$xK9!q") if secret in written] == []
+    assert written.count("[REDACTED]") == 5
+    if style == "json":
+        assert [json.loads(line)["event"] for line in written.splitlines()] == ["failed", "sent [REDACTED]"]

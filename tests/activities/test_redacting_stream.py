@@ -1,0 +1,97 @@
+"""What comes in pieces shows no secret, wherever it is cut."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.adapters.redacting_stream import StreamingMask
+from activities.adapters.redaction import SecretMask
+from tests.corpora.secrets.making import ALNUM, Maker
+from tests.corpora.secrets.samples import Sample, leaks, samples
+
+CORPUS = tuple(samples(seed=20_260_101))
+MAKER = Maker(7)
+MASK = SecretMask([MAKER.password() + "/" + MAKER.password()])
+
+
+def streamed(mask: SecretMask, pieces: list[str], **limits: int) -> str:
+    stream = StreamingMask(mask, **limits)
+    return "".join([*map(stream.feed, pieces), stream.flush()])
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    at = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[start:end] for start, end in pairwise(at)]
+
+
+SECRETS = st.sampled_from(CORPUS)
+FILLER = st.text(alphabet=st.sampled_from(" \n\r\tabc=:/.\"'é"), max_size=30)
+PLACES = st.lists(st.integers(0, 10_000), max_size=30)
+
+
+@given(st.lists(st.tuples(FILLER, SECRETS), min_size=1, max_size=4), PLACES)
+@settings(max_examples=300, deadline=None)
+def test_wherever_a_stream_is_cut_it_shows_what_the_whole_text_shows(
+    parts: list[tuple[str, Sample]], places: list[int]
+) -> None:
+    text = "\n".join(filler + "\n" + sample.text for filler, sample in parts) + "\n"
+    assert streamed(MASK, cut(text, places)) == MASK.redact(text)
+
+
+SHORT = st.sampled_from([sample for sample in CORPUS if len(sample.text) < 190 and "\n" not in sample.text])
+
+
+@given(SHORT, st.integers(0, 400), st.integers(0, 400), st.integers(1, 64), st.sampled_from([" ", "x", ";", '"a",']))
+@settings(max_examples=300, deadline=None)
+def test_in_a_line_too_long_to_wait_for_nothing_leaks_either(
+    sample: Sample, before: int, after: int, size: int, filler: str
+) -> None:
+    edge = "" if filler == " " else " "
+    text = filler * before + edge + sample.text + edge + filler * after
+    shown = streamed(MASK, [text[at : at + size] for at in range(0, len(text), size)], line_limit=300, reserve=200)
+    if not leaks(sample, MASK.redact(text)):
+        assert not leaks(sample, shown)
+
+
+def test_no_kind_of_secret_leaks_from_an_endless_line() -> None:
+    kinds = {sample.kind: sample for sample in CORPUS if not leaks(sample, MASK.redact(sample.text))}
+    for number, sample in enumerate(kinds.values()):
+        text = "word " * 4000 + "x" * number + " " + sample.text + " word" * 4000
+        shown = streamed(SecretMask(), [text[at : at + 3001] for at in range(0, len(text), 3001)])
+        assert not leaks(sample, shown), sample.kind
+        assert shown.startswith("word " * 4000)
+        assert shown.endswith(" word" * 4000)
+
+
+def test_every_cut_in_two_of_every_kind_of_secret_is_safe() -> None:
+    kinds = {sample.kind: sample for sample in CORPUS}
+    for sample in kinds.values():
+        whole = MASK.redact(sample.text)
+        step = max(1, len(sample.text) // 40)
+        for at in range(0, len(sample.text), step):
+            assert streamed(SecretMask(), [sample.text[:at], sample.text[at:]]) == whole, (sample.kind, at)
+
+
+def test_whole_lines_pass_at_once_and_unfinished_ones_wait() -> None:
+    stream = StreamingMask(SecretMask())
+    secret = "gh" + "p_" + MAKER.of(ALNUM, 36)
+    seen = [stream.feed(piece) for piece in ("one\ntw", "o\n", "tok " + secret[:9], secret[9:], "\n10 %\r", "end")]
+    assert [*seen, stream.flush()] == ["one\n", "two\n", "", "", "tok [REDACTED]\n10 %\r", "", "end"]
+
+
+def test_an_open_key_waits_for_its_end_and_no_longer() -> None:
+    key = next(sample for sample in CORPUS if sample.kind == "rsa key").text
+    stream = StreamingMask(SecretMask())
+    seen = [stream.feed(line) for line in f"before\n{key}after\n".splitlines(keepends=True)]
+    assert "".join(seen) == "before\n[REDACTED]\nafter\n"
+    assert [piece for piece in seen if piece] == ["before\n", "[REDACTED]\n", "after\n"]
+
+
+def test_what_a_stream_keeps_back_is_bounded() -> None:
+    stream = StreamingMask(SecretMask())
+    fed = shown = 0
+    for piece in ("-----BEGIN RSA PRIVATE KEY-----\n", *["no key at all, but a long story\n"] * 4000, "ab " * 40_000):
+        fed, shown = fed + len(piece), shown + len(stream.feed(piece))
+        assert fed - shown < 100_000
+    assert shown > 100_000

@@ -1,0 +1,142 @@
+"""What a command finds in its workspace, and what stays there when it has ended."""
+
+import asyncio
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from activities.adapters.bubblewrap import find_program, find_sandbox
+from activities.adapters.namespaces import Bubblewrap
+from activities.adapters.protected_paths import mounted
+from activities.adapters.repositories import Repositories
+
+SANDBOX, WHY_NOT = find_sandbox("on")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path.resolve()
+
+
+async def run(place: Path, command: str, sandbox: Bubblewrap | None = None) -> str:
+    chosen = sandbox or SANDBOX
+    assert chosen is not None, WHY_NOT
+    finished = await chosen.run(
+        ["bash", "-c", command], workspace=place, timeout=20, max_output=9999, on_output=lambda _text: None
+    )
+    return finished.output
+
+
+def tree(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+async def test_names_that_are_kept_free_leave_no_trace(place: Path) -> None:
+    said = await run(place, "mkdir -p .git/hooks .loom .agents/skills 2>&1 | wc -l; touch mine")
+    assert said == "3\n"
+    assert tree(place) == ["mine"]
+
+
+async def test_commands_at_the_same_time_keep_each_others_names_free(place: Path) -> None:
+    waiting = asyncio.create_task(run(place, "until [ -e go ]; do sleep 0.01; done; mkdir .git .agents 2>&1; true"))
+    for _ in range(3):
+        await run(place, "true")
+    (place / "go").touch()
+    said = await waiting
+    assert said.count("File exists") == 2
+    assert tree(place) == ["go"]
+
+
+async def test_what_a_killed_worker_left_goes_after_the_next_command(place: Path) -> None:
+    (place / ".git").mkdir()
+    (place / ".git").chmod(0o1555)
+    os.mknod(place / ".agents", stat.S_IFSOCK | 0o1555)
+    await run(place, "true")
+    assert tree(place) == []
+
+
+async def test_what_is_somebody_elses_stays_even_when_it_is_empty(place: Path) -> None:
+    (place / ".git").mkdir()
+    (place / ".agents").touch()
+    await run(place, "rm -rf .git .agents; mv .git x; true")
+    assert tree(place) == [".agents", ".git"]
+
+
+async def test_git_outside_still_finds_the_repository_around_the_workspace(place: Path) -> None:
+    inside = place / "inside"
+    inside.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "trunk", place], check=True)
+    waiting = asyncio.create_task(run(inside, "touch begun; until [ -e go ]; do sleep 0.01; done"))
+    while not (inside / "begun").exists():
+        await asyncio.sleep(0.005)
+    assert subprocess.check_output(["git", "rev-parse", "--show-prefix"], cwd=inside) == b"inside/\n"
+    (inside / "go").touch()
+    await waiting
+
+
+async def test_git_reads_and_does_not_write(place: Path) -> None:
+    subprocess.run(["git", "init", "-q", "-b", "trunk", place], check=True)
+    (place / "a").write_text("x")
+    assert await run(place, "git status --short; git add a 2> /dev/null || echo refused") == "?? a\nrefused\n"
+
+
+def test_every_repository_in_a_workspace_is_found(place: Path) -> None:
+    for folder in (".git", "one/.git", "one/two/.git", "bare/hooks", "no/folder"):
+        (place / folder).mkdir(parents=True)
+    (place / ".git/config").write_text('[core]\n\thooksPath = "my/hooks"\n')
+    (place / "linked").mkdir()
+    (place / "linked/.git").write_text("gitdir: ../bare\n")
+    (place / "outside").mkdir()
+    (place / "outside/.git").write_text("gitdir: /elsewhere/.git\n")
+    (place / "loop").symlink_to(place)
+    assert set(Repositories().inside(place)) == {
+        (".git",),
+        ("my", "hooks"),
+        ("one", ".git"),
+        ("one", "two", ".git"),
+        ("linked", ".git"),
+        ("bare",),
+        ("outside", ".git"),
+    }
+
+
+def test_a_link_in_the_place_of_something_protected_is_not_mounted(place: Path) -> None:
+    (place / ".git").symlink_to("/etc")
+    (place / ".vscode").mkdir()
+    with mounted(place, Repositories()) as mounts:
+        places = [word for word in mounts.words if word.startswith(str(place))]
+    assert f"{place}/.git" not in places
+    assert f"{place}/.vscode" in places
+
+
+async def test_a_workspace_swapped_for_a_link_is_not_entered(place: Path) -> None:
+    (place / "real").mkdir()
+    (place / "workspace").symlink_to(place / "real")
+    with pytest.raises(Exception, match="is not a folder on this worker"):
+        await run(place / "workspace", "true")
+
+
+async def test_a_hidden_folder_inside_the_workspace_is_hidden(place: Path) -> None:
+    (place / "state").mkdir()
+    (place / "state/secret").write_text("secret")
+    sandbox = Bubblewrap(find_program() or "", hidden=[place / "state"])
+    assert await run(place, "ls -A state; touch state/x 2> /dev/null || echo refused", sandbox) == "refused\n"
+
+
+async def test_a_folder_that_others_made_sticky_is_not_taken_for_ours_while_it_holds_something(place: Path) -> None:
+    (place / ".agents").mkdir()
+    (place / ".agents/skill").touch()
+    (place / ".agents").chmod(0o1555)
+    await run(place, "true")
+    assert tree(place) == [".agents", ".agents/skill"]
+
+
+def test_every_descriptor_is_closed_again(place: Path) -> None:
+    assert isinstance(SANDBOX, Bubblewrap)
+    before = set(os.listdir("/proc/self/fd"))
+    with SANDBOX.prepared(place):
+        pass
+    assert set(os.listdir("/proc/self/fd")) == before

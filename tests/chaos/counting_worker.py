@@ -1,0 +1,60 @@
+"""A Loom worker with a tool whose effects can be counted: `credit` books under its idempotency key, as a bank would."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import structlog
+from temporalio.worker import Worker
+
+from activities.ports import Tool, ToolContext
+from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from deploy.logs import configure_logs
+from loom_domain.tool_calls import Effect
+from loom_parts import parts_from
+from loom_settings import load_settings
+from worker import LoomPlugin, connected
+
+
+class Credit(Arguments):
+    """Arguments of credit."""
+
+    call: str
+    before: float
+    after: float
+
+
+def credit_tool() -> Tool:
+    """An idempotent tool: the same key a second time changes nothing."""
+
+    async def credit(given: Credit, context: ToolContext) -> str:
+        with closing(sqlite3.connect(context.workspace / "account.sqlite")) as account:
+            _do(account, "INSERT INTO begun VALUES (?, ?)", context.idempotency_key, given.call)
+            await asyncio.sleep(given.before)
+            _do(account, "INSERT OR IGNORE INTO applied VALUES (?, ?)", context.idempotency_key, given.call)
+            await asyncio.sleep(given.after)
+        return f"finished {given.call}"
+
+    spec = tool_spec("credit", "Book something.", Credit, effect=Effect.IDEMPOTENT)
+    return FunctionTool(spec=spec, arguments=Credit, function=credit)
+
+
+def _do(account: sqlite3.Connection, statement: str, *values: str) -> None:
+    with account:
+        account.execute(statement, values)
+
+
+async def main() -> None:
+    """Work until killed."""
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format)
+    async with connected(settings) as client, parts_from(settings) as usual:
+        parts = replace(usual, tools={**usual.tools, "credit": credit_tool()})
+        async with Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(parts, client, settings)]):
+            structlog.get_logger("loom.worker").info("worker_ready")
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

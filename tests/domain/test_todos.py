@@ -1,0 +1,46 @@
+"""The list of things to do that a model keeps."""
+
+from typing import Any
+
+from loom_domain.requests import RunStatus
+from loom_domain.run import evolve
+from loom_domain.run_state import RunState, status_of, status_view
+from loom_domain.todos import REMIND_AFTER, Todo, Todos
+from loom_domain.tool_calls import TODO
+from tests.domain.story import BEGAN, READS, call, conversation, returned, told, wants
+
+
+def listed(*items: dict[str, Any]) -> RunState:
+    return told(BEGAN, wants((call("a", TODO, items=list(items)), READS)), returned(a="ok"))
+
+
+def idle(state: RunState, turns: int) -> RunState:
+    for number in range(turns):
+        name = f"c{number}"
+        for event in (BEGAN, wants((call(name), READS)), returned(**{name: "same"})):
+            state = evolve(state, event)
+    return state
+
+
+def test_the_run_remembers_the_list_as_it_was_written_last() -> None:
+    state = listed({"task": "read", "status": "done"}, {"task": "write"})
+    assert state.todos == Todos(items=(Todo(task="read", status="done"), Todo(task="write")), turn=1)
+    assert status_view(state)["todos"] == [
+        {"task": "read", "status": "done"},
+        {"task": "write", "status": "pending"},
+    ]
+
+
+def test_a_model_that_forgets_its_list_is_reminded_of_what_is_left_now_and_then() -> None:
+    state = idle(listed({"task": "read", "status": "done"}, {"task": "write"}), 2 * REMIND_AFTER)
+    reminders = [text for role, text in conversation(state) if role == "user" and "list of things" in text]
+    assert len(reminders) == 2
+    assert "[ ] write" in reminders[0]
+    assert "read" not in reminders[0]
+
+
+def test_nothing_is_said_of_a_list_that_is_done_or_was_never_written() -> None:
+    for begun in (listed({"task": "read", "status": "done"}), told()):
+        state = idle(begun, 2 * REMIND_AFTER)
+        assert status_of(state) is RunStatus.RUNNING
+        assert not [text for role, text in conversation(state) if "list of things" in text]
