@@ -15,9 +15,9 @@ from typing import Final, Literal
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from activities.failures import STORE_AWAY
 from activities.ports import EffectLedger, Snapshots, StoreUnavailable
 from loom_domain.acting import UNKNOWN_OUTCOME
+from loom_domain.retries import STORE_AWAY
 from loom_domain.tool_calls import Effect, Scope, ToolResult, failed
 from loom_domain.work import ToolRequest
 
@@ -55,7 +55,7 @@ class Effects:
             return await execute()
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
-        if self._ledger is None:
+        if self._ledger is None or not request.accounted:
             return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute()
         return await self._accounted(self._ledger, request, execute)
 

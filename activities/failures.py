@@ -23,16 +23,13 @@ from temporalio.exceptions import (
 )
 
 from loom_domain.errors import LoomError
-from loom_domain.retries import TIMED_OUT, Failure, FailureKind
+from loom_domain.retries import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
 """Types under which an activity fails that its worker broke off: nobody asked the run to stop."""
 
 _NOT_KEPT: Final = "StorageUnavailable"
 """As the failure itself, not as the cause of one: the activity has run, and its result could not be kept."""
-
-STORE_AWAY: Final = "StoreUnavailable"
-"""Nothing was begun, since a store of Loom's own that it needs did not answer."""
 
 _NOT_HERE: Final = "NotFoundError"
 """A worker without this activity."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from loom_domain.messages import JsonObject, ToolCall
-from loom_domain.retries import TIMED_OUT, Again, Failure, Tries, after_failure
+from loom_domain.retries import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
 from loom_domain.run_state import Phase, RunState, expires_at
 from loom_domain.run_steps import AskPerson, AwaitAnswer, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
 from loom_domain.todos import read_todos
@@ -35,10 +35,19 @@ UNKNOWN_OUTCOME: Final = (
     "Interrupted: the worker was lost while this ran, so its outcome is unknown. It may have taken effect in whole, in"
     " part or not at all, and it has not been tried again. Check what is there before you go on."
 )
+PATIENCE: Final = 2
+"""Attempts that wait for an account of effects which is away; the next one runs without, and if it is lost, so is its
+outcome. A call that may have begun under the account waits for it for as long as it takes."""
+
 OUT_OF_TIME: Final = (
     "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
     " before you go on."
 )
+
+
+def is_accounted(call: OpenCall) -> bool:
+    """Whether the call's next attempt keeps account of its effect."""
+    return call.begun or call.away < PATIENCE
 
 
 def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools:
@@ -184,9 +193,10 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) ->
     again = isinstance(after_failure(Tries(lost=call.attempt - 1), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
     # With an account of effects the next attempt finds out what came of this one; else nobody ever will.
-    if not again or (began and call.plan.effect is Effect.ONCE and not ledger):
+    if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
-    return replace(call, attempt=call.attempt + 1, begun=call.begun or began)
+    away = call.away + (outcome.type == STORE_AWAY)
+    return replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away)
 
 
 def _broken(failure: Failure) -> ToolResult:

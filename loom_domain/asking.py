@@ -1,10 +1,14 @@
 """What the workflow sends to its activities, derived from the state alone."""
 
+from loom_domain.acting import is_accounted
+from loom_domain.compressing import MAX_FRUITLESS
+from loom_domain.compression import KnownFacts
+from loom_domain.context import Measures
 from loom_domain.run_state import RunState
 from loom_domain.tasks import Origin
-from loom_domain.tool_calls import OpenCall, arguments_digest, canonical
+from loom_domain.tool_calls import OpenCall, arguments_digest, canonical, describe
 from loom_domain.transcript import tail_of
-from loom_domain.work import ModelRequest, PlanRequest, ToolRequest
+from loom_domain.work import CompressRequest, ModelRequest, PlanRequest, ToolRequest
 
 INLINE_ARGUMENTS = 512
 """Characters of arguments that go to a tool by value; longer ones are in history already, in the model's answer."""
@@ -25,13 +29,70 @@ def model_request(state: RunState) -> ModelRequest:
     return ModelRequest(
         origin=origin_of(state),
         turn=state.turn,
-        attempt=state.tries.attempt,
+        attempt=state.tries.attempt + state.window.put_off,
         spec_digest=state.spec_digest,
         spec=state.agent if state.send_spec else None,
         tail=tail_of(state.known, state.transcript.messages, state.produced),
         grants=state.grants,
         notices=state.notices,
+        measures=_measures(state),
+        compresses=state.window.fruitless < MAX_FRUITLESS,
+        refused=state.window.refused,
     )
+
+
+def compress_request(state: RunState) -> CompressRequest:
+    """The compression that is due."""
+    due = state.window.due
+    if due is None:
+        raise ValueError("no compression is due; ask `next_action` first")
+    return CompressRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        attempt=state.window.attempts + 1,
+        trigger=due.trigger,
+        tokens=due.tokens,
+        spec_digest=state.spec_digest,
+        spec=state.agent if state.send_spec else None,
+        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        measures=_measures(state),
+        facts=_facts(state),
+        plain=due.plain,
+        notices=state.notices,
+    )
+
+
+def _measures(state: RunState) -> Measures:
+    return Measures(size=state.window.size, ratio=state.window.ratio, collapsed=state.window.collapsed)
+
+
+def _facts(state: RunState) -> KnownFacts:
+    """What the run knows and no summary has to remember."""
+    spent = f"turn {state.turn} of {state.max_turns}, {state.usage.total_tokens} tokens"
+    return KnownFacts(
+        todos=state.todos.items,
+        artifacts=state.artifacts,
+        approvals=tuple(describe(call.call) for call in state.asks),
+        budget=f"{spent}, {state.tool_calls} tool calls so far",
+    )
+
+
+def summary_of(state: RunState) -> str:
+    """What the Web UI says of the model call that is due."""
+    results = sum(message.role == "tool" for message in state.transcript.messages[state.known.count :])
+    seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
+    return f"t{state.turn} · model {state.agent.model}{seen}"
+
+
+def summary_of_compression(state: RunState) -> str:
+    """What the Web UI says of the compression that is due."""
+    tokens = state.window.due.tokens if state.window.due else 0
+    target = int(tokens * state.agent.compress_target)
+    return f"t{state.turn} · compress {_thousands(tokens)} → at most {_thousands(target)} tokens"
+
+
+def _thousands(tokens: int) -> str:
+    return str(tokens) if tokens < 10_000 else f"{tokens / 1000:.0f}k"
 
 
 def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
@@ -62,6 +123,7 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         made=next((tool for tool in state.agent.tools if tool.name == call.name and tool.source), None),
         effect=plan.effect,
         begun=open_call.begun,
+        accounted=is_accounted(open_call),
         timeout=plan.timeout,
         workspace=state.agent.workspace,
         note=f"A person changed the arguments to {canonical(call.arguments)}." if edited else "",

@@ -17,6 +17,9 @@ LONGEST_RETRY_AFTER: Final = 600.0
 TIMED_OUT: Final = "Timeout"
 """Type of a failure that used up the time for one attempt."""
 
+STORE_AWAY: Final = "StoreUnavailable"
+"""Type of a failure before anything began, since a store of Loom's own that it needs did not answer."""
+
 FailureKind: TypeAlias = Literal["lost", "infrastructure", "provider"]
 
 

@@ -175,6 +175,8 @@ class OpenCall:
     """The next request carries the arguments: its worker did not have them."""
     begun: bool = False
     """An earlier attempt may have begun, and nobody has seen its end."""
+    away: int = 0
+    """Attempts that found the account of effects away."""
     stale: int = 0
     """How often rules or arguments changed since the plan was made: it has to be made again."""
 

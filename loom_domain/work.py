@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from loom_domain.agents import AgentSpec
+from loom_domain.assembling import Component
+from loom_domain.compression import KnownFacts
+from loom_domain.context import Measures
+from loom_domain.grouping import Group
 from loom_domain.messages import JsonObject, Message, ToolCall, Usage
 from loom_domain.requests import RunRequest
 from loom_domain.tasks import Notice, Origin, Segment
-from loom_domain.tool_calls import CallPlan, Effect
+from loom_domain.tool_calls import CallPlan, Effect, ToolSpec
 from loom_domain.transcript import Tail
+from loom_domain.window import TooLong, Trigger
 
 StopReason: TypeAlias = Literal["end", "tools", "length"]
 
@@ -31,6 +36,8 @@ class Prepared:
 
     spec: AgentSpec
     search_attributes: tuple[str, ...] = ()
+    ledger: bool = False
+    """The workers keep account of effects: a lost call is asked after instead of being given up as unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +53,11 @@ class ModelRequest:
     tail: Tail
     grants: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
+    measures: Measures = field(default_factory=Measures)
+    compresses: bool = False
+    """The run compresses its conversation when it is told that it is too long; else the call is made all the same."""
+    refused: bool = False
+    """It has done so for this call already, since the provider refused it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +71,47 @@ class ModelReply:
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = None
     """Millionths of a US dollar; None when the price is unknown."""
+    estimated: int = 0
+    """Tokens of the context by Loom's own count, to be held against the provider's."""
+    collapsed: int = 0
+    """Messages at the conversation's beginning whose results the model saw shortened."""
+    recalled: tuple[Component, ...] = ()
+    """What the context had besides the conversation, such as memories."""
+    too_long: TooLong | None = None
+    """There is no answer: the conversation has to be compressed first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressRequest:
+    """Make a conversation shorter."""
+
+    origin: Origin
+    turn: int
+    attempt: int = 1
+    trigger: Trigger
+    tokens: int
+    """Of the context that was too long."""
+    spec_digest: str
+    spec: AgentSpec | None = None
+    tail: Tail
+    measures: Measures = field(default_factory=Measures)
+    facts: KnownFacts = field(default_factory=KnownFacts)
+    plain: bool = False
+    """Without a model."""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compressed:
+    """The shorter conversation: a message for what is gone, and what stays, by its place in the longer one."""
+
+    summary: Message | None = None
+    """None: the worker does not know the transcript or the spec; send them whole."""
+    kept: tuple[Group, ...] = ()
+    tokens: int = 0
+    """Of the context that is left."""
+    usage: Usage = field(default_factory=Usage)
+    cost_micros: int | None = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +146,13 @@ class ToolRequest:
     """None: as in the model's answer, which the worker has under `call_id`; if not, it asks to resend."""
     arguments_digest: str = ""
     """Set when `arguments` is None: only arguments with this digest are meant."""
+    made: ToolSpec | None = None
+    """The tool itself, where the agent made it at run time."""
     effect: Effect = Effect.ONCE
+    begun: bool = False
+    """An earlier attempt may have begun: without an account of effects, nobody knows what came of it."""
+    accounted: bool = True
+    """Its effect is reserved and finished; False after the account was away for too long."""
     timeout: float = 120.0
     workspace: str = ""
     note: str = ""
@@ -120,6 +179,11 @@ class PublishRequest:
 def model_segment(turn: int, attempt: int) -> Segment:
     """The stretch of the stream that one attempt at a model call writes."""
     return Segment(name=f"t{turn}-model", attempt=attempt)
+
+
+def compression_segment(turn: int, attempt: int) -> Segment:
+    """The stretch of the stream that one attempt at compressing writes."""
+    return Segment(name=f"t{turn}-compress", attempt=attempt)
 
 
 def tool_segment(turn: int, call_id: str, attempt: int) -> Segment:

@@ -1,6 +1,7 @@
 """A call that changes something: snapshot, account, and what a second attempt finds."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -100,6 +101,13 @@ async def test_without_an_account_a_call_that_may_have_begun_is_unknown() -> Non
     work = Counter()
     assert await carried_out(Effects(), request(2, run="r", begun=True), work) == UNKNOWN
     assert await carried_out(Effects(), request(2, run="r"), work) == ToolResult(content="done 1")
+
+
+async def test_a_call_that_is_to_go_without_an_account_does(ledger: PostgresEffects) -> None:
+    work, run = Counter(), uuid4().hex
+    made = replace(request(3, run=run), accounted=False)
+    assert await carried_out(Effects(ledger=ledger), made, work) == ToolResult(content="done 1")
+    assert await ledger.reserve(made.key, run, 4) is None
 
 
 async def test_nothing_begins_while_the_account_is_away() -> None:

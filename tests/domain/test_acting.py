@@ -8,7 +8,7 @@ from loom_domain.acting import OUT_OF_TIME, UNKNOWN_OUTCOME
 from loom_domain.asking import model_request, tool_request
 from loom_domain.messages import Message
 from loom_domain.requests import RunRequest, RunStatus
-from loom_domain.retries import TIMED_OUT, Failure
+from loom_domain.retries import STORE_AWAY, TIMED_OUT, Failure
 from loom_domain.run import closed, evolve, next_action, start
 from loom_domain.run_state import Outcome, RunState, expires_at, result_of
 from loom_domain.run_steps import (
@@ -159,6 +159,23 @@ def test_with_an_account_of_effects_the_next_attempt_asks_what_came_of_a_lost_ca
 def test_a_call_that_never_began_is_no_begun_one() -> None:
     state = accounted(wants((call("a"), WRITES)), returned(a=AWAY), BackoffEnded())
     assert not tool_request(state, state.calls[0], "x", with_notices=False).begun
+
+
+NO_STORE = replace(AWAY, type=STORE_AWAY, context={"has_run": False})
+
+
+def test_a_call_waits_for_the_account_a_while_and_then_goes_without() -> None:
+    state = accounted(wants((call("a"), WRITES)), returned(a=NO_STORE), BackoffEnded(), returned(a=NO_STORE))
+    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    assert (request.attempt, request.accounted, request.begun) == (3, False, False)
+    assert results(after(state, BackoffEnded(), returned(a=LOST))) == [("a", UNKNOWN_OUTCOME, True)]
+
+
+def test_a_call_that_may_have_begun_under_the_account_waits_for_it() -> None:
+    waits = (returned(a=NO_STORE), BackoffEnded()) * 5
+    state = accounted(wants((call("a"), WRITES)), returned(a=LOST), *waits)
+    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    assert (request.accounted, request.begun) == (True, True)
 
 
 def test_a_call_that_takes_twenty_workers_with_it_is_given_up() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom_domain.asking import model_request, tool_request
+from loom_domain.compression import staying
 from loom_domain.messages import Message, Usage
 from loom_domain.requests import Budget, RunError, RunRequest
 from loom_domain.retries import Failure
@@ -25,6 +26,9 @@ from loom_domain.run_steps import (
     BeginTurn,
     CallModel,
     CallsPlanned,
+    CompressContext,
+    CompressionFailed,
+    ContextCompressed,
     Event,
     Finish,
     MessageReceived,
@@ -46,7 +50,8 @@ from loom_domain.run_steps import (
 )
 from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom_domain.transcript import transcript_of
-from loom_domain.work import CallPlans, ModelReply, Prepared
+from loom_domain.window import TooLong
+from loom_domain.work import CallPlans, Compressed, ModelReply, Prepared
 from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, yes
 from workflows.converter import data_converter
 from workflows.details import markdown
@@ -92,7 +97,10 @@ def an_outcome(dice: Random) -> ToolResult | Failure:
 
 def a_reply(dice: Random, state: RunState) -> Event:
     """Any answer of the model; ids of calls are new in every turn, as the activity makes them."""
-    match dice.randrange(8):
+    match dice.randrange(9):
+        case 8:
+            too_long = TooLong(trigger=dice.choice(("window", "provider")), tokens=1000)
+            return ModelReplied(reply=ModelReply(too_long=too_long, collapsed=1), at=AT)
         case 0:
             return ModelFailed(failure=a_failure(dice), at=AT)
         case 1:
@@ -101,6 +109,16 @@ def a_reply(dice: Random, state: RunState) -> Event:
             return ModelReplied(reply=ModelReply(), at=AT)
         case _:
             return calling(dice, state)
+
+
+def a_compression(dice: Random, state: RunState) -> Event:
+    """Any end of an attempt at compressing."""
+    if dice.random() < 0.3:
+        return CompressionFailed(failure=a_failure(dice), at=AT)
+    summary = None if dice.random() < 0.2 else Message(role="system", content="so far", metadata={"compressed": True})
+    kept = staying(state.transcript.messages, room=dice.choice((0, 1000))).kept
+    done = Compressed(summary=summary, kept=kept, tokens=dice.choice((10, 1000)), usage=Usage(output_tokens=3))
+    return ContextCompressed(compressed=done, at=AT)
 
 
 def calling(dice: Random, state: RunState) -> ModelReplied:
@@ -121,6 +139,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901 - one case 
             return TurnBegan(at=at(dice.uniform(0, 2 * WEEK)))
         case CallModel():
             return a_reply(dice, state)
+        case CompressContext():
+            return a_compression(dice, state)
         case PlanCalls(calls=calls):
             ids = tuple(c.call.id for c in calls)
             return CallsPlanned(call_ids=ids, plans=CallPlans(plans=tuple(a_plan(dice) for _ in ids)), at=AT)

@@ -28,7 +28,7 @@ OK = ToolResult(content="ok")
 
 
 def open_calls(shape: str) -> list[OpenCall]:
-    """One call a letter: r reads, w writes, p may run beside others though it does not read; upper case has a result."""
+    """One call a letter: r reads, w writes, p may run beside others, too; upper case has a result."""
     effects = {"r": Effect.READ, "w": Effect.ONCE, "p": Effect.IDEMPOTENT}
     return [
         OpenCall(
