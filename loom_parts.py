@@ -10,23 +10,24 @@ from typing import Any
 from pydantic import SecretStr
 
 from activities.adapters.absent_stream import AbsentStream
-from activities.adapters.bubblewrap import find_sandbox
-from activities.adapters.html_reader import SeparateHtmlReader
-from activities.adapters.known_secrets import secrets_of
-from activities.adapters.mcp_servers import McpServers
+from activities.adapters.mcp.mcp_servers import McpServers
+from activities.adapters.models.prices import GenaiPrices
+from activities.adapters.models.providers import ConfiguredProviders
 from activities.adapters.postgres import Database
 from activities.adapters.postgres_artifacts import PostgresArtifacts
 from activities.adapters.postgres_effects import PostgresEffects
-from activities.adapters.prices import GenaiPrices
-from activities.adapters.providers import ConfiguredProviders
-from activities.adapters.redacting_stream import StreamingMask
-from activities.adapters.redaction import SecretMask
+from activities.adapters.redacting.known_secrets import secrets_of
+from activities.adapters.redacting.redacting_stream import StreamingMask
+from activities.adapters.redacting.redaction import SecretMask
 from activities.adapters.redis_link import RedisLink
 from activities.adapters.redis_stream import RedisStream
-from activities.adapters.shadow_git import ShadowGit
-from activities.adapters.shell_parser import BashParser
+from activities.adapters.sandbox.bubblewrap import find_sandbox
+from activities.adapters.shell.shell_parser import BashParser
+from activities.adapters.snapshots.shadow_git import ShadowGit
 from activities.adapters.transcripts import CachedTranscripts
-from activities.adapters.web import PinnedFetcher
+from activities.adapters.web.html_reader import SeparateHtmlReader
+from activities.adapters.web.web import PinnedFetcher
+from activities.compress import Compressor
 from activities.effects import Effects
 from activities.llm import LanguageModel
 from activities.planning import CallPlanner, Planner
@@ -114,12 +115,20 @@ class Parts:
             made=self.made,
             masked=self.masked,
         )
+        compressor = Compressor(
+            providers=self.providers,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            redact=self.hygiene.clean,
+            prices=self.prices,
+        )
         progress = Progress(self.stream)
         return [
             preparation.prepare_run,
             model.call_model,
             runner.run_tool,
             CallPlanner(planner=self.planner, stream=self.stream).plan_calls,
+            compressor.compress_context,
             progress.publish,
         ]
 
@@ -136,6 +145,12 @@ def default_agent(settings: Settings) -> AgentSpec:
         approval_timeout=settings.approval_timeout,
         max_turns=settings.max_turns,
         rotate_after_events=settings.rotate_after_events,
+        context_window=settings.context_window,
+        collapse_at=settings.collapse_at,
+        warn_at=settings.warn_at,
+        compress_at=settings.compress_at,
+        compress_target=settings.compress_target,
+        section_tokens=settings.section_tokens,
     )
 
 
@@ -160,7 +175,7 @@ async def parts_from(settings: Settings) -> AsyncIterator[Parts]:
             stack.push_async_callback(database.aclose)
         artifacts = PostgresArtifacts(database) if database else None
         mask = secret_mask(settings)
-        sandbox, why_not = find_sandbox(settings.sandbox, [settings.home])
+        sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
         made = MadeTools(sandbox=sandbox, missing=why_not, timeout=settings.tool_timeout)
         registry = registry_from(
             settings, sandbox, why_not, [made.maker()] if settings.dynamic_tools == "on" else [], artifacts

@@ -5,6 +5,7 @@ the addresses of a running embedded stack, the default. A variable that is set t
 variables are `LOOM_` and the field's name, unless the field says otherwise.
 """
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError
 
+from activities.adapters.sandbox.resource_limits import Limits
 from loom_domain.addresses import read_opening
 from loom_domain.errors import BadRequest
 from loom_domain.mcp import read_servers
@@ -72,6 +74,7 @@ def _url_of(*schemes: str) -> AfterValidator:
 
 Directory = Annotated[Path, AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -120,12 +123,27 @@ class Settings(BaseSettings):
         default_factory=Path.cwd, description="Directory that tools work in when a run names none."
     )
     max_turns: Count = Field(50, description="Turns of a run that names no limit.")
+    context_window: Annotated[int, Field(ge=1000)] = Field(200_000, description="Tokens that the model takes.")
+    collapse_at: Share = Field(0.5, description="Share of the window from which on old tool results are shortened.")
+    warn_at: Share = Field(0.8, description="Share of the window from which on the model and people are warned.")
+    compress_at: Share = Field(0.92, description="Share of the window from which on a conversation is compressed.")
+    compress_target: Share = Field(0.75, description="What a compression leaves at most of what was there.")
+    section_tokens: Count = Field(512, description="Tokens of one of the eight sections of a compressed conversation.")
     tool_timeout: Seconds = Field(120, description="Longest tool call in seconds, when the tool says nothing else.")
     parallel_limit: Count = Field(10, description="Read-only tool calls of one turn that run at once.")
     approval_timeout: Seconds = Field(
         604_800, description="Seconds that an ask waits for a person before it is denied."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, on your word.")
+    sandbox_memory: Count = Field(4 * 1024**3, description="Bytes of memory of one command with all its processes.")
+    sandbox_processes: Count = Field(512, description="Processes and threads of one command.")
+    sandbox_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        2.0, description="Processor seconds of one command for each second of its timeout."
+    )
+    sandbox_disk: Count = Field(8 * 1024**3, description="Bytes that one command may write to the disk.")
+    sandbox_file_size: Count = Field(2 * 1024**3, description="Bytes of any file that a command writes.")
+    sandbox_temporary: Count = Field(1024**3, description="Bytes of /tmp inside the sandbox.")
+    sandbox_open_files: Count = Field(4096, description="Open files of each process of a command.")
     snapshots: Literal["on", "off", "required"] = Field(
         "on", description="Keep workspaces as they were before each change; required: nothing is changed otherwise."
     )
@@ -168,6 +186,19 @@ class Settings(BaseSettings):
         None, validation_alias=_named("ANTHROPIC_BASE_URL"), description="Another server with Anthropic's protocol."
     )
 
+    @property
+    def sandbox_limits(self) -> Limits:
+        """What one command may use up."""
+        return Limits(
+            memory=self.sandbox_memory,
+            processes=self.sandbox_processes,
+            cpu=self.sandbox_cpu,
+            disk=self.sandbox_disk,
+            file_size=self.sandbox_file_size,
+            temporary=self.sandbox_temporary,
+            open_files=self.sandbox_open_files,
+        )
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -186,7 +217,9 @@ def read_settings() -> Settings:
     """The settings as written, or `BadRequest` that names the variable and what is wrong with it."""
     try:
         _refuse_unknown_keys()
-        return Settings()
+        settings = Settings()
+        _refuse_open_sandbox_in_files(settings)
+        return settings
     except ValidationError as error:
         raise BadRequest("; ".join(_complaints(error)), field=_variable(error.errors()[0]["loc"])) from None
     except (tomllib.TOMLDecodeError, SettingsError, UnicodeDecodeError) as error:
@@ -221,6 +254,15 @@ def _refuse_unknown_keys() -> None:
     unknown = sorted(set(tomllib.loads(path.read_text(encoding="utf-8"))) - set(Settings.model_fields))
     if unknown:
         raise BadRequest(f"{TOML_FILE}: unknown setting {', '.join(unknown)}", field=unknown[0])
+
+
+def _refuse_open_sandbox_in_files(settings: Settings) -> None:
+    """`.env` and `loom.toml` lie where agents work: one that writes there must not free the next worker's commands."""
+    if settings.sandbox == "off" and os.environ.get("LOOM_SANDBOX") != "off":
+        raise BadRequest(
+            "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",
+            field="LOOM_SANDBOX",
+        )
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

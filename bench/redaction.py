@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from activities.adapters.redaction import SecretMask
+from activities.adapters.redacting.redaction import SecretMask
 from bench.report import table
 from tests.corpora.secrets.decoys import decoys
 from tests.corpora.secrets.making import ALNUM, Maker

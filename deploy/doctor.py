@@ -1,7 +1,7 @@
 """Is everything there that a run needs? All parts are looked at together; the answer is one JSON value.
 
-`ok` covers temporal, postgres, redis, sandbox and, unless the stack was started without one, the worker. The model has
-an answer of its own: a stack is sound without one, runs then name theirs.
+`ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
+model and the MCP servers have answers of their own: a stack is sound without them.
 """
 
 import asyncio
@@ -13,19 +13,26 @@ from deploy.checks import Entry
 from deploy.embedded.state import StackState
 from loom_settings import Settings
 
+MCP_PATIENCE = 12.0
+"""Seconds: a server may have to be fetched by `npx` or `uvx` first."""
+
 
 async def examine(settings: Settings, state: StackState, home: Path) -> dict[str, Any]:
     """What `loom doctor --json` prints: `{"ok", "parts": {…}}`."""
     start = "start it with `loom up`, or set {}"
-    names = ("temporal", "postgres", "redis", "worker", "sandbox")
+    names = ("temporal", "postgres", "redis", "worker", "sandbox", "snapshots")
     found = await asyncio.gather(
         checks.in_time(checks.temporal(settings, state, home), hint=f"no Temporal: {start.format('TEMPORAL_ADDRESS')}"),
         _postgres(settings.database_url, f"no Postgres: {start.format('LOOM_DATABASE_URL')}"),
         _redis(settings.redis_url, f"no Redis: {start.format('LOOM_REDIS_URL')}"),
         checks.in_time(checks.worker(settings, state), hint="no worker can be seen"),
         checks.in_time(checks.sandbox(settings), hint="bubblewrap does not answer"),
+        checks.in_time(checks.snapshots(settings), hint="git does not answer"),
     )
     parts: dict[str, Entry] = dict(zip(names, found, strict=True))
+    if settings.mcp:
+        hint = "the MCP servers do not answer"
+        parts["mcp"] = await checks.in_time(checks.mcp(settings), hint=hint, patience=MCP_PATIENCE)
     parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
         "temporal"
     ]

@@ -115,7 +115,7 @@ def _refuse_dead(rules: dict[str, str], box: "ToolBox", workspace: str) -> None:
 
 def _tools() -> "dict[str, Tool]":
     """The built-in tools, to read arguments with; none of them is run."""
-    from activities.adapters.shell_parser import BashParser  # noqa: PLC0415
+    from activities.adapters.shell.shell_parser import BashParser  # noqa: PLC0415
     from activities.toolbox.builtin import built_in_tools  # noqa: PLC0415
     from activities.toolbox.http_fetch import http_fetch_tool  # noqa: PLC0415
 

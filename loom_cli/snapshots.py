@@ -13,9 +13,9 @@ from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError, Unrea
 from loom_domain.requests import RunStatus
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from activities.adapters.shadow_git import Difference, ShadowGit
-    from activities.adapters.shadow_restore import Plan
-    from activities.adapters.shadow_store import Snapshot
+    from activities.adapters.snapshots.shadow_git import Difference, ShadowGit
+    from activities.adapters.snapshots.shadow_restore import Plan
+    from activities.adapters.snapshots.shadow_store import Snapshot
 
 MOST_PATHS: Final = 40
 """Paths of one kind that people are shown."""
@@ -93,7 +93,7 @@ def _explained() -> Iterator[None]:
 
 
 def _snapshots() -> "ShadowGit":
-    from activities.adapters.shadow_git import ShadowGit  # noqa: PLC0415
+    from activities.adapters.snapshots.shadow_git import ShadowGit  # noqa: PLC0415
     from loom_settings import read_settings  # noqa: PLC0415
 
     return ShadowGit(read_settings().home)

@@ -131,12 +131,12 @@ async def _list(settings: "Settings", *, everything: bool) -> dict[str, Any]:
 
 async def _packages(settings: "Settings") -> list[dict[str, Any]]:
     """Every installed package; what one that is not enabled brings is read in the sandbox."""
-    from activities.adapters.bubblewrap import find_sandbox  # noqa: PLC0415
+    from activities.adapters.sandbox.bubblewrap import find_sandbox  # noqa: PLC0415
     from loom_registry.packages import enabled, installed  # noqa: PLC0415
 
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
-    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home])
+    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
     found = []
     for name, package in packages.items():
         facts: dict[str, Any] = {

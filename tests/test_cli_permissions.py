@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from activities.adapters.shell_parser import BashParser
+from activities.adapters.shell.shell_parser import BashParser
 from activities.toolbox.builtin import built_in_tools
 from activities.toolbox.pipeline import plan
 from loom_cli import permissions

@@ -4,6 +4,7 @@ Keys, all with the same time to live, counted from the last write:
     loom:events:{run}    the stream; an entry has one field, the task as JSON
     loom:fence:{run}     hash: the highest attempt of each segment, and under `#` the last offset
     loom:written:{run}   set: ids of the tasks already written, but for those that come in masses and are sent once
+    loom:bus             one stream for all runs: every task but pieces of text, for subscribers (`redis_bus`)
 
 Everything that belongs together happens in one script, so publishing is one round trip and all or nothing.
 """
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from loom_domain.messages import JsonObject
-from loom_domain.tasks import FINAL_ACTIONS, Action, Segment, Task
+from loom_domain.tasks import FINAL_ACTIONS, SHOWN_ONLY, Action, Segment, Task
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DAY: Final = 24 * 3600
+BUS: Final = "loom:bus"
+BUS_ENTRIES: Final = 20_000
+"""About how many tasks wait on the bus for subscribers at most; what memory lost so is rebuilt from history."""
 _ANSWER_SECONDS: Final = 1.0
 _BLOCK_SECONDS: Final = 2.0
 _PAGE: Final = 500
@@ -38,8 +42,9 @@ _REFUSED: Final = -1
 # The last offset is taken from the hash, else from the stream, and is never less than what this writer knows it to be:
 # a Redis that lost its data goes on counting where it was, and a reader that waits beyond offset n gets what follows.
 _PUBLISH: Final = """
-local stream, fence, written = KEYS[1], KEYS[2], KEYS[3]
-local ttl, limit, floor, segment, attempt = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local stream, fence, written, bus = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ttl, limit, bus_limit, floor = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local segment, attempt = ARGV[5], tonumber(ARGV[6])
 if segment ~= '' then
   local latest = tonumber(redis.call('HGET', fence, segment) or '0')
   if attempt < latest then return -1 end
@@ -51,10 +56,11 @@ if last == 0 then
   if entry then last = tonumber(string.match(entry[1], '^%d+')) end
 end
 if floor > last then last = floor end
-for i = 6, #ARGV, 2 do
+for i = 7, #ARGV, 3 do
   if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
     last = last + 1
-    redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 1])
+    redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 2])
+    if ARGV[i + 1] == '1' then redis.call('XADD', bus, 'MAXLEN', '~', bus_limit, '*', 'task', ARGV[i + 2]) end
   end
 end
 redis.call('HSET', fence, '#', string.format('%.0f', last))
@@ -67,10 +73,19 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 class RedisStream:
     """The port EventStream on Redis."""
 
-    def __init__(self, link: "RedisLink", *, keep_seconds: int = 7 * DAY, keep_entries: int = 100_000) -> None:
+    def __init__(
+        self,
+        link: "RedisLink",
+        *,
+        keep_seconds: int = 7 * DAY,
+        keep_entries: int = 100_000,
+        bus: str = BUS,
+        bus_entries: int = BUS_ENTRIES,
+    ) -> None:
         """`keep_seconds` count from a run's last event; of a longer stream about `keep_entries` are left."""
         self._link = link
-        self._limits = (keep_seconds, keep_entries)
+        self._bus = bus
+        self._limits = (keep_seconds, keep_entries, bus_entries)
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
@@ -78,11 +93,12 @@ class RedisStream:
         if not tasks:
             return True
         run_id = tasks[0].run_id
-        keys = (stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}")
+        keys = (stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}", self._bus)
         name, attempt = (segment.name, segment.attempt) if segment else ("", 0)
         arguments: list[Any] = [*self._limits, self._last.get(run_id, 0), name, attempt]
         for task in tasks:
-            arguments += ("" if task.action in _SENT_ONCE else task.task_id, dump_json(Task, task))
+            named = "" if task.action in _SENT_ONCE else task.task_id
+            arguments += (named, int(task.action not in SHOWN_ONLY), dump_json(Task, task))
         last = await self._link.script(_PUBLISH, keys, arguments)
         if last == _REFUSED:
             return False

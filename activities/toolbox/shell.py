@@ -15,7 +15,7 @@ from activities.toolbox.shell_files import with_files
 from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError
 from loom_domain.patterns import escaped
 from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect
+from loom_domain.tool_calls import Effect, Scope
 
 OUTPUT_LIMIT: Final = 30_000
 _LONGEST: Final = 600.0
@@ -118,6 +118,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
             Bash,
             effect=Effect.ONCE,
             timeout=timeout + GRACE,
+            scope=Scope.SYSTEM,
         ),
         arguments=Bash,
         function=run,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.adapters.shell_parser import BashParser
+from activities.adapters.shell.shell_parser import BashParser
 from activities.ports import Tool
 from activities.toolbox.authorization import MAX_GRANTS, Authorized, authorize
 from activities.toolbox.builtin import built_in_tools

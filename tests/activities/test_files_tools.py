@@ -24,7 +24,9 @@ def place(tmp_path: Path) -> Path:
 async def call(name: str, place: Path, **arguments: object) -> str:
     tool = TOOLS[name]
     context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=5)
-    return await tool.run(tool.parse(arguments), context)
+    output = await tool.run(tool.parse(arguments), context)
+    assert isinstance(output, str)
+    return output
 
 
 async def test_a_file_is_read_with_line_numbers(place: Path) -> None:

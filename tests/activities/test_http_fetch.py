@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.html_reader import SeparateHtmlReader
-from activities.adapters.web import PinnedFetcher
+from activities.adapters.web.html_reader import SeparateHtmlReader
+from activities.adapters.web.web import PinnedFetcher
 from activities.ports import Tool, ToolContext, ToolOutput
 from activities.toolbox.http_fetch import BODY_LIMIT, http_fetch_tool
 from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError

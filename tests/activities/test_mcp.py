@@ -20,9 +20,9 @@ import psutil
 import pytest
 import structlog
 
-from activities.adapters.mcp_link import Patience
-from activities.adapters.mcp_servers import McpServers
-from activities.adapters.mcp_shelf import Shelf
+from activities.adapters.mcp.mcp_link import Patience
+from activities.adapters.mcp.mcp_servers import McpServers
+from activities.adapters.mcp.mcp_shelf import Shelf
 from activities.ports import ToolContext, ToolOutput
 from activities.toolbox.mcp_tool import McpTool
 from loom_domain.errors import (
@@ -589,7 +589,7 @@ async def test_two_servers_of_one_name_are_refused(raw: Raw) -> None:
 async def test_a_worker_without_servers_has_no_tools_and_imports_no_library() -> None:
     program = (
         "import asyncio, sys\n"
-        "from activities.adapters.mcp_servers import McpServers\n"
+        "from activities.adapters.mcp.mcp_servers import McpServers\n"
         "async def main():\n"
         "    async with McpServers((), environment={}) as servers:\n"
         "        print(len(servers.tools), 'mcp' in sys.modules)\n"

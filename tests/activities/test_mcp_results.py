@@ -19,7 +19,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from activities.adapters.mcp_results import PARTS_LIMIT, TEXT_LIMIT, output_of, refusal
+from activities.adapters.mcp.mcp_results import PARTS_LIMIT, TEXT_LIMIT, output_of, refusal
 from activities.ports import ToolOutput
 from activities.toolbox.mcp_tool import McpCall
 from loom_domain.errors import LoomError, ToolExecutionError, ToolExecutionTimeout

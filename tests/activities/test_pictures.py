@@ -3,8 +3,8 @@
 from base64 import b64encode
 from typing import Any
 
-from activities.adapters.anthropic_provider import AnthropicProvider
-from activities.adapters.openai_provider import OpenAIProvider
+from activities.adapters.models.anthropic_provider import AnthropicProvider
+from activities.adapters.models.openai_provider import OpenAIProvider
 from activities.ports import ModelCall
 from loom_domain.messages import Message, Part, ToolCall, user
 from loom_domain.tool_calls import ToolResult, tool_message

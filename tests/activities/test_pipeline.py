@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from activities.adapters.shell_parser import BashParser
+from activities.adapters.shell.shell_parser import BashParser
 from activities.ports import Tool, ToolContext, ToolOutput
 from activities.toolbox.builtin import built_in_tools
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
@@ -17,7 +17,7 @@ from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.pipeline import execute, plan
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
-from loom_domain.messages import Part, ToolCall
+from loom_domain.messages import JsonObject, Part, ToolCall
 from loom_domain.permissions import Mode
 from loom_domain.tool_calls import (
     EMPTY_OUTPUT,
@@ -38,6 +38,9 @@ class Masked:
 
     def redact(self, text: str) -> str:
         return text.replace("hunter2", "[REDACTED]")
+
+    def redact_json(self, value: JsonObject) -> JsonObject:
+        return value
 
 
 HYGIENE = Hygiene(Masked(), None)

@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import pytest
 
-from activities.adapters.anthropic_provider import AnthropicProvider
-from activities.adapters.openai_provider import OpenAIProvider
-from activities.adapters.prices import GenaiPrices
-from activities.adapters.provider_wire import context_numbers
-from activities.adapters.providers import ConfiguredProviders
+from activities.adapters.models.anthropic_provider import AnthropicProvider
+from activities.adapters.models.openai_provider import OpenAIProvider
+from activities.adapters.models.prices import GenaiPrices
+from activities.adapters.models.provider_wire import context_numbers
+from activities.adapters.models.providers import ConfiguredProviders
 from activities.ports import ModelAnswer, ModelCall
 from loom_domain.errors import (
     BadRequest,

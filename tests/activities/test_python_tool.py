@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.bubblewrap import find_sandbox
+from activities.adapters.sandbox.bubblewrap import find_sandbox
 from activities.ports import ToolContext
 from activities.toolbox.python import python_tool, run_python
 from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError

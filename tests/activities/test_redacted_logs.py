@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from activities.adapters.redaction import SecretMask
+from activities.adapters.redacting.redaction import SecretMask
 from deploy.logs import configure_logs
 from tests.corpora.secrets.making import ALNUM, Maker
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.known_secrets import secrets_of
-from activities.adapters.redaction import SecretMask
+from activities.adapters.redacting.known_secrets import secrets_of
+from activities.adapters.redacting.redaction import SecretMask
 from activities.ports import Redactor
 from tests.corpora.secrets.decoys import decoys
 from tests.corpora.secrets.making import ALNUM, SIGNS, Maker

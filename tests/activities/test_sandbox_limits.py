@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.bubblewrap import find_sandbox
-from activities.adapters.resource_limits import Limits, counts_ids_per_namespace, hint
-from activities.adapters.shell_parser import BashParser
+from activities.adapters.sandbox.bubblewrap import find_sandbox
+from activities.adapters.sandbox.resource_limits import Limits, counts_ids_per_namespace, hint
+from activities.adapters.shell.shell_parser import BashParser
 from activities.ports import ToolContext
 from activities.toolbox.shell import shell_tool
 from loom_domain.errors import ToolExecutionError

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.bubblewrap import find_program, find_sandbox
-from activities.adapters.namespaces import Bubblewrap
-from activities.adapters.protected_paths import mounted
-from activities.adapters.repositories import Repositories
+from activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
+from activities.adapters.sandbox.namespaces import Bubblewrap
+from activities.adapters.sandbox.protected_paths import mounted
+from activities.adapters.sandbox.repositories import Repositories
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 

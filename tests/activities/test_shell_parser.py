@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.adapters.shell_parser import LONGEST, BashParser
+from activities.adapters.shell.shell_parser import LONGEST, BashParser
 from loom_domain.permissions import judge
 from loom_domain.tool_calls import Verdict
 

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters import shadow_restore
-from activities.adapters.shadow_git import Changed, ShadowGit
-from activities.adapters.shadow_restore import Content, Plan, Restoration
-from activities.adapters.shadow_store import Blobs, Store
-from activities.adapters.shadow_tidy import is_due, tidy
-from activities.adapters.shadow_walk import LARGEST, look
+from activities.adapters.snapshots import shadow_restore
+from activities.adapters.snapshots.shadow_git import Changed, ShadowGit
+from activities.adapters.snapshots.shadow_restore import Content, Plan, Restoration
+from activities.adapters.snapshots.shadow_store import Blobs, Store
+from activities.adapters.snapshots.shadow_tidy import is_due, tidy
+from activities.adapters.snapshots.shadow_walk import LARGEST, look
 from activities.ports import Snapshots, StoreUnavailable
 from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError
 from tests.waiting import eventually
@@ -451,7 +451,7 @@ def _stir(place: Path, is_stopped: Callable[[], bool]) -> None:
 TAKE: Final = """
 import asyncio, sys
 from pathlib import Path
-from activities.adapters.shadow_git import ShadowGit
+from activities.adapters.snapshots.shadow_git import ShadowGit
 print(asyncio.run(ShadowGit(Path(sys.argv[1])).take(Path(sys.argv[2]), "killed", 1, "c")))
 """
 

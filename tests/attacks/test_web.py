@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.adapters import html_reader
-from activities.adapters.html_reader import SeparateHtmlReader
-from activities.adapters.web import PinnedFetcher
+from activities.adapters.web import html_reader
+from activities.adapters.web.html_reader import SeparateHtmlReader
+from activities.adapters.web.web import PinnedFetcher
 from activities.toolbox.http_fetch import BODY_LIMIT, WebAnswer
 from activities.toolbox.untrusted import marked
 from loom_domain.errors import LoomError, ToolExecutionError

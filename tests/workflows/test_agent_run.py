@@ -189,13 +189,15 @@ async def test_a_fallback_that_cannot_be_called_is_refused_at_the_start(working:
 async def test_a_conversation_that_is_too_long_is_shortened_once(working: Working, workspace: Path) -> None:
     (workspace / "long.txt").write_text("word " * 1500)
     read = [calls(ToolUse("read_file", {"path": "long.txt"})) for _ in range(4)]
-    loom, model = await working(script([*read, context_length(), text("made it")]))
+    summary = text("<background_context>four readings of one file</background_context>")
+    loom, model = await working(script([*read, context_length(), summary, text("made it")]))
 
     result = await loom.run()
 
     assert result.output == "made it"
-    before, after = (len(str(request.messages)) for request in model.requests[-2:])
-    assert after < before * 0.75
+    refused, _asked_to_sum_up, after = (len(str(request.messages)) for request in model.requests[-3:])
+    assert after < refused * 0.75
+    assert "four readings of one file" in str(model.requests[-1].messages[0])
 
 
 @pytest.mark.parametrize(

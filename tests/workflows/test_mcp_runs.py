@@ -8,8 +8,8 @@ from typing import Any
 
 from temporalio.worker import Worker
 
-from activities.adapters.mcp_link import Patience
-from activities.adapters.mcp_servers import McpServers
+from activities.adapters.mcp.mcp_link import Patience
+from activities.adapters.mcp.mcp_servers import McpServers
 from activities.toolbox.joined import JoinedBoxes
 from client import LoomClient
 from deploy.search_attributes import register_missing

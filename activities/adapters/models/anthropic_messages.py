@@ -1,0 +1,113 @@
+"""A conversation in the words of Anthropic's messages: strictly alternating, results first, with cache breakpoints."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from activities.adapters.models.provider_wire import arguments_of, reasoning_of
+from activities.adapters.models.wire_parts import PDF, in_words, is_image
+from activities.ports import ModelCall
+from loom_domain.messages import Message, Part
+from loom_domain.tool_calls import ToolSpec
+
+Wire: TypeAlias = dict[str, Any]
+
+_CACHE: Final[Wire] = {"type": "ephemeral"}
+_NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def wire_system(system: str) -> list[Wire]:
+    """The system prompt, to be cached."""
+    return [{"type": "text", "text": system, "cache_control": _CACHE}] if system.strip() else []
+
+
+def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
+    """The tools, to be cached up to the last."""
+    wire: list[Wire] = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools
+    ]
+    if wire:
+        wire[-1]["cache_control"] = _CACHE
+    return wire
+
+
+def wire_messages(call: ModelCall) -> list[Wire]:
+    """The messages with neighbours of one side merged, opening with the user's side."""
+    wire: list[Wire] = []
+    for message in call.messages:
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _assistant(message, call.model) if role == "assistant" else _user(message)
+        if not blocks:
+            continue
+        if wire and wire[-1]["role"] == role:
+            wire[-1]["content"] = _results_first(wire[-1]["content"] + blocks)
+        else:
+            wire.append({"role": role, "content": blocks})
+    if not wire or wire[0]["role"] == "assistant":
+        wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
+    _mark_for_cache(wire)
+    return wire
+
+
+def _mark_for_cache(wire: Sequence[Wire]) -> None:
+    # The last message, and where the previous call ended: a turn with many calls is longer than the provider looks
+    # back for a match. With the system prompt and the tools these are the four marks that a request may have.
+    for message in [message for message in wire if message["role"] == "user"][-2:]:
+        message["content"][-1]["cache_control"] = _CACHE
+
+
+def _results_first(blocks: list[Wire]) -> list[Wire]:
+    # The results have to stand right after their calls, also when somebody spoke in between.
+    return sorted(blocks, key=lambda block: block["type"] != "tool_result")
+
+
+def _assistant(message: Message, model: str) -> list[Wire]:
+    blocks: list[Wire] = list(reasoning_of(message, model) or ())
+    if text := message.text.rstrip():
+        blocks.append(_text(text))
+    blocks.extend(
+        {"type": "tool_use", "id": _safe_id(call.id), "name": call.name, "input": arguments_of(call)}
+        for call in message.tool_calls
+    )
+    return blocks
+
+
+def _user(message: Message) -> list[Wire]:
+    if message.role != "tool":
+        return list(_blocks(message.content)) or [_text("(empty)")]
+    # Of a failed call the provider takes nothing but text.
+    is_text = isinstance(message.content, str) or message.is_error
+    content = message.text if is_text else list(_blocks(message.content))
+    block: Wire = {"type": "tool_result", "tool_use_id": _safe_id(message.tool_call_id or ""), "content": content}
+    if message.is_error:
+        block["is_error"] = True
+    return [block]
+
+
+def _blocks(content: str | Sequence[Part]) -> Iterator[Wire]:
+    if isinstance(content, str):
+        if content.strip():
+            yield _text(content)
+        return
+    for part in content:
+        if is_image(part):
+            yield {"type": "image", "source": _source(part)}
+        elif part.type == "file" and part.media_type == PDF and (part.data or part.url):
+            yield {"type": "document", "source": _source(part)}
+        elif text := in_words(part).strip():
+            yield _text(text if part.type != "text" else part.text)
+
+
+def _source(part: Part) -> Wire:
+    if part.url:
+        return {"type": "url", "url": part.url}
+    return {"type": "base64", "media_type": part.media_type, "data": part.data}
+
+
+def _text(text: str) -> Wire:
+    return {"type": "text", "text": text}
+
+
+def _safe_id(call_id: str) -> str:
+    # Ids that another provider gave may have characters that this one refuses.
+    return _NOT_IN_ID.sub("_", call_id) or "call"

@@ -1,0 +1,270 @@
+"""Anthropic's messages, and servers that speak them."""
+
+import asyncio
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from activities.adapters.models.anthropic_messages import wire_messages, wire_system, wire_tools
+from activities.adapters.models.provider_wire import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    Server,
+    cause_of,
+    complaint_of,
+    distinct_ids,
+    ended_early,
+    error_of,
+    quote,
+    read_call,
+    reasoning_note,
+    shown,
+    token_count,
+    unreachable,
+    unreadable,
+)
+from activities.ports import ModelAnswer, ModelCall, OnDelta
+from loom_domain.errors import LLMRefusedError, LoomError
+from loom_domain.messages import Message, Usage
+from loom_domain.work import StopReason
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic, AsyncStream
+
+OFFICIAL_URL: Final = "https://api.anthropic.com"
+
+_WITH_TEMPERATURE: Final = {"anthropic-version": "2023-06-01"}
+"""The SDK's own version of the interface has no temperature any more: even its default value is an error there."""
+
+_CUT: Final = ("max_tokens", "model_context_window_exceeded")
+
+
+class AnthropicProvider:
+    """One account or server; its connections are kept between calls."""
+
+    def __init__(
+        self,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        read_timeout: float = READ_TIMEOUT,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:
+        self._url = (base_url or OFFICIAL_URL).rstrip("/")
+        self._server = Server(
+            name="Anthropic" if self._url == OFFICIAL_URL else "the Anthropic-compatible server",
+            key_name="ANTHROPIC_API_KEY",
+            url_name="ANTHROPIC_BASE_URL",
+            url=shown(self._url),
+            secret=api_key,
+        )
+        self._timeouts = (connect_timeout, read_timeout)
+        self._client: AsyncAnthropic | None = None
+
+    async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
+        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        client = await self._connected()
+        import anthropic  # noqa: PLC0415  # costs a second, so only who calls Anthropic pays
+        import httpx2  # noqa: PLC0415
+
+        heard = _Heard()
+        try:
+            stream = await self._open(client, call)
+            async with stream:
+                async for event in stream:
+                    if text := heard.take(event):
+                        on_delta(text)
+        # The SDK does not wrap what the connection raises once a stream is open.
+        except (
+            anthropic.AnthropicError,
+            httpx2.RequestError,
+            json.JSONDecodeError,
+            UnicodeDecodeError,
+            _NotAnEvent,
+        ) as error:
+            raise self._translated(error, call.model) from None
+        if heard.stop == "refusal":
+            said = quote(heard.refusal, self._server) or "no reason given"
+            raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
+        if not heard.complete:
+            content_type = stream.response.headers.get("content-type", "")
+            raise ended_early(self._server, call.model, content_type, heard=heard.anything)
+        return heard.answer(call)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _connected(self) -> "AsyncAnthropic":
+        if self._client is None:
+            # In a thread: heartbeats of other activities go on while the SDK is being read.
+            await asyncio.to_thread(importlib.import_module, "anthropic")
+        if self._client is None:
+            from anthropic import AsyncAnthropic, Timeout  # noqa: PLC0415
+
+            connect, read = self._timeouts
+            timeout = Timeout(read, connect=connect)
+            self._client = AsyncAnthropic(
+                api_key=self._server.secret, base_url=self._url, timeout=timeout, max_retries=0
+            )
+        return self._client
+
+    async def _open(self, client: "AsyncAnthropic", call: ModelCall) -> "AsyncStream[object]":
+        from anthropic import AsyncStream  # noqa: PLC0415
+
+        # `messages.create` would build a model per event; plain objects are enough.
+        return await client.post(
+            "/v1/messages",
+            body=_body(call),
+            cast_to=object,
+            options={"headers": _WITH_TEMPERATURE} if call.temperature is not None else {},
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+
+    def _translated(self, error: Exception, model: str) -> LoomError:
+        """The one place where the SDK's errors become Loom's."""
+        import anthropic  # noqa: PLC0415
+        import httpx2  # noqa: PLC0415
+
+        match error:
+            case anthropic.APIStatusError():
+                complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
+                return error_of(complaint, self._server, model)
+            case anthropic.APITimeoutError() | httpx2.TimeoutException():
+                return unreachable(self._server, model, "no sign of life within the time limit")
+            case anthropic.APIConnectionError() | httpx2.RequestError():
+                return unreachable(self._server, model, f"no connection, or it broke off ({cause_of(error)})")
+            case anthropic.APIResponseValidationError():
+                return unreadable(self._server, model, "unexpected shape")
+            case anthropic.AnthropicError():
+                return unreachable(self._server, model, type(error).__name__)
+            case _:
+                return unreadable(self._server, model, type(error).__name__)
+
+
+def _body(call: ModelCall) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": call.model,
+        "max_tokens": call.max_output_tokens,
+        "messages": wire_messages(call),
+        "stream": True,
+    }
+    if system := wire_system(call.system):
+        body["system"] = system
+    if call.tools:
+        body["tools"] = wire_tools(call.tools)
+    if call.temperature is not None:
+        body["temperature"] = call.temperature
+    return body
+
+
+class _NotAnEvent(Exception):
+    """A piece of the stream has a shape that no message event has."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _HeardBlock:
+    start: Mapping[str, Any]
+    pieces: list[str] = field(default_factory=list)
+    signature: str = ""
+
+    def arguments(self) -> str:
+        given = self.start.get("input")
+        return "".join(self.pieces) or (json.dumps(given) if given else "")
+
+    def reasoning(self) -> Mapping[str, Any]:
+        if self.start["type"] == "redacted_thinking":
+            return self.start
+        return {"type": "thinking", "thinking": "".join(self.pieces), "signature": self.signature}
+
+
+@dataclass(kw_only=True, slots=True)
+class _Heard:
+    """An answer while it comes in."""
+
+    anything: bool = False
+    complete: bool = False
+    model: str = ""
+    stop: str = ""
+    refusal: str = ""
+    blocks: dict[int, _HeardBlock] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, event: Any) -> str:
+        """Take one event in and return the text that it adds."""
+        try:
+            self.anything = True
+            return self._take(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _NotAnEvent from error
+
+    def _take(self, event: Mapping[str, Any]) -> str:
+        match event["type"]:
+            case "content_block_delta":
+                return self._take_delta(self.blocks[event["index"]], event["delta"])
+            case "content_block_start":
+                block = event["content_block"]
+                self.blocks[event["index"]] = _HeardBlock(start=block, pieces=[block.get("thinking") or ""])
+                return self._take_delta(self.blocks[event["index"]], block)
+            case "message_start":
+                self.model = event["message"].get("model") or ""
+                self.usage.update(event["message"].get("usage") or {})
+            case "message_delta":
+                self._take_end(event["delta"])
+                # Cumulative, with null for what is not told again.
+                told = event.get("usage") or {}
+                self.usage.update({name: value for name, value in told.items() if value is not None})
+            case "message_stop":
+                self.complete = True
+        return ""
+
+    def _take_delta(self, block: _HeardBlock, delta: Mapping[str, Any]) -> str:
+        match delta["type"]:
+            case "text_delta" | "text":
+                text: str = delta["text"] + ""
+                block.pieces.append(text)
+                return text
+            case "input_json_delta":
+                block.pieces.append(delta["partial_json"] + "")
+            case "thinking_delta":
+                block.pieces.append(delta["thinking"] + "")
+            case "signature_delta":
+                block.signature += delta["signature"]
+        return ""
+
+    def _take_end(self, delta: Mapping[str, Any]) -> None:
+        self.stop = delta.get("stop_reason") or self.stop
+        details = delta.get("stop_details") or {}
+        self.refusal = str(details.get("explanation") or details.get("category") or "")
+
+    def answer(self, call: ModelCall) -> ModelAnswer:
+        """The whole answer."""
+        blocks = list(self.blocks.values())
+        uses = [block for block in blocks if block.start["type"] == "tool_use"]
+        ids = distinct_ids([use.start.get("id") or "" for use in uses], call.messages) if uses else []
+        calls = tuple(
+            read_call(call_id, use.start.get("name") or "", use.arguments())
+            for call_id, use in zip(ids, uses, strict=True)
+        )
+        text = "".join(piece for block in blocks if block.start["type"] == "text" for piece in block.pieces)
+        thought = [dict(b.reasoning()) for b in blocks if b.start["type"] in ("thinking", "redacted_thinking")]
+        note = reasoning_note(call.model, thought) if calls else {}
+        stop: StopReason = "length" if self.stop in _CUT else "tools" if calls else "end"
+        message = Message(role="assistant", content=text, tool_calls=calls, metadata=note)
+        return ModelAnswer(message=message, stop=stop, usage=_usage(self.usage), model=self.model)
+
+
+def _usage(sent: Mapping[str, Any]) -> Usage:
+    cached = token_count(sent, "cache_read_input_tokens")
+    written = token_count(sent, "cache_creation_input_tokens")
+    return Usage(
+        input_tokens=token_count(sent, "input_tokens") + cached + written,
+        output_tokens=token_count(sent, "output_tokens"),
+        cached_tokens=cached,
+        model_calls=1,
+    )

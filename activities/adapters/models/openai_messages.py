@@ -1,0 +1,104 @@
+"""A conversation in the words of OpenAI's chat completions."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from activities.adapters.models.provider_wire import arguments_of, reasoning_of
+from activities.adapters.models.wire_parts import in_words, is_document, is_image
+from activities.ports import ModelCall
+from loom_domain.messages import Message, Part
+
+Wire: TypeAlias = dict[str, Any]
+
+_SOUNDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+"""The provider's word for each format that it takes."""
+
+
+def wire_messages(call: ModelCall) -> list[Wire]:
+    """The system prompt and every message, in order."""
+    wire: list[Wire] = [{"role": "system", "content": call.system}] if call.system else []
+    shown: list[Message] = []
+    for message in call.messages:
+        if message.role != "tool":
+            wire.extend(_pictures(shown))
+            shown = []
+        match message.role:
+            case "assistant":
+                wire.append(_assistant(message, call.model))
+            case "tool":
+                wire.append({"role": "tool", "tool_call_id": message.tool_call_id, "content": _result(message)})
+                # A tool message is text only; the pictures follow after the last result of the turn.
+                shown.append(message)
+            case role:
+                wire.append({"role": role, "content": _content(message.content)})
+    wire.extend(_pictures(shown))
+    return wire
+
+
+def _assistant(message: Message, model: str) -> Wire:
+    wire: Wire = {"role": "assistant", "content": message.text}
+    if reasoning := reasoning_of(message, model):
+        wire["reasoning_content"] = reasoning
+    if message.tool_calls:
+        wire["content"] = message.text or None
+        wire["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(arguments_of(call), ensure_ascii=False)},
+            }
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def _content(content: str | Sequence[Part]) -> str | list[Wire]:
+    return content if isinstance(content, str) else list(_parts(content))
+
+
+def _result(message: Message) -> str:
+    """The text of a tool's result, with words for what cannot follow it as a picture."""
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(in_words(part) for part in message.content if not _may_follow(part))
+
+
+def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
+    """One message with the images and documents of a turn's results; of several it says whose they are."""
+    seen = [(result, [part for part in _all_parts(result) if _may_follow(part)]) for result in results]
+    given = [(result, parts) for result, parts in seen if parts]
+    content: list[Wire] = []
+    for result, parts in given:
+        if len(given) > 1:
+            content.append({"type": "text", "text": f"(from {result.name or 'the tool'}, call {result.tool_call_id}:)"})
+        content.extend(_parts(parts))
+    if content:
+        yield {"role": "user", "content": content}
+
+
+def _all_parts(message: Message) -> Sequence[Part]:
+    return () if isinstance(message.content, str) else message.content
+
+
+def _may_follow(part: Part) -> bool:
+    return is_image(part) or is_document(part)
+
+
+def _parts(parts: Sequence[Part]) -> Iterator[Wire]:
+    for part in parts:
+        match part.type:
+            case "text":
+                yield {"type": "text", "text": part.text}
+            case "image" if is_image(part):
+                yield {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
+            case "audio" if part.data and part.media_type in _SOUNDS:
+                yield {"type": "input_audio", "input_audio": {"data": part.data, "format": _SOUNDS[part.media_type]}}
+            case "file" if is_document(part):
+                yield {"type": "file", "file": {"filename": part.name or "file.pdf", "file_data": _data_url(part)}}
+            case _:
+                yield {"type": "text", "text": in_words(part)}
+
+
+def _data_url(part: Part) -> str:
+    return f"data:{part.media_type};base64,{part.data}"

@@ -1,0 +1,268 @@
+"""OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, llama.cpp, DeepSeek, Gemini …"""
+
+import asyncio
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from activities.adapters.models.openai_messages import wire_messages
+from activities.adapters.models.provider_wire import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    Server,
+    cause_of,
+    complaint_of,
+    distinct_ids,
+    ended_early,
+    error_of,
+    quote,
+    read_call,
+    reasoning_note,
+    shown,
+    token_count,
+    unreachable,
+    unreadable,
+)
+from activities.ports import ModelAnswer, ModelCall, OnDelta
+from loom_domain.errors import LLMRefusedError, LoomError
+from loom_domain.messages import Message, Usage
+from loom_domain.work import StopReason
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, AsyncStream
+
+OFFICIAL_URL: Final = "https://api.openai.com/v1"
+
+
+class OpenAIProvider:
+    """One account or server; its connections are kept between calls."""
+
+    def __init__(
+        self,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        read_timeout: float = READ_TIMEOUT,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:
+        self._url = (base_url or OFFICIAL_URL).rstrip("/")
+        official = self._url == OFFICIAL_URL
+        self._server = Server(
+            name="OpenAI" if official else "the OpenAI-compatible server",
+            key_name="OPENAI_API_KEY",
+            url_name="OPENAI_BASE_URL",
+            url=shown(self._url),
+            secret=api_key,
+        )
+        self._timeouts = (connect_timeout, read_timeout)
+        # Other servers mostly know the older name only; OpenAI's newer models refuse it.
+        self._limit_name = "max_completion_tokens" if official else "max_tokens"
+        self._asks_usage = True
+        self._client: AsyncOpenAI | None = None
+
+    async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
+        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        client = await self._connected()
+        import openai  # noqa: PLC0415  # costs a second, so only who calls OpenAI pays
+
+        heard = _Heard()
+        try:
+            stream = await self._open(client, call)
+            async with stream:
+                async for chunk in stream:
+                    if text := heard.take(chunk):
+                        on_delta(text)
+        except (openai.OpenAIError, json.JSONDecodeError, UnicodeDecodeError, _NotAChunk) as error:
+            raise self._translated(error, call.model) from None
+        if not heard.finish:
+            content_type = stream.response.headers.get("content-type", "")
+            raise ended_early(self._server, call.model, content_type, heard=heard.anything)
+        if heard.refusal or heard.finish == "content_filter":
+            said = quote(heard.refusal, self._server) or "its content filter stopped the answer"
+            raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
+        return heard.answer(call)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _connected(self) -> "AsyncOpenAI":
+        if self._client is None:
+            # In a thread: heartbeats of other activities go on while the SDK is being read.
+            await asyncio.to_thread(importlib.import_module, "openai")
+        if self._client is None:
+            from openai import AsyncOpenAI, Timeout  # noqa: PLC0415
+
+            connect, read = self._timeouts
+            timeout = Timeout(read, connect=connect)
+            self._client = AsyncOpenAI(api_key=self._server.secret, base_url=self._url, timeout=timeout, max_retries=0)
+        return self._client
+
+    async def _open(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
+        from openai import APIStatusError  # noqa: PLC0415
+
+        try:
+            return await self._post(client, call)
+        except APIStatusError as error:
+            if error.status_code not in (400, 422) or not self._adapts_to(error.message):
+                raise
+        return await self._post(client, call)
+
+    async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
+        from openai import AsyncStream  # noqa: PLC0415
+
+        # `chat.completions.create` would walk the whole conversation and build a pydantic model per chunk.
+        return await client.post(
+            "/chat/completions",
+            body=self._body(call),
+            cast_to=object,
+            options={"security": {"bearer_auth": True}},
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+
+    def _body(self, call: ModelCall) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": call.model,
+            "messages": wire_messages(call),
+            "stream": True,
+            self._limit_name: call.max_output_tokens,
+        }
+        if self._asks_usage:
+            body["stream_options"] = {"include_usage": True}
+        if call.temperature is not None:
+            body["temperature"] = call.temperature
+        if call.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
+                }
+                for t in call.tools
+            ]
+        return body
+
+    def _adapts_to(self, complaint: str) -> bool:
+        """Whether the server objects to a field that can be said in another way, or left out, from now on."""
+        if "stream_options" in complaint and self._asks_usage:
+            self._asks_usage = False
+            return True
+        if "max_completion_tokens" in complaint and "max_tokens" in complaint and self._limit_name == "max_tokens":
+            self._limit_name = "max_completion_tokens"
+            return True
+        return False
+
+    def _translated(self, error: Exception, model: str) -> LoomError:
+        """The one place where the SDK's errors become Loom's."""
+        import openai  # noqa: PLC0415
+
+        match error:
+            case openai.APIStatusError():
+                complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
+                return error_of(complaint, self._server, model)
+            case openai.APITimeoutError():
+                return unreachable(self._server, model, "no sign of life within the time limit")
+            case openai.APIConnectionError():
+                return unreachable(self._server, model, f"no connection, or it broke off ({cause_of(error)})")
+            case openai.APIResponseValidationError():
+                return unreadable(self._server, model, "unexpected shape")
+            case openai.APIError():
+                return error_of(complaint_of(error.body, 200, {}, error.message), self._server, model)
+            case openai.OpenAIError():
+                return unreachable(self._server, model, type(error).__name__)
+            case _:
+                return unreadable(self._server, model, type(error).__name__)
+
+
+class _NotAChunk(Exception):
+    """A piece of the stream has a shape that no chat completion has."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _HeardCall:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Heard:
+    """An answer while it comes in."""
+
+    anything: bool = False
+    model: str = ""
+    finish: str = ""
+    refusal: str = ""
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_HeardCall] = field(default_factory=list)
+    open: dict[int | None, _HeardCall] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+    def take(self, chunk: Any) -> str:
+        """Take one chunk in and return the text that it adds."""
+        try:
+            self.anything = True
+            self.model = chunk.get("model") or self.model
+            if usage := chunk.get("usage"):
+                self.usage = {**usage}
+            choices = chunk.get("choices")
+            return self._take_choice(choices[0]) if choices else ""
+        except (AttributeError, KeyError, TypeError, IndexError) as error:
+            raise _NotAChunk from error
+
+    def _take_choice(self, choice: Mapping[str, Any]) -> str:
+        self.finish = choice.get("finish_reason") or self.finish
+        delta = choice.get("delta") or {}
+        for piece in delta.get("tool_calls") or ():
+            self._take_call(piece)
+        if refused := delta.get("refusal"):
+            self.refusal += refused
+        if thought := delta.get("reasoning_content"):
+            self.reasoning.append(thought + "")
+        text = (delta.get("content") or "") + ""
+        if text:
+            self.text.append(text)
+        return text
+
+    def _take_call(self, piece: Mapping[str, Any]) -> None:
+        function = piece.get("function") or {}
+        index, call_id, name = piece.get("index"), piece.get("id") or "", function.get("name") or ""
+        call = self.open.get(index)
+        # Some servers send whole calls, all under one index or none; a new id or a second name begins another call.
+        another = call is not None and call.name and name and (index is None or (call_id and call_id != call.id))
+        if call is None or another:
+            call = _HeardCall()
+            self.calls.append(call)
+            self.open[index] = call
+        call.id = call.id or call_id
+        call.name = call.name or name
+        arguments = function.get("arguments")
+        if arguments:
+            call.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+    def answer(self, call: ModelCall) -> ModelAnswer:
+        """The whole answer."""
+        ids = distinct_ids([heard.id for heard in self.calls], call.messages) if self.calls else []
+        calls = tuple(
+            read_call(call_id, heard.name, "".join(heard.arguments))
+            for call_id, heard in zip(ids, self.calls, strict=True)
+        )
+        stop: StopReason = "length" if self.finish == "length" else "tools" if calls else "end"
+        note = reasoning_note(call.model, "".join(self.reasoning)) if calls else {}
+        message = Message(role="assistant", content="".join(self.text), tool_calls=calls, metadata=note)
+        return ModelAnswer(message=message, stop=stop, usage=_usage(self.usage), model=self.model)
+
+
+def _usage(sent: Mapping[str, Any]) -> Usage:
+    cached = token_count(sent.get("prompt_tokens_details"), "cached_tokens")
+    return Usage(
+        input_tokens=token_count(sent, "prompt_tokens"),
+        output_tokens=token_count(sent, "completion_tokens"),
+        cached_tokens=cached or token_count(sent, "prompt_cache_hit_tokens"),
+        model_calls=1,
+    )

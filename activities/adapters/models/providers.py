@@ -1,0 +1,81 @@
+"""Which providers this worker can call, and what to do when one is not configured."""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+from activities.adapters.models.anthropic_provider import AnthropicProvider
+from activities.adapters.models.demo_model import DemoModel
+from activities.adapters.models.openai_provider import OpenAIProvider
+from activities.ports import LLMProvider
+from loom_domain.errors import BadRequest, LLMConfigurationError
+
+DEMO: Final = "demo"
+PREFIXES: Final = ("openai", "anthropic")
+
+_NO_KEY: Final = "not-needed"
+"""What goes out as the key to a server of one's own that was configured without one; the SDKs insist on something."""
+
+_Made: TypeAlias = OpenAIProvider | AnthropicProvider
+
+
+class ConfiguredProviders:
+    """The providers that the settings allow; each is built at its first use and kept with its connections."""
+
+    def __init__(
+        self,
+        *,
+        openai_api_key: str | None = None,
+        openai_base_url: str | None = None,
+        anthropic_api_key: str | None = None,
+        anthropic_base_url: str | None = None,
+    ) -> None:
+        self._settings = {
+            "openai": (openai_api_key, openai_base_url),
+            "anthropic": (anthropic_api_key, anthropic_base_url),
+        }
+        self._made: dict[str, _Made] = {}
+        self._demo = DemoModel()
+
+    def resolve(self, model: str) -> tuple[LLMProvider, str]:
+        """The provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        prefix, _, name = model.strip().partition(":")
+        if prefix == DEMO:
+            return self._demo, DEMO
+        if prefix not in PREFIXES or not name:
+            known = ", ".join(f"{known}:<name>" for known in PREFIXES)
+            raise BadRequest(f"no such model: {model!r}; write one of {known}, or {DEMO}", field="model")
+        if prefix not in self._made:
+            self._made[prefix] = self._make(prefix)
+        return self._made[prefix], name
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        made, self._made = self._made, {}
+        for provider in made.values():
+            await provider.aclose()
+
+    def _make(self, prefix: str) -> _Made:
+        given_key, given_url = self._settings[prefix]
+        key, url = (given_key or "").strip(), (given_url or "").strip()
+        key_name, url_name = f"{prefix.upper()}_API_KEY", f"{prefix.upper()}_BASE_URL"
+        if not key and not url:
+            raise LLMConfigurationError(
+                f"no access to {prefix} models: set {key_name}, or {url_name} for a local or compatible server, "
+                f"or use the model `{DEMO}`, which needs neither",
+                prefix=prefix,
+            )
+        if not key.isascii() or not key.isprintable():
+            raise LLMConfigurationError(f"{key_name} has characters that no key has: copy it again", prefix=prefix)
+        if url and not _is_web_address(url):
+            raise LLMConfigurationError(f"{url_name} is not an http(s) address: {url!r}", prefix=prefix)
+        build: Callable[..., _Made] = OpenAIProvider if prefix == "openai" else AnthropicProvider
+        return build(api_key=key or _NO_KEY, base_url=url or None)
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False

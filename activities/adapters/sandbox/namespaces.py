@@ -1,0 +1,196 @@
+"""Where tools run programs: in Linux namespaces, which bubblewrap makes.
+
+Inside, the workspace is the only place that can be written to, and not all of it; homes, runtime sockets and host
+secrets are not there; there is no network; processes live in a namespace of their own that ends with its first one.
+`/proc` is read-only as a whole, because the kernel lets the user id of root, even without any capability, write to
+`/proc/sys`, and from there runs programs on the host. `--die-with-parent` ends it all with the worker, too. The kernel
+means the *thread* that started it by that: start commands from the event loop's thread only, which asyncio does.
+"""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from activities.adapters.sandbox.hidden_paths import (
+    TEMPORARIES,
+    TEMPORARY,
+    hidden_files,
+    hidden_folders,
+    listening_sockets,
+)
+from activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
+from activities.adapters.sandbox.protected_paths import Mounts, empty, mounted
+from activities.adapters.sandbox.repositories import Repositories
+from activities.adapters.sandbox.resource_limits import Limits, counts_ids_per_namespace, hint, with_limits
+from activities.adapters.sandbox.system_calls import system_call_filter
+from activities.adapters.sandbox.watchdog import FIRST, Watchdog, room
+from activities.toolbox.shell import Finished
+
+_NAMESPACES: Final = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
+    *("--new-session", "--die-with-parent"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A sandbox that stands ready for one command."""
+
+    words: Sequence[str]
+    """What comes before the command, limits included."""
+    descriptors: Sequence[int]
+    """To be passed on."""
+    temporary: Sequence[Path]
+    """Folders in it that are kept in memory."""
+    report: int
+    """Where bubblewrap tells the id of its first process, in one or more pieces."""
+    told: bytearray = field(default_factory=bytearray)
+
+    def first_process(self) -> int | None:
+        """That id, once it has been told."""
+        with suppress(BlockingIOError):
+            self.told.extend(os.read(self.report, 4096))
+        found = re.search(rb'"child-pid": (\d+)\D', self.told)
+        return int(found[1]) if found else None
+
+
+class Bubblewrap:
+    """Runs commands in Linux namespaces, within limits."""
+
+    def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
+        """`hidden` are further folders that commands must not see, such as Loom's own state."""
+        self._binary = binary
+        self._hidden = hidden_folders(hidden)
+        self._files = hidden_files()
+        self._visible = (Path(sys.base_prefix),)
+        self._limits = limits or Limits()
+        self._repositories = Repositories()
+        self._filter = system_call_filter()
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        workspace: Path,
+        timeout: float,  # noqa: ASYNC109
+        max_output: int,
+        on_output: Callable[[str], None],
+        stdin: bytes = b"",
+    ) -> Finished:
+        """Run it to its end; with the first process of its namespace all others are gone, however detached."""
+        with self.prepared(workspace) as prepared:
+            before = room(workspace)
+
+            async def watch() -> str:
+                first = await _told(prepared)
+                return await Watchdog(
+                    first=first,
+                    workspace=workspace,
+                    before=before,
+                    temporary=prepared.temporary,
+                    limits=self._limits,
+                    seconds=timeout,
+                ).bark()
+
+            finished = await supervise(
+                [*prepared.words, *command],
+                workspace=workspace,
+                environment=clean_environment(str(TEMPORARY)),
+                timeout=timeout,
+                max_output=max_output,
+                on_output=on_output,
+                kill=kill_group,
+                stdin=stdin,
+                pass_fds=prepared.descriptors,
+                watch=watch,
+            )
+        if finished.limit or finished.timed_out:
+            return finished
+        return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
+
+    @contextmanager
+    def prepared(self, workspace: Path) -> Iterator[Prepared]:
+        """The words before a command that put it into the sandbox, good until the end of the block."""
+        with mounted(workspace, self._repositories) as mounts, ExitStack() as stack:
+            report, told = _pipe(stack)
+            mounts.descriptors.append(told)
+            filters = () if self._filter is None else ("--seccomp", str(_holding(self._filter, stack, mounts)))
+            words = [
+                *(self._binary, *_NAMESPACES, "--info-fd", str(told), *filters),
+                *self._system(),
+                *self._places(workspace, mounts),
+                *("--chdir", str(workspace), "--"),
+                *with_limits((), self._limits, _kernel(stack, mounts)),
+            ]
+            temporary = (*TEMPORARIES, *self._outside(workspace))
+            yield Prepared(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
+
+    def _system(self) -> Sequence[str]:
+        sized = ("--perms", "1777", "--size", str(self._limits.temporary), "--tmpfs")
+        return (
+            *("--ro-bind", "/", "/", "--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"),
+            *(word for folder in TEMPORARIES for word in (*sized, str(folder))),
+            *("--remount-ro", "/dev"),
+        )
+
+    def _places(self, workspace: Path, mounts: Mounts) -> Iterator[str]:
+        """Later mounts lie over earlier ones: the workspace may be in a folder that is hidden else, and hold one."""
+        outside = self._outside(workspace)
+        inside = [folder for folder in self._hidden if folder.is_relative_to(workspace) and folder != workspace]
+        covered = (*TEMPORARIES, *outside)
+        for folder in outside:
+            yield from ("--size", "4096", "--tmpfs", str(folder))
+        for folder in self._visible:
+            if any(folder.is_relative_to(each) for each in covered) and folder not in covered:
+                yield from ("--ro-bind", str(folder), str(folder))
+        yield from mounts.words
+        for folder in inside:
+            yield from empty(folder)
+        for name in (*self._files, *listening_sockets(covered, workspace)):
+            yield from ("--ro-bind", "/dev/null", name)
+
+    def _outside(self, workspace: Path) -> Sequence[Path]:
+        return [folder for folder in self._hidden if not folder.is_relative_to(workspace)]
+
+
+def _pipe(stack: ExitStack) -> tuple[int, int]:
+    """Both ends of a pipe that is read without waiting."""
+    ends = os.pipe()
+    for end in ends:
+        stack.callback(os.close, end)
+    os.set_blocking(ends[0], False)
+    return ends
+
+
+def _kernel(stack: ExitStack, mounts: Mounts) -> int | None:
+    """A descriptor for setting the sandbox's own highest process id; None where that is the machine's."""
+    if not counts_ids_per_namespace(os.uname().release):
+        return None
+    found = os.open("/proc/sys/kernel", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, found)
+    mounts.descriptors.append(found)
+    return found
+
+
+def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
+    """A descriptor to read `data` from; a pipe takes so little at once."""
+    reading, writing = os.pipe()
+    stack.callback(os.close, reading)
+    os.write(writing, data)
+    os.close(writing)
+    mounts.descriptors.append(reading)
+    return reading
+
+
+async def _told(prepared: Prepared) -> int:
+    """The first process, after a while: most commands have ended by then."""
+    while True:
+        await asyncio.sleep(FIRST)
+        if (first := prepared.first_process()) is not None:
+            return first

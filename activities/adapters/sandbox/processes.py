@@ -1,0 +1,152 @@
+"""Running a program so that, however it ends, nothing that it started is left."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from codecs import getincrementaldecoder
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from activities.toolbox.output import Collected
+from activities.toolbox.shell import Finished
+from loom_domain.errors import ToolExecutionError
+
+SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CHUNK: Final = 256 * 1024
+_FLOOD_PAUSE: Final = 0.005
+"""Seconds between reads once nothing more is kept, so that endless output does not take the worker's time."""
+
+_LAST_WORDS: Final = 2.0
+"""Seconds for the pipe to close after everything was killed."""
+
+
+def clean_environment(home: str) -> dict[str, str]:
+    """What a command sees of the environment: nothing of the worker's."""
+    return {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
+
+
+async def supervise(
+    arguments: Sequence[str],
+    *,
+    workspace: Path,
+    environment: Mapping[str, str],
+    timeout: float,  # noqa: ASYNC109 - at its end the output so far is the answer, not an error
+    max_output: int,
+    on_output: Callable[[str], None],
+    kill: Callable[[int], None],
+    stdin: bytes = b"",
+    pass_fds: Sequence[int] = (),
+    watch: Callable[[], Awaitable[str]] | None = None,
+) -> Finished:
+    """Run until the program ends, time is up or the caller is cancelled; then `kill` whatever is left, given its id.
+
+    `watch` returns when the program has to be stopped, and says why. Output goes through a pipe of our own, not
+    asyncio's: that one is waited for until its last holder is gone, and a forgotten background process would hold it.
+    """
+    collected = Collected(max_output)
+    with _readable(stdin) as source:
+        start = partial(
+            asyncio.create_subprocess_exec,
+            *arguments,
+            stdin=source,
+            cwd=workspace,
+            env=environment,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+        process, pump = await _start(start, collected, on_output)
+    timed_out, limit = False, ""
+    try:
+        async with asyncio.timeout(timeout) as clock:
+            limit = await _end_of(process, watch)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        timed_out = True
+    finally:
+        kill(process.pid)
+        await _settle(process, pump)
+    killed = bool(limit) or process.returncode is None
+    return Finished(
+        exit_code=-signal.SIGKILL if killed else process.returncode or 0,
+        output=collected.text(),
+        timed_out=timed_out,
+        truncated=collected.truncated,
+        limit=limit,
+    )
+
+
+@contextmanager
+def _readable(data: bytes) -> Iterator[int]:
+    """A file in memory with this in it, which needs nobody to write it while the program reads."""
+    if not data:
+        yield DEVNULL
+        return
+    with os.fdopen(os.memfd_create("stdin"), "wb") as file:
+        file.write(data)
+        file.seek(0)
+        yield file.fileno()
+
+
+async def _end_of(process: Process, watch: Callable[[], Awaitable[str]] | None) -> str:
+    """Wait for the program's own end, or for the reason to stop it."""
+    if watch is None:
+        await process.wait()
+        return ""
+    ending, watching = asyncio.ensure_future(process.wait()), asyncio.ensure_future(watch())
+    try:
+        await asyncio.wait((ending, watching), return_when=asyncio.FIRST_COMPLETED)
+        return "" if ending.done() else watching.result()
+    finally:
+        ending.cancel()
+        watching.cancel()
+        await asyncio.gather(ending, watching, return_exceptions=True)
+
+
+async def _start(
+    start: Callable[..., Awaitable[Process]], collected: Collected, on_output: Callable[[str], None]
+) -> tuple[Process, "asyncio.Task[None]"]:
+    reading, writing = os.pipe()
+    pipe = os.fdopen(reading, "rb", 0)
+    try:
+        process = await start(stdout=writing, stderr=writing)
+    except OSError as error:
+        pipe.close()
+        raise ToolExecutionError(f"the command could not be started: {error.strerror}; is it too long?") from None
+    except BaseException:
+        pipe.close()
+        raise
+    finally:
+        os.close(writing)
+    stream = asyncio.StreamReader(limit=_CHUNK)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+    return process, asyncio.create_task(_pump(stream, collected, on_output))
+
+
+async def _pump(stream: asyncio.StreamReader, collected: Collected, on_output: Callable[[str], None]) -> None:
+    decoder = getincrementaldecoder("utf-8")("replace")
+    while data := await stream.read(_CHUNK):
+        text = decoder.decode(data)
+        collected.add(text)
+        on_output(text)
+        if collected.truncated:
+            await asyncio.sleep(_FLOOD_PAUSE)
+    collected.add(decoder.decode(b"", final=True))
+
+
+async def _settle(process: Process, pump: "asyncio.Task[None]") -> None:
+    """Reap the program and read what it still said; a second cancellation must not leave it unreaped."""
+    await asyncio.shield(asyncio.ensure_future(process.wait()))
+    _, unfinished = await asyncio.wait([pump], timeout=_LAST_WORDS)
+    for task in unfinished:
+        task.cancel()
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process that leads its group, and the group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,111 @@
+"""What lies in a workspace and still is not a command's to change, or to see, as mounts for bubblewrap.
+
+What Git, editors, agents and Loom itself obey later, outside any sandbox, is read-only where it is there; where the
+most dangerous of it is not there, a placeholder keeps its name. All is opened step by step without following links and
+mounted by descriptor, so that a command of another run in the same workspace cannot put a link in its place meanwhile.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from activities.adapters.sandbox.placeholders import kept_free
+from activities.adapters.sandbox.repositories import Parts, Repositories
+from activities.toolbox import beneath
+from activities.toolbox.workspace import HIDDEN, READ_ONLY
+from loom_domain.errors import ToolExecutionError
+
+OBEYED_LATER: Final[Sequence[str]] = (
+    *(READ_ONLY, ".husky", ".agents", ".claude", ".codex", ".cursor", ".devcontainer", ".idea", ".vscode"),
+    *(".env", ".envrc", ".mcp.json", "loom.toml"),
+)
+"""Read-only where it is there: hooks, skills, tasks that start by themselves, settings."""
+
+_OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
+KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents")
+"""Where one of these, or a `.git`, is not there, no command makes it. They are few, since a command can see them."""
+
+SECRETS: Final[Sequence[str]] = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
+"""Folders whose inside is not there for a command: Loom's state, and keys, should the workspace be somebody's home."""
+
+_OPEN: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """Words for bubblewrap, and the descriptors that they name."""
+
+    words: list[str] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
+
+    def add(self, option: str, descriptor: int, place: Path) -> None:
+        """One mount by descriptor."""
+        self.words.extend((option, str(descriptor), str(place)))
+        self.descriptors.append(descriptor)
+
+
+@contextmanager
+def mounted(workspace: Path, repositories: Repositories) -> Iterator[Mounts]:
+    """The workspace and what is protected in it; the placeholders stay until the end of the block."""
+    with ExitStack() as stack:
+        mounts = Mounts()
+        here = _opened_workspace(workspace)
+        stack.callback(os.close, here)
+        mounts.add("--bind-fd", here, workspace)
+        is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
+        folders, others = ((READ_ONLY,), KEPT_FREE) if is_inside else ((), (READ_ONLY, *KEPT_FREE))
+        stack.enter_context(kept_free(here, folders, others))
+        for parts in _read_only(workspace, repositories):
+            if (found := _opened(workspace, parts)) is not None:
+                stack.callback(os.close, found)
+                mounts.add("--ro-bind-fd", found, workspace.joinpath(*parts))
+        for name in SECRETS:
+            if _is_folder(here, name):
+                mounts.words.extend(empty(workspace / name))
+        yield mounts
+
+
+def empty(folder: Path) -> Sequence[str]:
+    """Words that show this folder as an empty one, which takes nothing in."""
+    return ("--size", "4096", "--tmpfs", str(folder), "--remount-ro", str(folder))
+
+
+def _opened_workspace(workspace: Path) -> int:
+    try:
+        with beneath.folder("/", workspace.parts[1:]) as found:
+            return os.dup(found)
+    except OSError:
+        raise ToolExecutionError(
+            f"the workspace {str(workspace)!r} is not a folder on this worker: nothing was run"
+        ) from None
+
+
+def _read_only(workspace: Path, repositories: Repositories) -> Iterator[Parts]:
+    yield from ((name,) for name in dict.fromkeys((*OBEYED_LATER, *KEPT_FREE)))
+    yield from (parts for parts in repositories.inside(workspace) if parts != (READ_ONLY,))
+    if (workspace / "HEAD").is_file() and (workspace / "objects").is_dir():
+        yield from ((name,) for name in _OF_A_BARE_REPOSITORY)
+
+
+def _opened(workspace: Path, parts: Parts) -> int | None:
+    """For mounting; None when it is not there, or a link."""
+    try:
+        with beneath.folder(str(workspace), parts[:-1]) as parent:
+            found = os.open(parts[-1], _OPEN, dir_fd=parent)
+    except OSError:
+        return None
+    if stat.S_ISLNK(os.fstat(found).st_mode):
+        os.close(found)
+        return None
+    return found
+
+
+def _is_folder(parent: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

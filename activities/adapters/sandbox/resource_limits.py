@@ -1,0 +1,121 @@
+"""What one sandboxed command may use, with everything that it starts; and what it is told when that was too much.
+
+Two mechanisms together, the same for root and for an ordinary user, and without cgroups, which a worker may rarely
+write to: the kernel's own limits per process, set here, and a watchdog that adds up the whole tree every now and then.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from signal import SIGXFSZ
+from typing import Final, Literal, TypeAlias
+
+_KIB: Final = 1024
+_GIB: Final = 1024**3
+_SPARE: Final = 32
+"""Processes between the watchdog's limit and the kernel's, so that a fork bomb is ended and not only held back."""
+
+_RESERVED_IDS: Final = 300
+"""Process ids that the kernel does not give out a second time."""
+
+_SOFT_FILES: Final = 1024
+"""Open files until a program asks for more; with more than that, old programs that use `select` break."""
+
+Kind: TypeAlias = Literal["memory", "processes", "cpu", "file_size", "disk", "room", "temporary", "open_files"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds for one command with all that it starts; a field says so where they are for each process."""
+
+    memory: int = 4 * _GIB
+    """Bytes in use, what lies in /tmp, /var/tmp and /dev/shm included; also what a single process may reserve."""
+    processes: int = 512
+    """Processes and threads at a time."""
+    cpu: float = 2.0
+    """Seconds of processor time per second of the command's timeout."""
+    file_size: int = 2 * _GIB
+    """Bytes of any file that is written."""
+    disk: int = 8 * _GIB
+    """Bytes written to the workspace's disk."""
+    temporary: int = _GIB
+    """Bytes of /tmp, and as many of /var/tmp and of /dev/shm; they are new and empty for each command."""
+    open_files: int = 4096
+    """Open files of each process."""
+
+
+def counts_ids_per_namespace(release: str) -> bool:
+    """Whether `pid_max` is a namespace's own, as of Linux 6.14; before, writing it would change the whole machine's."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) >= (6, 14)
+
+
+def with_limits(command: Sequence[str], limits: Limits, kernel: int | None = None) -> list[str]:
+    """The command behind a shell that lowers the kernel's limits for good, and does not go on when one is not taken.
+
+    It has to run inside the sandbox: there the number of processes is counted for the sandbox alone. `kernel` is a
+    descriptor of `/proc/sys/kernel`, where process ids are a namespace's own: the limit on those holds for root, too,
+    whom the kernel exempts from the other one. The command sees that folder read-only.
+    """
+    ids = () if kernel is None else (f"echo {_RESERVED_IDS + limits.processes + _SPARE} > /dev/fd/{kernel}/pid_max",)
+    leave = "" if kernel is None else f" {kernel}<&-"
+    steps = (
+        *ids,
+        f"ulimit -c 0 -u {limits.processes + _SPARE} -f {limits.file_size // _KIB} -d {limits.memory // _KIB}",
+        f"ulimit -S -n {min(_SOFT_FILES, limits.open_files)}",
+        f"ulimit -H -n {limits.open_files}",
+        f'exec "$@"{leave}',
+    )
+    return ["bash", "-c", " && ".join(steps), "loom", *command]
+
+
+_ADVICE: Final[Mapping[Kind, str]] = {
+    "memory": "one command has {memory} of memory: work on less at a time",
+    "processes": "one command has {processes} processes and threads: start fewer at a time",
+    "cpu": "one command has {cpu:g} s of processor time per second of its timeout: do less, or in parts",
+    "file_size": "one file may be {file_size} long: write several, or less",
+    "disk": "one command may write {disk} to the disk: write less, delete what is not needed",
+    "room": "the disk of the workspace is nearly full: delete what is not needed before you write more",
+    "temporary": "/tmp holds {temporary} and the disk has its end: write less, or elsewhere",  # noqa: S108 - words
+    "open_files": "one process may have {open_files} files open: close some, or see `ulimit -n`",
+}
+
+
+def explain(kind: Kind, limits: Limits) -> str:
+    """A limit and what to do about it, as the end of a sentence that begins with what happened."""
+    sizes = {name: _size(getattr(limits, name)) for name in ("memory", "file_size", "disk", "temporary")}
+    return _ADVICE[kind].format(**sizes, processes=limits.processes, cpu=limits.cpu, open_files=limits.open_files)
+
+
+_SIGNS: Final[Sequence[tuple[str, Kind]]] = (
+    ("MemoryError", "memory"),
+    ("Cannot allocate memory", "memory"),
+    ("bad_alloc", "memory"),
+    ("out of memory", "memory"),
+    ("Resource temporarily unavailable", "processes"),
+    ("can't start new thread", "processes"),
+    ("File too large", "file_size"),
+    ("File size limit exceeded", "file_size"),
+    ("No space left on device", "temporary"),
+    ("Too many open files", "open_files"),
+)
+"""What programs say when the kernel refuses them more of something."""
+
+
+def hint(exit_code: int, output: str, limits: Limits) -> str:
+    """The limit that a failed command seems to have met, by its exit code and its words; empty for none."""
+    if exit_code == 128 + SIGXFSZ:
+        return _seems("file_size", limits)
+    kind = next((kind for words, kind in _SIGNS if words in output), None) if exit_code else None
+    return _seems(kind, limits) if kind else ""
+
+
+def _seems(kind: Kind, limits: Limits) -> str:
+    return f"this looks like a limit of the sandbox; {explain(kind, limits)}"
+
+
+def _size(amount: int) -> str:
+    for unit, name in ((_GIB, "GiB"), (1024**2, "MiB")):
+        if amount >= unit:
+            return f"{amount / unit:.4g} {name}"
+    return f"{amount // _KIB} KiB"

@@ -1,0 +1,78 @@
+"""Running commands without isolation, on the user's explicit word."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+import psutil
+
+from activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
+from activities.toolbox.shell import Finished
+from loom_domain.errors import ToolExecutionError
+
+_MARK: Final = "LOOM_COMMAND"
+
+
+class Unsandboxed:
+    """Runs commands as the worker's user with all its rights; only for those who asked for it."""
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        workspace: Path,
+        timeout: float,  # noqa: ASYNC109
+        max_output: int,
+        on_output: Callable[[str], None],
+        stdin: bytes = b"",
+    ) -> Finished:
+        """Run it to its end; detached processes are found by a mark in their environment."""
+        _require(workspace)
+        mark = token_hex(8)
+        return await supervise(
+            command,
+            workspace=workspace,
+            environment={**clean_environment(str(Path.home())), _MARK: mark},
+            timeout=timeout,
+            max_output=max_output,
+            on_output=on_output,
+            kill=partial(_kill_marked, mark=mark),
+            stdin=stdin,
+        )
+
+
+def _require(workspace: Path) -> None:
+    if not workspace.is_absolute() or not workspace.is_dir():
+        raise ToolExecutionError(f"the workspace {str(workspace)!r} is not a folder on this worker: nothing was run")
+
+
+def _kill_marked(pid: int, mark: str) -> None:
+    """Kill a tree and what has left it; again until none is found, since a new one may start meanwhile."""
+    for _ in range(10):
+        tree = _tree(pid)
+        kill_group(pid)
+        marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _has(process, mark)]
+        for process in {*tree, *marked}:
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+        if not marked:
+            return
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _has(process: psutil.Process, mark: str) -> bool:
+    try:
+        return bool(process.environ().get(_MARK) == mark)
+    except (psutil.Error, OSError):
+        return False

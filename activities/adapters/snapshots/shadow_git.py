@@ -1,0 +1,255 @@
+"""Snapshots of workspaces in shadow Git repositories: taken before something changes them, shown, and brought back.
+
+The state before turn N is the first snapshot of turn N. Each workspace has a store of its own below
+`<LOOM_HOME>/snapshots/`, on the machine of the worker that took them.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from activities.adapters.snapshots import shadow_restore
+from activities.adapters.snapshots.shadow_record import Label, Recorded, record
+from activities.adapters.snapshots.shadow_restore import Plan, Restoration
+from activities.adapters.snapshots.shadow_store import FOLDER, Blobs, Kept, Snapshot, Store, refs_of
+from activities.adapters.snapshots.shadow_tidy import is_due, tidy
+from activities.adapters.snapshots.shadow_walk import Facts
+from activities.ports import StoreUnavailable
+from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError
+
+_log = structlog.get_logger("loom.snapshots")
+
+AT_ONCE: Final = 4
+"""Snapshots that one worker takes at the same time; each is a thread."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changed:
+    """A file that differs between two states."""
+
+    path: str
+    change: str
+    """added, removed or modified."""
+    added: int | None
+    """Lines; None for a binary file."""
+    removed: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """What changed between two states."""
+
+    before: Snapshot
+    after: Snapshot | None
+    """None: the workspace as it is now."""
+    files: tuple[Changed, ...]
+    patch: bytes
+    """As `git diff` prints it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Origin:
+    """What a snapshot is taken for."""
+
+    run_id: str
+    turn: int | None
+    call_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    target: Snapshot
+    undo: str
+    """Id of the snapshot taken just before."""
+    plan: Plan
+    left: dict[str, str]
+    """What differs and was left as it is, with the reason."""
+
+
+class ShadowGit:
+    """The snapshots of all workspaces of this machine."""
+
+    def __init__(self, home: Path, *, settled: float = 2.0) -> None:
+        """`settled`: seconds after which a file's time stamps can be trusted to show the next change."""
+        self._home = home
+        self._root = home / "snapshots"
+        self._settled = settled
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tidying: set[asyncio.Task[None]] = set()
+
+    async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
+        """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        origin = _Origin(run_id=run_id, turn=turn, call_id=call_id)
+        async with self._slots:
+            taken, untidy = await asyncio.to_thread(self._take, workspace, origin)
+        if untidy is not None and not self._tidying:
+            task = asyncio.create_task(_tidy(untidy))
+            self._tidying.add(task)
+            task.add_done_callback(self._tidying.discard)
+        return taken
+
+    def list(self, run_id: str) -> tuple[Snapshot, ...]:
+        """The run's snapshots, oldest first; raises RunNotFoundError when this machine has none."""
+        return self._find(run_id)[1]
+
+    def diff(self, run_id: str, turn: int | None = None) -> Difference:
+        """What the run changed until now, or what one turn of it changed until the next snapshot."""
+        store, snapshots = self._find(run_id)
+        before = snapshots[0] if turn is None else _of_turn(snapshots, turn)
+        after = None if turn is None else _following(snapshots, turn)
+        to = after.id if after is not None else self._now(store).id
+        return Difference(
+            before=before,
+            after=after,
+            files=_changed(store, before.id, to),
+            patch=_compare(store, "--patch", "--find-renames", before.id, to),
+        )
+
+    def plan(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> tuple[Snapshot, Plan]:
+        """What a restore would do now."""
+        store, snapshots = self._find(run_id)
+        target = _chosen(snapshots, turn, snapshot)
+        now = store.kept(self._now(store).id) if store.workspace.is_dir() else Kept(files={}, facts=Facts())
+        return target, shadow_restore.plan(now, store.kept(target.id))
+
+    def restore(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> Restored:
+        """Bring back the state before that turn, or of that snapshot; what is there is snapshotted first."""
+        store, snapshots = self._find(run_id)
+        target = _chosen(snapshots, turn, snapshot)
+        workspace = _workspace(store, make=True)
+        with store.locked() as lock, Blobs(store) as blobs:
+            origin = _Origin(run_id=run_id, turn=None, call_id=f"restore {target.id[:12]}")
+            before = self._record(store, lock, workspace, origin)
+            todo = shadow_restore.plan(store.kept(before.id), store.kept(target.id))
+            work = Restoration(workspace, before.files, blobs)
+            work.perform(todo)
+        return Restored(target=target, undo=before.id, plan=todo, left={**todo.left, **work.left})
+
+    def _take(self, workspace: Path, origin: "_Origin") -> tuple[str, Store | None]:
+        """The snapshot's id, and its store when that wants tidying."""
+        real = Path(os.path.realpath(workspace))
+        store = Store.of(self._root, real)
+        with store.locked() as lock:
+            taken = self._record(store, lock, real, origin).id
+            return taken, store if is_due(store) else None
+
+    def _record(self, store: Store, lock: int, workspace: Path, origin: "_Origin") -> Recorded:
+        store.prepare(workspace, lock)
+        at = datetime.now(UTC)
+        said = json.dumps({**asdict(origin), "at": at.isoformat()})
+        label = Label(ref=f"{refs_of(origin.run_id)}{store.next_number(lock):010}", said=said, at=at)
+        return record(store, lock, workspace, label, hidden=self._home, settled=self._settled)
+
+    def _now(self, store: Store) -> Recorded:
+        """The workspace as it is, in the store to be compared and under no run's name."""
+        workspace = _workspace(store, make=False)
+        with store.locked() as lock:
+            store.prepare(workspace, lock)
+            label = Label(said="{}", at=datetime.now(UTC))
+            return record(store, lock, workspace, label, hidden=self._home, settled=self._settled)
+
+    def _find(self, run_id: str) -> tuple[Store, tuple[Snapshot, ...]]:
+        for ready in self._root.glob("*/ready"):
+            store = Store(ready.parent)
+            if snapshots := _listed(store, run_id):
+                return store, snapshots
+        raise RunNotFoundError(
+            f"there is no snapshot of run {run_id!r} in {self._root}: they are on the machine of the worker that took"
+            " them, in its LOOM_HOME; a run that changed nothing has none"
+        )
+
+
+def _listed(store: Store, run_id: str) -> tuple[Snapshot, ...]:
+    try:
+        return store.list(run_id)
+    except StoreUnavailable:
+        with store.locked() as lock:
+            store.prepare(store.workspace, lock)
+            store.mend(lock)
+        return store.list(run_id)
+
+
+async def _tidy(store: Store) -> None:
+    try:
+        await asyncio.to_thread(tidy, store)
+    except (OSError, StoreUnavailable) as error:
+        _log.warning("snapshots_not_tidied", store=str(store.path), error=str(error))
+
+
+def _workspace(store: Store, *, make: bool) -> Path:
+    """The folder that the snapshots are of, if it is still the same one."""
+    workspace = store.workspace
+    if Path(os.path.realpath(workspace)) != workspace:
+        raise RefusedError(
+            f"the workspace {workspace} has become a link to {os.path.realpath(workspace)}: remove it first"
+        )
+    if make:
+        workspace.mkdir(parents=True, exist_ok=True)
+    elif not workspace.is_dir():
+        raise RefusedError(f"the workspace {workspace} is gone: `loom restore` brings it back")
+    return workspace
+
+
+def _chosen(snapshots: Sequence[Snapshot], turn: int | None, snapshot: str) -> Snapshot:
+    if (turn is None) == (not snapshot):
+        raise BadRequest(f"say which state: --turn N or --snapshot ID, one of them. {_choice(snapshots)}", field="turn")
+    if turn is not None:
+        return _of_turn(snapshots, turn)
+    found = [each for each in snapshots if each.id.startswith(snapshot)]
+    if len(found) != 1:
+        raise BadRequest(
+            f"{'no' if not found else 'more than one'} snapshot {snapshot!r}. {_choice(snapshots)}", field="snapshot"
+        )
+    return found[0]
+
+
+def _of_turn(snapshots: Sequence[Snapshot], turn: int) -> Snapshot:
+    found = next((each for each in snapshots if each.turn == turn), None)
+    if found is None:
+        raise BadRequest(f"turn {turn} has no snapshot: it changed nothing. {_choice(snapshots)}", field="turn")
+    return found
+
+
+def _following(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
+    """The first snapshot after those of the turn: of another turn, or of a restore."""
+    last = max(place for place, each in enumerate(snapshots) if each.turn == turn)
+    return snapshots[last + 1] if last + 1 < len(snapshots) else None
+
+
+def _choice(snapshots: Sequence[Snapshot]) -> str:
+    turns = ", ".join(str(turn) for turn in sorted({each.turn for each in snapshots if each.turn is not None}))
+    undo = ", ".join(each.id[:12] for each in snapshots if each.turn is None)
+    return f"Turns with one: {turns or 'none'}" + (f"; taken before a restore: {undo}" if undo else "")
+
+
+def _compare(store: Store, *words: str) -> bytes:
+    return store.git("diff-tree", "-r", "--no-ext-diff", "--no-textconv", f"--relative={FOLDER}/", *words)
+
+
+def _changed(store: Store, before: str, after: str) -> tuple[Changed, ...]:
+    kinds = _compare(store, "--name-status", "--no-renames", "-z", before, after).split(b"\0")
+    numbers = _compare(store, "--numstat", "--no-renames", "-z", before, after).split(b"\0")
+    counted = {path: (added, removed) for added, removed, path in (line.split(b"\t", 2) for line in numbers if line)}
+    names = {b"A": "added", b"D": "removed"}
+    return tuple(
+        Changed(
+            path=os.fsdecode(path),
+            change=names.get(kind, "modified"),
+            added=_lines(counted[path][0]),
+            removed=_lines(counted[path][1]),
+        )
+        for kind, path in zip(kinds[::2], kinds[1::2], strict=False)
+    )
+
+
+def _lines(number: bytes) -> int | None:
+    return None if number == b"-" else int(number)

@@ -1,0 +1,355 @@
+"""The bus, in one process and between processes on a real Redis: the same promises."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from activities.adapters.in_process_bus import InProcessBus
+from activities.adapters.redis_bus import RedisBus
+from activities.adapters.redis_inbox import ANSWER_SECONDS, RedisInbox
+from activities.adapters.redis_link import RedisLink
+from activities.adapters.redis_stream import RedisStream
+from activities.bus import Bus, Handler, Inbox, Transport
+from loom_domain.errors import BadRequest
+from loom_domain.tasks import SHOWN_ONLY, Action, Segment, Task
+from tests.waiting import eventually
+
+from .conftest import RedisServer
+
+AT: Final = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+Make = Callable[[], Bus]
+
+
+def task(action: Action = Action.EXECUTE, key: str = "", **parameters: Any) -> Task:
+    name = key or uuid4().hex
+    return Task(
+        task_id=f"r/{name}/{action}",
+        run_id="r",
+        root_run_id="r",
+        session_id="s",
+        action=action,
+        created_at=AT,
+        status="pending",
+        parameters=parameters,
+        metadata={"importance": 0.5},
+    )
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a bus that no other test has."""
+    return f"test:bus:{uuid4().hex}"
+
+
+@pytest.fixture(params=["in process", "redis"])
+async def make(request: pytest.FixtureRequest, redis_url: str, name: str) -> AsyncIterator[Make]:
+    """Makes senders and subscribers of one bus; in one process there is only one."""
+    made: list[Bus] = []
+
+    def another() -> Bus:
+        if request.param == "redis":
+            made.append(Bus(RedisBus(lambda: link(redis_url), bus=name, patience=5.0)))
+        elif not made:
+            made.append(Bus(InProcessBus()))
+        return made[-1]
+
+    yield another
+    await asyncio.gather(*(bus.aclose() for bus in made))
+
+
+def link(url: str) -> RedisLink:
+    return RedisLink(url, answer_within=ANSWER_SECONDS)
+
+
+def answering(status: str, **result: Any) -> Handler:
+    async def handler(given: Task) -> Task:
+        return replace(given, status=status, result=result)
+
+    return handler
+
+
+def collecting(into: list[Task]) -> Handler:
+    async def handler(given: Task) -> None:
+        into.append(given)
+
+    return handler
+
+
+async def broken(given: Task) -> Task:
+    raise ZeroDivisionError("no such luck")
+
+
+async def come(seen: list[Task], count: int) -> list[Task]:
+    async def look() -> list[Task] | None:
+        return seen if len(seen) >= count else None
+
+    return await eventually(look)
+
+
+def test_the_adapters_fit_their_ports(redis_url: str) -> None:
+    fits: tuple[Transport, Transport, Inbox] = (
+        InProcessBus(),
+        RedisBus(lambda: link(redis_url)),
+        RedisInbox(link(redis_url), "g"),
+    )
+    assert all(fits)
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "pending", "anything the handler likes"])
+async def test_a_handlers_status_reaches_the_sender_unchanged(make: Make, status: str) -> None:
+    await make().subscribe("execute", answering(status, answer=42), name="h")
+    asked = task(question="äöü \0 好")
+    assert await make().publish(asked) == replace(asked, status=status, result={"answer": 42})
+
+
+async def test_a_task_without_a_handler_comes_back_as_it_was(make: Make) -> None:
+    await make().subscribe("node.*", answering("completed"), name="h")
+    asked = task()
+    assert await make().publish(asked) == asked
+
+
+async def test_one_that_only_looks_on_leaves_the_task_as_it_was(make: Make) -> None:
+    seen: list[Task] = []
+    await make().subscribe("*", collecting(seen), name="h")
+    asked = task(a=[1, {"b": None}])
+    assert await make().publish(asked) == asked
+    assert seen == [asked]
+
+
+async def test_whoever_does_not_wait_gets_the_task_back_before_it_is_handled(make: Make) -> None:
+    seen: list[Task] = []
+    go = asyncio.Event()
+
+    async def slow(given: Task) -> Task:
+        await go.wait()
+        seen.append(given)
+        return replace(given, status="completed")
+
+    await make().subscribe("*", slow, name="h")
+    asked = task()
+    assert (await make().publish(asked, wait_result=False), seen) == (asked, [])
+    go.set()
+    assert await come(seen, 1) == [asked]
+
+
+async def test_each_subscriber_gets_what_its_pattern_takes_once(make: Make) -> None:
+    seen: dict[str, list[Task]] = {pattern: [] for pattern in ("*", "node.*", "node.error", "tool.*")}
+    for pattern, into in seen.items():
+        await make().subscribe(pattern, collecting(into), name=pattern)
+    sent = [task(action) for action in (Action.EXECUTE, Action.ERROR, Action.MESSAGE, Action.REGISTERED)]
+    sender = make()
+    for one in sent:
+        await sender.publish(one)
+    assert seen == {"*": sent, "node.*": sent[1:3], "node.error": sent[1:2], "tool.*": sent[3:]}
+
+
+async def test_a_handler_that_raises_hurts_nobody_else(make: Make) -> None:
+    seen: list[Task] = []
+    await make().subscribe("*", broken, name="a")
+    await make().subscribe("*", collecting(seen), name="b")
+    asked = task()
+    told = {"error": "ZeroDivisionError", "message": "no such luck"}
+    assert await make().publish(asked) == replace(asked, status="failed", result=told)
+    await make().subscribe("*", answering("completed"), name="c")
+    assert await make().publish(asked) == replace(asked, status="completed", result={})
+    assert seen == [asked, asked]
+
+
+async def test_of_several_answers_the_first_subscribers_counts(make: Make) -> None:
+    await make().subscribe("*", answering("one"), name="a")
+    await make().subscribe("*", answering("two"), name="b")
+    assert [(await make().publish(task())).status for _ in range(3)] == ["one"] * 3
+
+
+async def test_a_handler_can_publish_what_it_handles_itself(make: Make) -> None:
+    inner = make()
+
+    async def descending(given: Task) -> Task:
+        depth = given.parameters["depth"]
+        below = await inner.publish(task(depth=depth - 1)) if depth else given
+        return replace(given, status="completed", result={"sum": depth + (below.result or {}).get("sum", 0)})
+
+    await inner.subscribe("execute", descending, name="h")
+    assert (await make().publish(task(depth=4))).result == {"sum": 10}
+
+
+async def test_what_a_handler_does_to_its_task_nobody_else_sees(make: Make) -> None:
+    seen: list[Task] = []
+
+    async def meddling(given: Task) -> None:
+        given.parameters["list"].append("more")  # as one may in a dictionary
+
+    await make().subscribe("*", meddling, name="a")
+    await make().subscribe("*", collecting(seen), name="b")
+    asked = task(list=["one"])
+    assert await make().publish(asked) == task(key=asked.task_id.split("/")[1], list=["one"])
+    assert seen == [asked]
+
+
+async def test_who_has_unsubscribed_gets_nothing_more(make: Make) -> None:
+    subscriber = make()
+    given = await subscriber.subscribe("execute", answering("completed"))
+    await subscriber.unsubscribe(given)
+    asked = task()
+    assert await make().publish(asked) == asked
+
+
+async def test_a_pattern_that_takes_nothing_is_refused(make: Make) -> None:
+    with pytest.raises(BadRequest, match="pattern"):
+        await make().subscribe("*.error", collecting([]))
+
+
+# ---- between processes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def inbox(redis_url: str, name: str) -> AsyncIterator[Callable[..., RedisInbox]]:
+    made: list[RedisInbox] = []
+
+    def another(group: str = "memory", **given: Any) -> RedisInbox:
+        made.append(RedisInbox(link(redis_url), group, bus=name, block=0.2, **given))
+        return made[-1]
+
+    yield another
+    await asyncio.gather(*(one.aclose() for one in made))
+
+
+async def entries(url: str, name: str) -> int:
+    async with aclosing(link(url)) as server:
+        return int(await server.call(lambda redis: redis.xlen(name)))
+
+
+async def test_a_runs_stream_puts_its_tasks_on_the_bus_too_but_for_pieces_of_text(
+    redis_url: str, name: str, inbox: Callable[..., RedisInbox]
+) -> None:
+    stream = RedisStream(RedisLink(redis_url), bus=name)
+    run_id = uuid4().hex
+    every = [replace(task(action), run_id=run_id) for action in Action]
+    await stream.publish(every, Segment(name="t1-model"))
+    await stream.publish(every, Segment(name="t1-model"))
+    assert not await stream.publish([replace(task(), run_id=run_id)], Segment(name="t1-model", attempt=0))
+    await stream.aclose()
+    taken = await inbox().take()
+    assert [one.task for one in taken] == [one for one in every if one.action not in SHOWN_ONLY]
+
+
+async def test_members_of_a_group_share_and_another_group_gets_everything(
+    redis_url: str, name: str, inbox: Callable[..., RedisInbox]
+) -> None:
+    bus = RedisBus(lambda: link(redis_url), bus=name)
+    sent = [task() for _ in range(300)]
+    for one in sent:
+        await bus.send(one)
+    await bus.aclose()
+    first, second, other = inbox(), inbox(), inbox("other")
+    taken = [one.task for member in (first, second) for one in await member.take()]
+    assert taken == sent
+    assert [one.task for _ in range(2) for one in await other.take()] == sent
+
+
+async def test_what_a_dead_member_left_another_takes_over(
+    redis_url: str, name: str, inbox: Callable[..., RedisInbox]
+) -> None:
+    bus = RedisBus(lambda: link(redis_url), bus=name)
+    sent = [task() for _ in range(3)]
+    for one in sent:
+        await bus.send(one)
+    await bus.aclose()
+    left = await inbox().take()  # and is never heard of again
+    heir = inbox(claim_after=0.05)
+
+    async def look() -> Any:
+        return await heir.take() or None
+
+    inherited = await eventually(look)
+    assert list(inherited) == list(left)
+    await heir.done([one.entry for one in inherited])
+    assert await inbox(claim_after=0.0).take() == []
+
+
+async def test_what_every_group_has_done_leaves_the_stream(
+    redis_url: str, name: str, inbox: Callable[..., RedisInbox]
+) -> None:
+    bus = RedisBus(lambda: link(redis_url), bus=name)
+    fast, slow = inbox("fast"), inbox("slow")
+    await slow.join()
+    for _ in range(400):
+        await bus.send(task())
+    await bus.aclose()
+    for _ in range(2):
+        await fast.done([one.entry for one in await fast.take()])
+    assert (await fast.trim(), await entries(redis_url, name)) == (0, 400)
+    page = await slow.take()
+    assert (await fast.trim(), await entries(redis_url, name)) == (0, 400)
+    await slow.done([one.entry for one in page])
+    await slow.trim()
+    assert 200 <= await entries(redis_url, name) <= 300
+    await slow.done([one.entry for one in await slow.take()])
+    await slow.trim()
+    assert await entries(redis_url, name) <= 100
+
+
+async def test_the_bus_stays_bounded_when_nobody_takes_from_it(redis_url: str, name: str) -> None:
+    stream = RedisStream(RedisLink(redis_url), bus=name, bus_entries=100)
+    await stream.publish([replace(task(), run_id=uuid4().hex) for _ in range(1000)])
+    await stream.aclose()
+    assert 100 <= await entries(redis_url, name) <= 200
+
+
+async def test_what_is_no_task_is_delivered_as_unreadable(
+    redis_url: str, name: str, inbox: Callable[..., RedisInbox]
+) -> None:
+    async with aclosing(link(redis_url)) as server:
+        await server.call(lambda redis: redis.xadd(name, {"task": b'{"no": "task"}'}))
+        await server.call(lambda redis: redis.xadd(name, {"other": b"field"}))
+    assert [one.task for one in await inbox().take()] == [None, None]
+
+
+async def test_a_handler_that_is_there_and_silent_is_not_waited_for_for_ever(redis_url: str, name: str) -> None:
+    never = asyncio.Event()
+
+    async def silent(given: Task) -> Task:
+        await never.wait()
+        return given
+
+    subscriber = Bus(RedisBus(lambda: link(redis_url), bus=name))
+    sender = Bus(RedisBus(lambda: link(redis_url), bus=name, patience=0.3))
+    await subscriber.subscribe("*", silent)
+    began, asked = monotonic(), task()
+    assert await sender.publish(asked) == asked
+    assert monotonic() - began < 3
+    never.set()
+    await asyncio.gather(subscriber.aclose(), sender.aclose())
+
+
+async def test_a_subscriber_of_a_redis_that_was_killed_hears_again_when_it_is_back(mortal_redis: RedisServer) -> None:
+    seen: list[Task] = []
+    subscriber, sender = (Bus(RedisBus(lambda: link(mortal_redis.url))) for _ in range(2))
+    await subscriber.subscribe("*", collecting(seen), name="h")
+    await sender.publish(first := task(), wait_result=False)
+    await come(seen, 1)
+    mortal_redis.kill()
+    mortal_redis.start()
+
+    await _patiently(lambda: sender.publish(second, wait_result=False), second := task())
+    assert await come(seen, 2) == [first, second]
+    await asyncio.gather(subscriber.aclose(), sender.aclose())
+
+
+async def _patiently(publish: Callable[[], Awaitable[Task]], expected: Task) -> None:
+    from activities.ports import StreamUnavailable  # noqa: PLC0415
+
+    async def look() -> Task | None:
+        try:
+            return await publish()
+        except StreamUnavailable:
+            return None
+
+    assert await eventually(look) == expected

@@ -1,0 +1,100 @@
+"""Scoped memory on a real Postgres: versions are added, none is lost, whoever writes at the same time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from activities.adapters.postgres import Database
+from activities.adapters.postgres_memory import PostgresMemory
+from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
+from activities.memory.ports import ScopedMemory
+from loom_domain.memory import MemoryScope
+from loom_domain.memory_scopes import NodePath, ReadOnlyScopeError, ScopedWrite
+from tests.databases import fresh_database
+from tests.harness import Addresses
+
+LOCAL, SHARED, INHERITED, GLOBAL = MemoryScope
+
+
+@pytest.fixture(scope="module")
+async def database(addresses: Addresses) -> AsyncIterator[Database]:
+    async with fresh_database(addresses.database) as url:
+        database = Database(url)
+        yield database
+        await database.aclose()
+
+
+@pytest.fixture(scope="module")
+def memory(database: Database) -> ScopedMemory:
+    return PostgresScopedMemory(database)
+
+
+@pytest.fixture
+def root() -> str:
+    return uuid4().hex
+
+
+def write(by: NodePath, content: str, scope: MemoryScope = SHARED, **given: int) -> ScopedWrite:
+    return ScopedWrite(id="plan", content=content, scope=scope, by=by, session_id=by[0], **given)
+
+
+async def read(memory: ScopedMemory, *reader: str) -> tuple[MemoryScope, str] | None:
+    found = await memory.read("plan", reader)
+    return None if found is None else (found.scope, found.content)
+
+
+async def test_a_node_reads_its_own_before_its_line_before_its_branch_before_all(
+    memory: ScopedMemory, root: str
+) -> None:
+    assert await read(memory, root, "child") is None
+    await memory.write(ScopedWrite(id="plan", content="global", scope=GLOBAL, by=(root + "x",), session_id=root))
+    assert await read(memory, root, "child") == (GLOBAL, "global")
+    await memory.write(write((root, "sibling"), "sibling's"))
+    assert await read(memory, root, "child") == (INHERITED, "sibling's")
+    assert await read(memory, root) == (SHARED, "sibling's")
+    await memory.write(write((root, root + "c"), "private", LOCAL))
+    assert await read(memory, root, root + "c") == (LOCAL, "private")
+    assert await read(memory, root, root + "c", "below") == (INHERITED, "sibling's")
+    seen = await memory.entries((root, root + "c"))
+    assert [(one.scope, one.content) for one in seen if one.session_id == root] == [
+        (LOCAL, "private"),
+        (INHERITED, "sibling's"),
+        (GLOBAL, "global"),
+    ]
+    with pytest.raises(ReadOnlyScopeError):
+        await memory.write(write((root, "child"), "mine"))
+
+
+async def test_of_many_writers_at_once_every_version_is_kept_and_says_what_it_superseded(
+    memory: ScopedMemory, root: str
+) -> None:
+    await memory.write(write((root,), "first"))
+    await asyncio.gather(*(memory.write(write((root, f"c{n}"), f"by {n}", read_version=1)) for n in range(12)))
+    versions = await memory.versions("plan", (root,))
+    assert [one.version for one in versions] == list(range(1, 14))
+    assert {one.content for one in versions} == {"first", *(f"by {n}" for n in range(12))}
+    assert [one.conflicts_with for one in versions] == [None, None, *range(2, 13)]
+    assert {one.parent_version for one in versions[1:]} == {1}
+    newest = await memory.read("plan", (root,))
+    assert newest == versions[-1]
+
+
+@pytest.mark.parametrize("hard", ["\\", "a\0b", "half \ud800", "中" * 500, "'; --"])
+async def test_any_id_is_one(memory: ScopedMemory, root: str, hard: str) -> None:
+    node = (root + hard,)
+    await memory.write(ScopedWrite(id=hard, content=f"{hard}!", by=node, session_id=root))
+    found = await memory.read(hard, node)
+    assert found is not None
+    assert found.scope is LOCAL
+    assert await memory.read(hard, (root,)) is None
+
+
+async def test_forgetting_a_session_forgets_what_its_nodes_wrote(
+    database: Database, memory: ScopedMemory, root: str
+) -> None:
+    for scope in (LOCAL, SHARED, GLOBAL):
+        await memory.write(ScopedWrite(id=root, content="x", scope=scope, by=(root,), session_id=root))
+    await PostgresMemory(database).forget(root)
+    assert await memory.read(root, (root,)) is None

@@ -1,0 +1,167 @@
+"""What a model asks its memory by, and what a tool call keeps while it runs."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from activities.adapters.postgres import Database
+from activities.adapters.postgres_memory import PostgresMemory
+from activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, EphemeralFull, EphemeralMemory
+from activities.ports import Tool, ToolContext
+from activities.toolbox.memory import NO_STORE, NOTHING, NOTICE, Caller, memory_tools
+from loom_domain.errors import ToolUnavailableError, ToolValidationError
+from loom_domain.tasks import Action
+from loom_domain.tool_calls import Effect, Scope, Verdict
+from tests.databases import fresh_database
+from tests.harness import Addresses
+from tests.memories import task
+
+NAMES = {
+    "query_l1_memory",
+    "query_l2_memory",
+    "query_l3_memory",
+    "search_memory",
+    "query_recent_events",
+    "query_events_by_action",
+    "query_events_by_node",
+    "query_collective_memory",
+    "query_sibling_insights",
+}
+
+
+@pytest.fixture(scope="module")
+async def memory(addresses: Addresses) -> AsyncIterator[PostgresMemory]:
+    async with fresh_database(addresses.database) as url:
+        database = Database(url)
+        yield PostgresMemory(database)
+        await database.aclose()
+
+
+@pytest.fixture
+def session() -> str:
+    return uuid4().hex
+
+
+def tools(memory: PostgresMemory | None, session: str) -> dict[str, Tool]:
+    def caller(context: ToolContext) -> Caller:
+        return Caller(run_id=context.run_id, session_id=session, root_run_id=f"{session}-root")
+
+    return {tool.spec.name: tool for tool in memory_tools(memory, caller)}
+
+
+async def ask(tool: Tool, session: str, **arguments: Any) -> list[str]:
+    """The memories that a tool shows, by their text."""
+    context = ToolContext(workspace=Path("/"), run_id=f"{session}-me", call_id="c1", idempotency_key="k", timeout=10)
+    shown = str(await tool.run(tool.parse(arguments), context))
+    if shown == NOTHING:
+        return []
+    notice, *hits = shown.split("\n\n")
+    assert notice == NOTICE
+    return [hit.partition("\n")[2] for hit in hits]
+
+
+async def test_each_question_gets_what_it_asks_for(memory: PostgresMemory, session: str) -> None:
+    def said(text: str, run: str, **given: Any) -> Any:
+        given = {"session_id": session, "root_run_id": f"{session}-root", "importance": 0.2, **given}
+        return task(text, run_id=f"{session}-{run}", **given)
+
+    of_sibling = said("sibling found the cause", "sibling", importance=0.9, parent_task_id="p", source_agent="finder")
+    await memory.remember(
+        [
+            said("an old decision", "root", importance=0.9, hours_ago=5, parent_task_id="other"),
+            said("my note", "me", parent_task_id="p", task_id="mine"),
+            of_sibling,
+            said("sibling looked around", "sibling", action=Action.TOOL_RESULT, source_agent="finder"),
+            task("of another session: decision, note, sibling, cause", session_id=session + "x", importance=0.9),
+        ]
+    )
+    box = tools(memory, session)
+    cause, around, mine, old = "sibling found the cause", "sibling looked around", "my note", "an old decision"
+    assert await ask(box["query_recent_events"], session) == [around, mine, cause, old]
+    assert await ask(box["query_recent_events"], session, top_k=1) == [around]
+    assert await ask(box["query_l1_memory"], session) == [around, mine, cause]
+    assert await ask(box["query_l2_memory"], session, query="decision") == [old]
+    assert await ask(box["query_l3_memory"], session, query="decision") == []
+    assert await ask(box["search_memory"], session, query="cause") == [cause]
+    assert await ask(box["search_memory"], session, query="sibling decision", min_importance=0.5) == [old, cause]
+    assert await ask(box["query_events_by_action"], session, action="node.tool_result") == [around]
+    assert await ask(box["query_events_by_node"], session, node="finder") == [around, cause]
+    assert await ask(box["query_collective_memory"], session) == [around, cause, old]
+    assert await ask(box["query_collective_memory"], session, node_filter="finder", limit=1) == [around]
+    assert await ask(box["query_sibling_insights"], session) == [cause, old, around]
+    assert await ask(box["query_sibling_insights"], session, task_id="mine") == [cause]
+    assert await ask(box["query_sibling_insights"], session, task_id="unknown") == []
+
+
+def test_they_read_only_need_no_leave_and_show_five_hits(session: str) -> None:
+    box = tools(None, session)
+    assert set(box) == NAMES
+    for tool in box.values():
+        spec = tool.spec
+        assert (spec.effect, spec.scope, spec.declared) == (Effect.READ, Scope.CONTEXT, Verdict.ALLOW)
+        most = spec.parameters["properties"].get("top_k") or spec.parameters["properties"]["limit"]
+        assert most["default"] == (10 if spec.name == "query_collective_memory" else 5)
+        assert tool.is_available() == NO_STORE
+
+
+async def test_without_a_store_or_with_one_that_is_away_the_model_is_told(session: str) -> None:
+    with pytest.raises(ToolUnavailableError, match="set LOOM_DATABASE_URL"):
+        await ask(tools(None, session)["query_recent_events"], session)
+    database = Database("postgresql://127.0.0.1:1/nowhere")
+    with pytest.raises(ToolUnavailableError, match="memory is away .* go on without it"):
+        await ask(tools(PostgresMemory(database), session)["search_memory"], session, query="x")
+    await database.aclose()
+
+
+def test_wrong_arguments_are_named(session: str) -> None:
+    with pytest.raises(ToolValidationError, match="`top_k`"):
+        tools(None, session)["search_memory"].parse({"query": "x", "top_k": 500})
+
+
+# ---- a tool call's own state -----------------------------------------------------------------------------------
+
+
+def test_what_a_tool_call_keeps_is_gone_at_its_end_however_it_ends() -> None:
+    ephemeral = EphemeralMemory()
+    with ephemeral.of("run", "one") as state, ephemeral.of("run", "two") as other:
+        state["page"] = 3
+        other["page"] = "x"
+        assert ephemeral.dump_ephemeral_state() == {"run/one": {"page": "3"}, "run/two": {"page": "'x'"}}
+    assert ephemeral.dump_ephemeral_state() == {}
+
+    def fail() -> None:
+        with ephemeral.of("run", "one") as state:
+            state["page"] = 4
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert ephemeral.dump_ephemeral_state() == {}
+
+
+def test_two_attempts_at_one_call_do_not_share_their_state() -> None:
+    ephemeral = EphemeralMemory()
+    with ephemeral.of("run", "one") as first:
+        first["n"] = 1
+        with ephemeral.of("run", "one") as second:
+            assert dict(second) == {}
+        assert dict(first) == {"n": 1}
+        assert ephemeral.dump_ephemeral_state() == {"run/one": {"n": "1"}}
+
+
+def test_a_tool_call_that_keeps_too_much_is_told_and_keeps_what_it_had() -> None:
+    ephemeral = EphemeralMemory()
+    with ephemeral.of("run", "one") as state:
+        for number in range(MOST_ENTRIES):
+            state[str(number)] = number
+        with pytest.raises(EphemeralFull, match="at most 100 entries"):
+            state["more"] = 1
+        with pytest.raises(EphemeralFull, match="before '0', or write to a file"):
+            state["0"] = "x" * MOST_CHARACTERS
+        del state["0"]
+        state["more"] = 1
+        assert len(state) == MOST_ENTRIES
+        assert state["1"] == 1

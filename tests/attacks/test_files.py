@@ -1,0 +1,204 @@
+"""Attacks on the tools that read and write files: out of the workspace by name, by link, and by being faster."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from activities.ports import Tool, ToolContext
+from activities.toolbox.files import file_tools
+from activities.toolbox.search import search_tools
+from loom_domain.errors import LoomError
+
+TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in (*file_tools(30), *search_tools(30))}
+SECRET = "outside-secret"
+_EXCHANGE = 2
+_RACE = 1.2
+"""Seconds that each race goes on: thousands of rounds."""
+
+
+async def call(name: str, workspace: Path, **arguments: object) -> str:
+    """What the model would read, errors included."""
+    tool = TOOLS[name]
+    context = ToolContext(workspace=workspace, run_id="r", call_id="c", idempotency_key="k", timeout=20)
+    try:
+        return str(await tool.run(tool.parse(arguments), context))
+    except LoomError as error:
+        return error.message
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """`workspace` with links that lead out of it, beside a file that no tool may see or change."""
+    root = tmp_path.resolve()
+    (root / "outside/deep").mkdir(parents=True)
+    (root / "outside/f").write_text(SECRET)
+    (root / "outside/deep/f").write_text(SECRET)
+    workspace = root / "workspace"
+    (workspace / "inside").mkdir(parents=True)
+    (workspace / "inside/f").write_text("inside")
+    links: dict[str, str | Path] = {
+        "up": "..",
+        "out": "../outside",
+        "absolute": root / "outside",
+        "file": "../outside/f",
+        "twice": "out/deep",
+        "missing": "../outside/new",
+        "round": "round",
+        "proc": "/proc/self/cwd",
+        "root": "/",
+    }
+    for name, target in links.items():
+        (workspace / name).symlink_to(target)
+    return root
+
+
+def outside(place: Path) -> dict[str, str]:
+    """Every file beside the workspace."""
+    found = (path for path in place.rglob("*") if path.is_file() and not path.is_relative_to(place / "workspace"))
+    return {str(path.relative_to(place)): path.read_text() for path in found}
+
+
+UNTOUCHED = {"outside/f": SECRET, "outside/deep/f": SECRET}
+STEPS = st.sampled_from(
+    [
+        *(
+            "..",
+            ".",
+            "",
+            "inside",
+            "f",
+            "new",
+            "up",
+            "out",
+            "absolute",
+            "file",
+            "twice",
+            "missing",
+            "round",
+            "proc",
+            "root",
+        ),
+        *(
+            "outside",
+            "workspace",
+            "deep",
+            "~",
+            "~root",
+            "$HOME",
+            "%2e%2e",
+            "..%2f",
+            "\uff0e\uff0e",
+            "\u2025",
+            ".\u200b.",
+        ),
+        *("..\\outside", "C:", "\u2044", "\uff0f..", "tmp", "etc", "...", ".. ", " ..", "..\n", "\u202e.."),
+    ]
+)
+
+
+@st.composite
+def paths(draw: st.DrawFn) -> str:
+    path = "/".join(draw(st.lists(STEPS, min_size=1, max_size=7)))
+    return draw(st.sampled_from(["", "/", "//", "./", "file://"])) + path
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=paths(), is_absolute=st.booleans())
+async def test_no_path_leads_out_of_the_workspace(place: Path, path: str, is_absolute: bool) -> None:
+    named = f"{place}/{path}" if is_absolute else path
+    workspace = place / "workspace"
+    said = [
+        await call("read_file", workspace, path=named),
+        await call("list_dir", workspace, path=named),
+        await call("edit_file", workspace, path=named, old_string=SECRET, new_string="changed"),
+        await call("write_file", workspace, path=named, content="changed"),
+        await call("glob", workspace, pattern="**/f", path=named),
+    ]
+    assert SECRET not in "".join(said)
+    assert outside(place) == UNTOUCHED
+    (workspace / "inside/f").write_text("inside")
+
+
+async def test_a_search_does_not_follow_links_out(place: Path) -> None:
+    assert SECRET not in await call("grep", place / "workspace", pattern="secret")
+    assert SECRET not in await call("grep", place / "workspace", pattern="secret", path="out")
+
+
+@contextmanager
+def exchanging(one: Path, other: Path) -> Iterator[list[int]]:
+    """A thread that puts each in the other's place, in one step, as often as it can; the number of times is inside."""
+    library, stopped, rounds = ctypes.CDLL(None), threading.Event(), [0]
+    names = [os.fsencode(one), os.fsencode(other)]
+
+    def swap() -> None:
+        while not stopped.is_set():
+            library.renameat2(-100, names[0], -100, names[1], _EXCHANGE)
+            rounds[0] += 1
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield rounds
+    finally:
+        stopped.set()
+        thread.join()
+
+
+async def test_a_folder_swapped_for_a_link_leads_nowhere(place: Path) -> None:
+    workspace, until, heard = place / "workspace", monotonic() + _RACE, set[str]()
+    with exchanging(workspace / "inside", workspace / "out") as rounds:
+        while monotonic() < until:
+            heard.add(await call("read_file", workspace, path="inside/f"))
+            heard.add(await call("edit_file", workspace, path="inside/f", old_string=SECRET, new_string="changed"))
+            heard.add((await call("write_file", workspace, path="inside/new/deep/f", content="changed"))[:9])
+            heard.add(await call("list_dir", workspace, path="inside"))
+    assert rounds[0] > 1000
+    assert SECRET not in "".join(heard)
+    assert outside(place) == UNTOUCHED
+    assert any("inside" in text for text in heard)
+
+
+async def test_a_file_swapped_for_a_link_leads_nowhere(place: Path) -> None:
+    workspace, until, heard = place / "workspace", monotonic() + _RACE, set[str]()
+    with exchanging(workspace / "inside/f", workspace / "file") as rounds:
+        while monotonic() < until:
+            heard.add(await call("read_file", workspace, path="inside/f"))
+            heard.add(await call("write_file", workspace, path="inside/f", content="inside"))
+    assert rounds[0] > 1000
+    assert SECRET not in "".join(heard)
+    assert outside(place) == UNTOUCHED
+
+
+async def test_a_workspace_inside_another_one_is_not_swapped_away(place: Path) -> None:
+    """Its parent belongs to another run, which puts a link in its place."""
+    workspace = place / "workspace/nested"
+    workspace.mkdir()
+    (workspace / "f").write_text("nested")
+    (place / "workspace/away").symlink_to(place / "outside")
+    until, heard = monotonic() + _RACE, set[str]()
+    with exchanging(workspace, place / "workspace/away") as rounds:
+        while monotonic() < until:
+            with suppress(OSError):  # the path is a link when it is resolved: then it is refused before
+                heard.add(await call("read_file", workspace, path="f"))
+                heard.add(await call("write_file", workspace, path="new", content="changed"))
+                heard.add(await call("list_dir", workspace, path="."))
+    assert rounds[0] > 1000
+    assert SECRET not in "".join(heard)
+    assert outside(place) == UNTOUCHED
+
+
+async def test_devices_pipes_and_sockets_are_not_read(place: Path) -> None:
+    workspace = place / "workspace"
+    os.mkfifo(workspace / "pipe")
+    (workspace / "zero").symlink_to("/dev/zero")
+    assert "not a regular file" in await call("read_file", workspace, path="pipe")
+    assert "outside the workspace" in await call("read_file", workspace, path="zero")
+    assert "not a regular file" in await call("write_file", workspace, path="pipe", content="x")
