@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench chaos chaos-tools clean
+.PHONY: install demo test check bench chaos chaos-tools chaos-memory clean
 
 install: $(STAMP)
 
@@ -33,6 +33,9 @@ chaos: $(STAMP)
 
 chaos-tools: $(STAMP)
 	@$(VENV)/bin/python -m tests.chaos.tool_kills --seeds 25
+
+chaos-memory: $(STAMP)
+	@$(VENV)/bin/python -m tests.chaos.memory --runs 200
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

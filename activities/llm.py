@@ -8,21 +8,28 @@ from typing import Any
 import structlog
 from temporalio import activity
 
+from activities.context_sources import ContextSource
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
 from activities.planning import Planner, tell_ask
 from activities.ports import EventStream, ModelCall, Prices, Providers, ToolBox, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
-from loom_domain.agents import AgentSpec, prompt_of
+from loom_domain.agents import AgentSpec
+from loom_domain.assembling import Assembled
+from loom_domain.context import Sight, look
 from loom_domain.dead_rules import offered
-from loom_domain.errors import LoomError, ManifestChangedError
+from loom_domain.errors import LLMContextLengthError, LoomError, ManifestChangedError
 from loom_domain.messages import JsonObject, Message, Usage
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import Verdict
 from loom_domain.transcript import Transcript
+from loom_domain.window import TooLong
 from loom_domain.work import ModelReply, ModelRequest, model_segment
 
 _log = structlog.get_logger("loom.model")
+
+LEAST_OUTPUT = 256
+"""Tokens that an answer may always have, however full the window is."""
 
 RESEND = ModelReply()
 """The worker does not know the transcript or the spec by name: it needs them whole."""
@@ -42,6 +49,7 @@ class LanguageModel:
         redact: Callable[[str], str],
         prices: Prices,
         refuse_changed_tools: bool,
+        sources: Sequence[ContextSource] = (),
     ) -> None:
         self._providers = providers
         self._tools = tools
@@ -51,6 +59,7 @@ class LanguageModel:
         self._redact = redact
         self._prices = prices
         self._refuse_changed_tools = refuse_changed_tools
+        self._sources = sources
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
@@ -74,16 +83,7 @@ class LanguageModel:
                     self._check_manifest(spec)
                     return await self._answer(request, spec, transcript, writer)
                 except LoomError as error:
-                    _log.warning("model_failed", model=spec.model, error=type(error).__name__, message=error.message)
-                    writer.emit(
-                        Action.MODEL_CALL,
-                        status="failed",
-                        model=spec.model,
-                        turn=request.turn,
-                        attempt=request.attempt,
-                        error=type(error).__name__,
-                        message=self._redact(error.message),
-                    )
+                    self._tell_failure(writer, request, spec.model, error)
                     raise to_application_error(error, self._redact) from None
 
     def _check_manifest(self, spec: AgentSpec) -> None:
@@ -106,15 +106,40 @@ class LanguageModel:
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter
     ) -> ModelReply:
+        writer.emit(Action.TURN, key="turn", **_turn(request.turn))
+        extra = [c for source in self._sources for c in await source.components(request, transcript.messages)]
+        tools = offered(spec.tools, spec.permissions)
+        sight = look(spec, transcript.messages, tools=tools, measures=request.measures, extra=extra)
+        if request.compresses and sight.is_full:
+            return await self._put_off(request, transcript, sight, TooLong(trigger="window", tokens=sight.tokens))
+        try:
+            reply = await self._ask(request, spec, transcript, sight.assembled(), writer)
+        except LLMContextLengthError as error:
+            if not request.compresses or request.refused:
+                raise
+            self._tell_failure(writer, request, spec.model, error)
+            return await self._put_off(request, transcript, sight, _refused(error, sight))
+        return replace(reply, collapsed=sight.collapsed, recalled=tuple(extra))
+
+    async def _put_off(
+        self, request: ModelRequest, transcript: Transcript, sight: Sight, too_long: TooLong
+    ) -> ModelReply:
+        """No answer: the run compresses the conversation first, which this worker keeps for that."""
+        _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=sight.window)
+        await self._transcripts.save(request.origin.run_id, request.tail, transcript)
+        return ModelReply(too_long=too_long, collapsed=sight.collapsed)
+
+    async def _ask(
+        self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, context: Assembled, writer: StreamWriter
+    ) -> ModelReply:
         turn, attempt = request.turn, request.attempt
-        writer.emit(Action.TURN, key="turn", **_turn(turn))
         provider, model = self._providers.resolve(spec.model)
         call = ModelCall(
             model=model,
-            system=prompt_of(spec),
-            messages=transcript.messages,
+            system=context.system,
+            messages=context.messages,
             tools=offered(spec.tools, spec.permissions),
-            max_output_tokens=spec.max_output_tokens,
+            max_output_tokens=_room_for_output(spec, request, context.tokens),
             temperature=spec.temperature,
         )
         started = perf_counter()
@@ -125,17 +150,49 @@ class LanguageModel:
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         facts = _facts(request, spec.model, answer.usage, cost, started)
-        writer.emit(Action.MODEL_CALL, **facts)
+        writer.emit(Action.MODEL_CALL, key="call", **facts)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)
         for c, made in zip(message.tool_calls, plans, strict=True):
             if made.verdict is Verdict.ASK and not made.error:
                 tell_ask(writer, c, made, turn=turn, timeout=spec.approval_timeout)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript.extended([message]))
-        return ModelReply(message=message, plans=plans, stop=answer.stop, usage=answer.usage, cost_micros=cost)
+        return ModelReply(
+            message=message,
+            plans=plans,
+            stop=answer.stop,
+            usage=answer.usage,
+            cost_micros=cost,
+            estimated=context.tokens,
+        )
+
+    def _tell_failure(self, writer: StreamWriter, request: ModelRequest, model: str, error: LoomError) -> None:
+        _log.warning("model_failed", model=model, error=type(error).__name__, message=error.message)
+        writer.emit(
+            Action.MODEL_CALL,
+            key="call",
+            status="failed",
+            model=model,
+            turn=request.turn,
+            attempt=request.attempt,
+            error=type(error).__name__,
+            message=self._redact(error.message),
+        )
 
 
 def _turn(turn: int) -> dict[str, Any]:
     return {"from": turn - 1, "to": turn, "depth": 0}
+
+
+def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
+    """What the answer may have, since a provider counts it with the prompt."""
+    left = request.measures.window(spec) - round(tokens * request.measures.ratio)
+    return max(LEAST_OUTPUT, min(spec.max_output_tokens, left))
+
+
+def _refused(error: LLMContextLengthError, sight: Sight) -> TooLong:
+    told = (error.context.get(name) for name in ("tokens", "limit"))
+    tokens, limit = (value if isinstance(value, int) and value > 0 else 0 for value in told)
+    return TooLong(trigger="provider", tokens=tokens or sight.tokens, limit=limit)
 
 
 def _facts(request: ModelRequest, model: str, usage: Usage, cost: int | None, started: float) -> JsonObject:

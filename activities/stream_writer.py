@@ -11,7 +11,7 @@ import structlog
 
 from activities.ports import EventStream, StreamAbsent, StreamUnavailable
 from loom_domain.messages import JsonObject
-from loom_domain.tasks import Action, Notice, Origin, Segment, Task
+from loom_domain.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
 
 _log = structlog.get_logger("loom.stream")
 
@@ -49,14 +49,17 @@ class StreamWriter:
         attempt = self._segment.attempt if self._segment else 1
         name = key or str(self._serial)
         where = f"t{self._turn}" if self._segment is None else f"{self._segment.name}.{attempt}"
-        self._put(_task(self._origin, action, f"{where}/{name}", status=status, parameters=parameters, result=result))
+        now = datetime.now(UTC)
+        self._put(
+            task_of(
+                self._origin, action, f"{where}/{name}", at=now, status=status, parameters=parameters, result=result
+            )
+        )
 
     def notices(self, notices: tuple[Notice, ...]) -> None:
         """Queue what happened while no activity ran; written twice, it appears once."""
-        for n in notices:
-            self._put(
-                _task(self._origin, n.action, n.key, at=n.at, status=n.status, parameters=n.parameters, result=n.result)
-            )
+        for notice in notices:
+            self._put(task_of_notice(self._origin, notice))
 
     async def close(self) -> None:
         """Wait until everything is written, or the stream is known to be away; never longer than `CLOSE_LIMIT`."""
@@ -107,27 +110,3 @@ async def stream_writer(
         yield writer
     finally:
         await writer.close()
-
-
-def _task(
-    origin: Origin,
-    action: Action,
-    key: str,
-    *,
-    at: datetime | None = None,
-    status: str,
-    parameters: JsonObject,
-    result: JsonObject | None,
-) -> Task:
-    return Task(
-        task_id=f"{origin.run_id}/{key}/{action}",
-        run_id=origin.run_id,
-        root_run_id=origin.root_run_id or origin.run_id,
-        session_id=origin.session_id or origin.run_id,
-        action=action,
-        created_at=at or datetime.now(UTC),
-        source_agent=origin.agent,
-        status=status,
-        parameters=parameters,
-        result=result,
-    )

@@ -6,8 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
+from bench.context import context
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
+from bench.redaction import redaction
 from bench.report import machine
 from bench.stage import stage
 from bench.turns import turn_cost
@@ -25,7 +27,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await recovery(ready),
             await stream_latency(ready),
         ]
-    return [machine(), *sections]
+    return [machine(), *sections, context(), redaction()]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import typer
 from loom_cli.arguments import absolute, read_object, read_permissions, user_name
 from loom_cli.exits import ABORTED, COMPLETED, FAILED, LIMIT
 from loom_cli.output import print_json, tell
-from loom_domain.errors import BadRequest, UnreachableError
+from loom_domain.errors import BadRequest
 from loom_domain.requests import RunResult, RunStatus
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
@@ -33,7 +33,7 @@ From = Annotated[int, typer.Option("--from", min=0, metavar="OFFSET", help="Show
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (run, watch, result, events, status, show):
+    for command in (run, watch, result, events, status):
         app.command()(command)
     app.command(name="list")(list_runs)
 
@@ -135,19 +135,6 @@ def status(run_id: Run, as_json: Json = False) -> None:
     from loom_cli.views import print_status  # noqa: PLC0415
 
     print_status(seen)
-
-
-def show(run_id: Run, as_json: Json = False) -> None:
-    """A run's status and its conversation."""
-    from loom_cli.views import print_run, status_and_messages  # noqa: PLC0415
-
-    seen, messages = _with(lambda loom: status_and_messages(loom, run_id))
-    if as_json:
-        print_json({"status": seen, "messages": messages})
-    else:
-        print_run(seen, messages)
-    if messages is None:
-        raise UnreachableError("the conversation is not shown: no worker answers; start one with `loom worker`")
 
 
 def list_runs(

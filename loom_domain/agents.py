@@ -44,11 +44,23 @@ class AgentSpec:
     """Seconds that an ask waits for a person; then it counts as denied."""
     rotate_after_events: int = 4000
     """History events after which the run continues as new at the next turn."""
+    context_window: int = 200_000
+    """Tokens that the model takes in one call."""
+    collapse_at: float = 0.5
+    """Share of the window from which on old tool results are cut to their beginning."""
+    warn_at: float = 0.8
+    """Share of the window from which on the model and people are warned."""
+    compress_at: float = 0.92
+    """Share of the window from which on the conversation is compressed."""
+    compress_target: float = 0.75
+    """What compression leaves at most, as a share of what was there."""
+    section_tokens: int = 512
+    """Tokens of one section of a summary."""
 
     @property
     def digest(self) -> str:
         """12 hex digits over every field; the spec's name once it has been sent."""
-        tools = [(t.name, t.description, t.parameters, t.effect, t.parallel, t.timeout, t.queue) for t in self.tools]
+        tools = [[getattr(tool, name) for name in tool.__dataclass_fields__] for tool in self.tools]
         rest = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "tools"}
         text = canonical({**rest, "permissions": list(self.permissions.items()), "tools": tools})
         return blake2b(text.encode(), digest_size=6).hexdigest()
@@ -56,6 +68,11 @@ class AgentSpec:
     def with_permissions(self, rules: Mapping[str, str]) -> "AgentSpec":
         """The same agent with these rules laid over its own, key by key."""
         return replace(self, permissions={**self.permissions, **rules})
+
+    def with_tool(self, tool: ToolSpec) -> "AgentSpec":
+        """The same agent with one more tool, which takes the place of one of its name."""
+        others = (other for other in self.tools if other.name != tool.name)
+        return replace(self, tools=tuple(sorted((*others, tool), key=lambda each: each.name)))
 
 
 def prompt_of(spec: AgentSpec) -> str:

@@ -3,16 +3,16 @@
     phase      what next_action answers                      what brings the next phase
     STARTING   Prepare                                       RunPrepared            -> READY
     READY      BeginTurn                                     TurnBegan              -> THINKING, or the end at a limit
-    THINKING   CallModel, or Backoff after a failure         ModelReplied           -> ACTING with tool calls, READY or
-                                                                                       the end without
+    THINKING   CallModel, or Backoff after a failure;        ModelReplied           -> ACTING with tool calls, READY or
+               CompressContext where it is put off                                     the end without
     ACTING     PlanCalls, AskPerson, RunTools: until every   the last result        -> READY
                call of the turn has a result
     any        Finish, once there is an outcome; AwaitResume, while somebody holds the run
 
-What happens to the calls inside ACTING is in `acting.py`, what follows a failed model call in `thinking.py`. Signals and
-updates are events like any other (`steering.py`); they may come at any moment between two actions or in the middle of
-one. An event that does not fit the phase changes nothing. A final answer is held back while somebody holds the run or
-has written something unread.
+What happens to the calls inside ACTING is in `acting.py`, what follows a failed model call in `thinking.py`, one that
+is put off because the context is full in `compressing.py`. Signals and updates are events like any other
+(`steering.py`); they may come at any moment between two actions or in the middle of one. An event that does not fit the
+phase changes nothing. A final answer is held back while somebody holds the run or has written something unread.
 """
 
 from dataclasses import replace
@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from loom_domain.acting import end_calls, next_for_calls, opened, settled, take_plans, take_results, with_calls
+from loom_domain.compressing import measured, nearly_full, put_off, take_compressed, take_compression_failure
 from loom_domain.limits import limit_hit, turns_used_up, warning
 from loom_domain.messages import Message, reminder, user
 from loom_domain.requests import RunError, RunRequest, RunStatus
@@ -34,6 +35,9 @@ from loom_domain.run_steps import (
     BeginTurn,
     CallModel,
     CallsPlanned,
+    CompressContext,
+    CompressionFailed,
+    ContextCompressed,
     Event,
     Finish,
     ModelFailed,
@@ -51,6 +55,7 @@ from loom_domain.run_steps import (
 from loom_domain.steering import expire, name_of, note, refusal, steer
 from loom_domain.tasks import Action as TaskAction
 from loom_domain.thinking import resend, take_failure
+from loom_domain.todos import forgotten
 from loom_domain.tool_calls import ASK_USER, DONE, OpenCall, ToolResult, describe, failed, read_done
 from loom_domain.transcript import transcript_of
 from loom_domain.work import ModelReply, Prepared
@@ -78,7 +83,9 @@ def next_action(state: RunState) -> Action:
         case Phase.READY:
             return BeginTurn()
         case Phase.THINKING:
-            return Backoff(until=state.retry_at) if state.retry_at else CallModel()
+            if state.retry_at is not None:
+                return Backoff(until=state.retry_at)
+            return CompressContext() if state.window.due else CallModel()
         case Phase.ACTING:
             return next_for_calls(state)
         case _:
@@ -98,6 +105,10 @@ def evolve(state: RunState, event: Event) -> RunState:  # noqa: C901, PLR0912 - 
             return _take_reply(state, reply, at)
         case ModelFailed():
             return take_failure(state, event)
+        case ContextCompressed():
+            return take_compressed(state, event)
+        case CompressionFailed():
+            return take_compression_failure(state, event)
         case BackoffEnded():
             return replace(state, retry_at=None)
         case CallsPlanned():
@@ -134,6 +145,7 @@ def _prepared(state: RunState, prepared: Prepared) -> RunState:
         spec_digest=spec.digest,
         send_spec=spec != prepared.spec,
         search_attributes=prepared.search_attributes,
+        ledger=prepared.ledger,
         transcript=transcript_of([user(state.request.task)]),
     )
 
@@ -149,6 +161,12 @@ def _begin_turn(state: RunState, at: datetime) -> RunState:
     if warn := warning(state, at):
         state = note(replace(state, warned=True), TaskAction.BUDGET, at, text=warn)
         heard = (*heard, reminder(warn))
+    if full := nearly_full(state):
+        state = note(replace(state, window=replace(state.window, warned=True)), TaskAction.BUDGET, at, text=full)
+        heard = (*heard, reminder(full))
+    if left := forgotten(state.todos, state.turn + 1):
+        state = replace(state, todos=replace(state.todos, turn=state.turn + 1))
+        heard = (*heard, reminder(left))
     return replace(
         state,
         phase=Phase.THINKING,
@@ -162,6 +180,8 @@ def _begin_turn(state: RunState, at: datetime) -> RunState:
 def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     if state.phase is not Phase.THINKING:
         return state
+    if reply.too_long is not None:
+        return put_off(state, reply.too_long, reply.collapsed)
     if reply.message is None:
         return resend(state)
     transcript = state.transcript.extended([reply.message])
@@ -170,6 +190,7 @@ def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
         phase=Phase.READY,
         tries=Tries(),
         retry_at=None,
+        window=measured(state.window, reply),
         transcript=transcript,
         known=transcript.ref,
         produced=frozenset(),

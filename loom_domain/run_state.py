@@ -9,8 +9,10 @@ from loom_domain.messages import JsonObject, Message, Usage, last_text
 from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Tries
 from loom_domain.tasks import Action, Notice
+from loom_domain.todos import Todos
 from loom_domain.tool_calls import ASK_USER, OpenCall, describe
 from loom_domain.transcript import Transcript, TranscriptRef
+from loom_domain.window import Window
 
 
 class Phase(StrEnum):
@@ -55,6 +57,8 @@ class RunState:
     send_spec: bool = False
     """The next model call carries the spec inline."""
     search_attributes: tuple[str, ...] = ()
+    ledger: bool = False
+    """Workers keep account of effects; recorded when the run was prepared."""
     turn: int = 0
     tries: Tries = field(default_factory=Tries)
     retry_at: datetime | None = None
@@ -63,6 +67,7 @@ class RunState:
     """The part of the transcript that workers have under its name."""
     produced: frozenset[str] = frozenset()
     """Calls whose results activities have handed to workers since `known`."""
+    window: Window = field(default_factory=Window)
     calls: tuple[OpenCall, ...] = ()
     inbox: tuple[Message, ...] = ()
     """Messages that people sent; taken in when the next turn begins."""
@@ -78,6 +83,9 @@ class RunState:
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
     tool_calls: int = 0
+    todos: Todos = field(default_factory=Todos)
+    artifacts: tuple[JsonObject, ...] = ()
+    """Outputs that are kept whole, as the result names them."""
     hold: Hold | None = None
     outcome: Outcome | None = None
     rules_changed: bool = False
@@ -145,7 +153,8 @@ def waiting_on(state: RunState) -> str | None:
     if state.question is not None:
         return f"answer: {question_of(state.question)}"
     if state.phase is Phase.THINKING:
-        return "model" if state.retry_at is None else f"model, next try at {state.retry_at.isoformat()}"
+        what = "compression" if state.window.due else "model"
+        return what if state.retry_at is None else f"{what}, next try at {state.retry_at.isoformat()}"
     running = [describe(open_call.call) for open_call in state.calls if open_call.result is None]
     return "tools: " + "; ".join(running) if running else None
 
@@ -172,8 +181,10 @@ def status_view(state: RunState) -> JsonObject:
         "usage": usage_view(state.usage),
         "cost": cost_of(state),
         "budget": _budget_view(state),
+        "context": _context_view(state),
         "tool_calls": state.tool_calls,
         "queued_messages": len(state.inbox),
+        "todos": [{"task": todo.task, "status": todo.status} for todo in state.todos.items],
         "children": [],
     }
 
@@ -190,7 +201,7 @@ def result_of(state: RunState, outcome: Outcome) -> RunResult:
         cost=cost_of(state),
         quality_metrics=None,
         tool_calls=state.tool_calls,
-        artifacts=(),
+        artifacts=state.artifacts,
         error=_with_unread(outcome.error, state),
     )
 
@@ -244,6 +255,15 @@ def _approval_view(state: RunState, call: OpenCall) -> JsonObject:
         "for_run": list(call.plan.grants),
         "asked_at": call.asked_at.isoformat() if call.asked_at else None,
         "expires_at": expiry.isoformat() if expiry else None,
+    }
+
+
+def _context_view(state: RunState) -> JsonObject:
+    size = state.spec.context_window if state.spec else None
+    return {
+        "tokens": state.window.tokens,
+        "window": state.window.size or size,
+        "compressions": state.window.compressions,
     }
 
 

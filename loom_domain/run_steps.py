@@ -10,7 +10,7 @@ from loom_domain.requests import RunError
 from loom_domain.retries import Failure
 from loom_domain.run_state import Outcome
 from loom_domain.tool_calls import OpenCall, ToolResult
-from loom_domain.work import CallPlans, ModelReply, Prepared
+from loom_domain.work import CallPlans, Compressed, ModelReply, Prepared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,11 @@ class BeginTurn:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallModel:
     """Ask the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressContext:
+    """Make the conversation shorter before the model is asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +82,17 @@ class Finish:
 
 
 Action: TypeAlias = (
-    Prepare | BeginTurn | CallModel | Backoff | PlanCalls | AskPerson | AwaitAnswer | RunTools | AwaitResume | Finish
+    Prepare
+    | BeginTurn
+    | CallModel
+    | CompressContext
+    | Backoff
+    | PlanCalls
+    | AskPerson
+    | AwaitAnswer
+    | RunTools
+    | AwaitResume
+    | Finish
 )
 
 
@@ -113,6 +128,22 @@ class ModelReplied:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFailed:
     """An attempt at the model call failed."""
+
+    failure: Failure
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextCompressed:
+    """The conversation is shorter now, or its worker asked for it whole."""
+
+    compressed: Compressed
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressionFailed:
+    """An attempt at compressing failed."""
 
     failure: Failure
     at: datetime
@@ -243,6 +274,8 @@ Event: TypeAlias = (
     | TurnBegan
     | ModelReplied
     | ModelFailed
+    | ContextCompressed
+    | CompressionFailed
     | BackoffEnded
     | CallsPlanned
     | ToolsReturned

@@ -10,8 +10,11 @@ from loom_domain.messages import JsonObject
 class Action(StrEnum):
     """What a task says. The dotted names are the public contract."""
 
+    EXECUTE = "execute"
+    REGISTERED = "tool.registered"
     START = "node.start"
     TURN = "node.turn"
+    PLANNING = "node.planning"
     THINKING = "node.thinking"
     SEGMENT_RESET = "node.segment_reset"
     MODEL_CALL = "node.model_call"
@@ -32,6 +35,9 @@ class Action(StrEnum):
 
 
 FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
+
+SHOWN_ONLY = frozenset({Action.THINKING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
+"""Pieces of text on their way to a screen. Whole they are in another task, so neither the bus nor memory has them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,3 +89,49 @@ class Task:
     parameters: JsonObject = field(default_factory=dict)
     result: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """What the activity `publish` was given to tell, for history: its input is not there, since it runs locally."""
+
+    notices: tuple[Notice, ...] = ()
+    """Without the run's last one, which the end of the history tells."""
+
+
+def task_of(
+    origin: Origin,
+    action: Action,
+    key: str,
+    *,
+    at: datetime,
+    status: str = "completed",
+    parameters: JsonObject | None = None,
+    result: JsonObject | None = None,
+) -> Task:
+    """The task of one run that `key` names; the same key and action give the same `task_id`, whoever makes it."""
+    return Task(
+        task_id=f"{origin.run_id}/{key}/{action}",
+        run_id=origin.run_id,
+        root_run_id=origin.root_run_id or origin.run_id,
+        session_id=origin.session_id or origin.run_id,
+        action=action,
+        created_at=at,
+        source_agent=origin.agent,
+        status=status,
+        parameters=parameters or {},
+        result=result,
+    )
+
+
+def task_of_notice(origin: Origin, notice: Notice) -> Task:
+    """The task that a notice becomes."""
+    return task_of(
+        origin,
+        notice.action,
+        notice.key,
+        at=notice.at,
+        status=notice.status,
+        parameters=notice.parameters,
+        result=notice.result,
+    )

@@ -43,10 +43,11 @@ def take_failure(state: RunState, event: ModelFailed) -> RunState:
     match after_failure(state.tries, event.failure):
         case Again(delay=delay):
             return replace(state, tries=tries, retry_at=event.at + timedelta(seconds=delay) if delay else None)
-        case ShortenFirst():
+        case ShortenFirst() if not state.window.refused:
             shorter = transcript_of(shortened(state.transcript.messages))
             state = note(state, Action.COMPRESSION, event.at, trigger=event.failure.type, how="tool results cut")
-            return _whole(replace(state, tries=tries, transcript=shorter))
+            window = replace(state.window, collapsed=0)
+            return _whole(replace(state, tries=tries, transcript=shorter, window=window))
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
         case _:
@@ -63,9 +64,10 @@ def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
     """The same call for the next model; attempts go on counting, since a number names one attempt for ever."""
     before = state.agent.model
     spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
-    state = replace(
-        state, spec=spec, spec_digest=spec.digest, tries=Tries(earlier=state.tries.attempt - 1), retry_at=None
-    )
+    # What was learned of the window is about the model before.
+    window = replace(state.window, size=0, ratio=1.0, refused=False)
+    tries = Tries(earlier=state.tries.attempt - 1)
+    state = replace(state, spec=spec, spec_digest=spec.digest, tries=tries, retry_at=None, window=window)
     said = {"model": spec.model, "instead_of": before, "because": event.failure.type}
     return _whole(note(state, Action.FALLBACK, event.at, **said))
 

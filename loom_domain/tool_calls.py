@@ -242,7 +242,7 @@ def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any]
         tool_call_id=call.id,
         name=call.name,
         is_error=result.status == "error",
-        metadata=metadata or {},
+        metadata={**(metadata or {}), **({"artifact": result.artifact} if result.artifact else {})},
     )
 
 

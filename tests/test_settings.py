@@ -54,6 +54,23 @@ def test_a_variable_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -
     assert read_settings().model is None
 
 
+@pytest.mark.parametrize(("name", "text"), [(".env", "LOOM_SANDBOX=off\n"), ("loom.toml", 'sandbox = "off"\n')])
+def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
+    name: str, text: str, empty_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty_directory / name).write_text(text)
+    with pytest.raises(BadRequest, match="only the environment itself"):
+        read_settings()
+    monkeypatch.setenv("LOOM_SANDBOX", "off")
+    assert read_settings().sandbox == "off"
+
+
+def test_servers_and_openings_are_read_from_the_file(empty_directory: Path) -> None:
+    (empty_directory / "loom.toml").write_text('fetch_allow = "wiki.corp, 10.0.0.0/8"\n[mcp.time]\ncommand = ["x"]\n')
+    settings = read_settings()
+    assert (settings.fetch_allow, list(settings.mcp)) == (("wiki.corp", "10.0.0.0/8"), ["time"])
+
+
 def test_metrics_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOM_METRICS_PORT", "off")
     assert read_settings().metrics_port is None

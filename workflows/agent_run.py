@@ -1,26 +1,35 @@
 """Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, NoReturn, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
+from activities.compress import Compressor
 from activities.failures import failure_of
 from activities.llm import LanguageModel
 from activities.planning import CallPlanner
 from activities.prepare import Preparation
 from activities.progress import Progress
 from activities.tools import ToolRunner
-from loom_domain.asking import model_request, origin_of, plan_request, tool_request
-from loom_domain.errors import BadRequest
+from loom_domain.asking import (
+    compress_request,
+    model_request,
+    origin_of,
+    plan_request,
+    summary_of,
+    summary_of_compression,
+    tool_request,
+)
 from loom_domain.messages import JsonObject, Message
-from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
+from loom_domain.requests import RunResult, RunStatus
 from loom_domain.retries import Failure
-from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_state import Outcome, RunState, result_of, status_view, told_end, waiting_on
+from loom_domain.run import closed, evolve, next_action
+from loom_domain.run_state import Outcome, result_of, status_view, told_end, waiting_on
 from loom_domain.run_steps import (
     AbortRequested,
     Action,
@@ -33,6 +42,9 @@ from loom_domain.run_steps import (
     BeginTurn,
     CallModel,
     CallsPlanned,
+    CompressContext,
+    CompressionFailed,
+    ContextCompressed,
     Event,
     Finish,
     ModelFailed,
@@ -41,24 +53,20 @@ from loom_domain.run_steps import (
     PlanCalls,
     Prepare,
     RunPrepared,
-    RunRefused,
     RunTools,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.tool_calls import OpenCall, ToolResult, describe, short_digest
+from loom_domain.tool_calls import OpenCall, ToolResult, describe
 from loom_domain.work import PrepareRequest, PublishRequest
 from workflows import options
-from workflows.border import read_request, read_state
 from workflows.details import markdown
+from workflows.ends import fail, initial_state, refused
 from workflows.projection import attribute_updates, attributes_of
 from workflows.steering import Steered, listen
 
 _T = TypeVar("_T")
-
-MAX_ID: Final = 100
-"""Characters of an activity's id before it is cut and told apart by a digest."""
 
 
 @workflow.defn(name="AgentRun")
@@ -68,7 +76,7 @@ class AgentRun:
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:
         self._request = request
-        self._state = _initial_state(request, carried)
+        self._state = initial_state(request, carried)
         self._shown: dict[str, str | float] = {}
         self._updates = 0
         listen(Steered(current=lambda: self._state, advance=self._advance, count_update=self._count_update))
@@ -114,6 +122,8 @@ class AgentRun:
                 return TurnBegan(at=workflow.now())
             case CallModel():
                 return await self._call_model()
+            case CompressContext():
+                return await self._compress()
             case PlanCalls(calls=calls):
                 return await self._plan_calls(calls)
             case RunTools(calls=calls):
@@ -135,40 +145,46 @@ class AgentRun:
         handle = workflow.start_activity_method(
             Preparation.prepare_run, request, **options.named(options.PREPARE, "prepare", "prepare the run")
         )
-        prepared = await self._outcome(handle)
-        match prepared:
-            case None:
-                return WaitEnded()
-            case Failure():
-                return RunRefused(
-                    error=RunError(type=prepared.type, message=prepared.message, context=prepared.context)
-                )
-            case _:
-                return RunPrepared(prepared=prepared)
+        return await self._event(handle, lambda prepared: RunPrepared(prepared=prepared), refused)
 
     async def _call_model(self) -> Event:
         request = model_request(self._state)
-        results = sum(message.role == "tool" for message in self._state.transcript.messages[self._state.known.count :])
-        seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
         with self._turn_group():
             handle = workflow.start_activity_method(
                 LanguageModel.call_model,
                 request,
                 **options.named(
                     options.MODEL,
-                    _numbered(f"t{request.turn}-model", request.attempt),
-                    f"t{request.turn} · model {self._state.agent.model}{seen}",
+                    # A call that was put off has had its id: each compression before it makes a new one.
+                    options.numbered(f"t{request.turn}-model", request.attempt + self._state.window.attempts),
+                    summary_of(self._state),
                 ),
             )
-        reply = await self._outcome(handle)
-        match reply:
-            case None:
-                return WaitEnded()
-            case Failure():
-                return ModelFailed(failure=reply, at=workflow.now())
-            case _:
-                self._advance(NoticesPublished(count=len(request.notices)))
-                return ModelReplied(reply=reply, at=workflow.now())
+        return await self._event(
+            handle,
+            lambda reply: ModelReplied(reply=reply, at=workflow.now()),
+            lambda failure: ModelFailed(failure=failure, at=workflow.now()),
+            notices=len(request.notices),
+        )
+
+    async def _compress(self) -> Event:
+        request = compress_request(self._state)
+        with self._turn_group():
+            handle = workflow.start_activity_method(
+                Compressor.compress_context,
+                request,
+                **options.named(
+                    options.COMPRESS,
+                    options.numbered(f"t{request.turn}-compress", request.attempt),
+                    summary_of_compression(self._state),
+                ),
+            )
+        return await self._event(
+            handle,
+            lambda compressed: ContextCompressed(compressed=compressed, at=workflow.now()),
+            lambda failure: CompressionFailed(failure=failure, at=workflow.now()),
+            notices=len(request.notices),
+        )
 
     async def _plan_calls(self, calls: tuple[OpenCall, ...]) -> Event:
         request = plan_request(self._state, calls)
@@ -180,15 +196,13 @@ class AgentRun:
                     options.PLAN, None, f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
                 ),
             )
-        plans = await self._outcome(handle)
-        match plans:
-            case None:
-                return WaitEnded()
-            case Failure():
-                return RunRefused(error=RunError(type=plans.type, message=plans.message, context=plans.context))
-            case _:
-                self._advance(NoticesPublished(count=len(request.notices)))
-                return CallsPlanned(call_ids=tuple(c.call.id for c in calls), plans=plans, at=workflow.now())
+        ids = tuple(c.call.id for c in calls)
+        return await self._event(
+            handle,
+            lambda plans: CallsPlanned(call_ids=ids, plans=plans, at=workflow.now()),
+            refused,
+            notices=len(request.notices),
+        )
 
     async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
         notices = len(self._state.notices)
@@ -207,13 +221,31 @@ class AgentRun:
             request,
             **options.named(
                 options.tool(call.plan.timeout, call.plan.queue),
-                _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
+                options.numbered(f"t{request.turn}-{request.call_id}", request.attempt),
                 f"t{request.turn} · {describe(call.call)}",
             ),
         )
 
     def _turn_group(self) -> Any:
         return workflow.create_event_group(f"t{self._state.turn}").scope()
+
+    async def _event(
+        self,
+        handle: ActivityHandle[_T],
+        came: Callable[[_T], Event],
+        failed: Callable[[Failure], Event],
+        *,
+        notices: int = 0,
+    ) -> Event:
+        """What the end of an activity is for the run; one that ended well has published the notices it was given."""
+        outcome = await self._outcome(handle)
+        if outcome is None:
+            return WaitEnded()
+        if isinstance(outcome, Failure):
+            return failed(outcome)
+        if notices:
+            self._advance(NoticesPublished(count=notices))
+        return came(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
         """What came of an activity; None when it was cancelled because the run has an outcome."""
@@ -286,28 +318,5 @@ class AgentRun:
         await self._publish_notices()
         await workflow.wait_condition(workflow.all_handlers_finished)
         if outcome.status is RunStatus.FAILED:
-            _fail(result)
+            fail(result)
         return result
-
-
-def _fail(result: RunResult) -> NoReturn:
-    error = result.error or RunError(type="LoomError", message="the run failed")
-    raise ApplicationError(error.message, result, type=error.type, non_retryable=True)
-
-
-def _initial_state(request: object, carried: tuple[object, ...]) -> RunState:
-    info = workflow.info()
-    if info.continued_run_id is not None and carried:
-        return read_state(carried[0])
-    try:
-        return start(info.workflow_id, read_request(request), workflow.now())
-    except BadRequest as error:
-        refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
-        wrong = RunError(type="BadRequest", message=error.message, context=error.context)
-        return evolve(refused, RunRefused(error=wrong))
-
-
-def _numbered(name: str, attempt: int) -> str:
-    """An activity's id; the server takes 1,000 bytes, and ids of calls are whatever a provider makes of them."""
-    short = name if len(name) <= MAX_ID else f"{name[:MAX_ID]}~{short_digest(name)}"
-    return short if attempt == 1 else f"{short}-{attempt}"

@@ -6,6 +6,8 @@ from typing import Final
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
+from loom_domain.tool_calls import short_digest
+
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker that has been silent this long is dead; activities beat every 0.4 s."""
 
@@ -24,6 +26,9 @@ MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
 """Beyond a tool's own timeout, for killing what it started and storing what it said."""
 
+MAX_ID: Final = 100
+"""Characters of an activity's id before it is cut and told apart by a digest."""
+
 MAX_UPDATES: Final = 1500
 """Accepted updates after which a run rotates; the server refuses more than 2,000 for one execution."""
 
@@ -39,6 +44,7 @@ MODEL: Final = ActivityConfig(
     retry_policy=ONCE,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
+COMPRESS: Final = MODEL
 PUBLISH: Final = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
 )
@@ -55,6 +61,12 @@ def tool(timeout: float, queue: str | None) -> ActivityConfig:
     if queue is not None:
         config["task_queue"] = queue
     return config
+
+
+def numbered(name: str, attempt: int) -> str:
+    """An activity's id; the server takes 1,000 bytes, and ids of calls are whatever a provider makes of them."""
+    short = name if len(name) <= MAX_ID else f"{name[:MAX_ID]}~{short_digest(name)}"
+    return short if attempt == 1 else f"{short}-{attempt}"
 
 
 def named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:

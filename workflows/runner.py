@@ -10,6 +10,7 @@ PASSED_THROUGH: Final = (
     "workflows.border",
     "workflows.converter",
     "workflows.details",
+    "workflows.ends",
     "workflows.options",
     "workflows.projection",
     "workflows.steering",

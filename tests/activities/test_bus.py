@@ -312,6 +312,32 @@ async def test_what_is_no_task_is_delivered_as_unreadable(
     assert [one.task for one in await inbox().take()] == [None, None]
 
 
+async def test_what_a_slow_handler_works_on_nobody_takes_over(redis_url: str, name: str) -> None:
+    seen: list[Task] = []
+    go = asyncio.Event()
+
+    async def slow(given: Task) -> Task:
+        seen.append(given)
+        await go.wait()
+        return replace(given, status="completed")
+
+    first, second, sender = (
+        Bus(RedisBus(lambda: link(redis_url), bus=name, claim_after=0.4, patience=20)) for _ in range(3)
+    )
+    await first.subscribe("*", slow, name="h")
+    await second.subscribe("*", slow, name="h")
+    asked = task()
+    answer = asyncio.create_task(sender.publish(asked))
+    await come(seen, 1)
+    # While the other looks at least four times for what a dead one may have left, and takes what is new.
+    others = [await sender.publish(task(), wait_result=False) for _ in range(3)]
+    await asyncio.sleep(1.6)
+    assert seen == [asked, *others]
+    go.set()
+    assert await answer == replace(asked, status="completed")
+    await asyncio.gather(first.aclose(), second.aclose(), sender.aclose())
+
+
 async def test_a_handler_that_is_there_and_silent_is_not_waited_for_for_ever(redis_url: str, name: str) -> None:
     never = asyncio.Event()
 

@@ -245,6 +245,7 @@ async def test_rounds_beside_each_other_leave_what_one_leaves(
     await memory.remember([task(text, session_id=session, importance=0.9, hours_ago=30) for text in said])
     await asyncio.gather(*(keep(upkeep) for _ in range(5)))
     assert await layers(memory, session) == {"L4": said[:9], "L3": said[9:]}
+    assert len(await kept(memory, session)) == 12
 
 
 async def test_a_forgotten_session_is_not_promoted_from_memory_of_a_round_that_had_begun(
@@ -327,7 +328,7 @@ class Dies:
 async def test_whatever_happens_nothing_important_is_lost_and_nothing_whole_stays_beyond_l2(
     memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, url: str, steps: list[Say | Keep]
 ) -> None:
-    await rows(url, "TRUNCATE loom_memory, loom_memory_tasks")
+    await rows(url, "TRUNCATE loom_memory, loom_memory_vectors, loom_memory_tasks")
     prefix, said = uuid4().hex, dict[str, Task]()
     for step in [*steps, Keep(None), Keep(None)]:
         match step:
@@ -370,11 +371,11 @@ def _check(said: list[Task], found: list[Memory]) -> None:
     for node in {one.source_agent for one in said}:
         mine = sorted((t for t in said if t.source_agent == node), key=lambda t: t.created_at, reverse=True)
         _check_node(mine, [one for one in live if one.node == node])
-    for one in (t for t in said if _importance(t) > SMALL.important_over and not is_small_talk(_text(t))):
-        left = [memory for memory in found if memory.task_id == one.task_id]
-        assert left, f"{one.parameters} is lost"
+    for fact in (t for t in said if _importance(t) > SMALL.important_over and not is_small_talk(_text(t))):
+        left = [memory for memory in found if memory.task_id == fact.task_id]
+        assert left, f"{fact.parameters} is lost"
         assert all(_end(memory, by_id) in live for memory in left)
-        if one.run_id in ended:
+        if fact.run_id in ended:
             assert any(memory.layer in (Layer.L3, Layer.L4) for memory in left)
 
 

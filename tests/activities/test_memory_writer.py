@@ -225,9 +225,10 @@ async def test_what_cannot_be_read_is_said_and_left_behind() -> None:
 
 async def test_nothing_is_done_before_it_is_kept_however_often_the_store_is_away() -> None:
     (task,) = tasks(1)
-    pile, shelf = Pile([Delivery(entry="1", task=task)]), Shelf(away=2)
-    await written(pile, shelf)
-    assert (shelf.kept, pile.ended, shelf.away) == ([task.task_id], ["1"], 0)
+    story: list[str] = []
+    shelf = Shelf(away=2, kept=story)
+    await written(Pile([Delivery(entry="1", task=task)], ended=story), shelf)
+    assert (story, shelf.away) == ([task.task_id, "1"], 0)
 
 
 async def test_pieces_of_text_are_not_kept() -> None:

@@ -39,7 +39,10 @@ async def sent(kind: Any, *results: ToolResult) -> list[Any]:
     return list(server.requests[0].messages[2:])
 
 
-IN_WORDS = "heard\n(audio that cannot be shown: audio/mpeg, s.mp3, 3 bytes)\n(image that cannot be shown: image/svg+xml, d.svg, 6 bytes)"
+IN_WORDS = (
+    "heard\n(audio that cannot be shown: audio/mpeg, s.mp3, 3 bytes)\n"
+    "(image that cannot be shown: image/svg+xml, d.svg, 6 bytes)"
+)
 
 
 async def test_openai_gets_text_results_first_and_then_the_pictures() -> None:

@@ -40,7 +40,9 @@ def place(tmp_path: Path) -> Path:
 async def call(name: str, place: Path, **arguments: object) -> list[str]:
     tool = TOOLS[name]
     context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=5)
-    return (await tool.run(tool.parse(arguments), context)).split("\n")
+    output = await tool.run(tool.parse(arguments), context)
+    assert isinstance(output, str)
+    return output.split("\n")
 
 
 @pytest.mark.parametrize(

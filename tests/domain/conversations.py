@@ -11,9 +11,7 @@ TOOLS = ("read_file", "bash", "look")
 
 def turn(number: int, result: str = "x" * 1000, *, tool: str = "read_file", calls: int = 1) -> tuple[Message, ...]:
     """An answer with calls, and their results."""
-    made = tuple(
-        ToolCall(id=f"t{number}c{n}", name=tool, arguments={"path": f"src/{number}.py"}) for n in range(calls)
-    )
+    made = tuple(ToolCall(id=f"t{number}c{n}", name=tool, arguments={"path": f"src/{number}.py"}) for n in range(calls))
     return (
         Message(role="assistant", content=f"step {number}", tool_calls=made),
         *(Message(role="tool", name=tool, tool_call_id=call.id, content=result) for call in made),

@@ -14,7 +14,12 @@ PROMPT = Component(
     name="instructions", source="agent", text="Be brief.", priority=Priority.CRITICAL, place=Placement.PRIMACY
 )
 MEMORY = Component(
-    name="memory", source="memory", text="word " * 400, place=Placement.RECENCY, truncatable=True, priority=Priority.HIGH
+    name="memory",
+    source="memory",
+    text="word " * 400,
+    place=Placement.RECENCY,
+    truncatable=True,
+    priority=Priority.HIGH,
 )
 
 

@@ -275,7 +275,8 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
     if before.outcome is not None:
         assert after.outcome == before.outcome
     kept = replace(after.transcript, messages=after.transcript.messages[: len(before.transcript.messages)])
-    trimmed = after.tries.trimmed > before.tries.trimmed or before.phase is Phase.STARTING
+    trimmed = after.tries.trimmed > before.tries.trimmed or isinstance(event, ContextCompressed)
+    trimmed = trimmed or before.phase is Phase.STARTING
     assert trimmed or kept.messages == before.transcript.messages
 
 

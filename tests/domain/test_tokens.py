@@ -19,8 +19,8 @@ from loom_domain.tokens import (
 from loom_domain.tool_calls import ToolSpec
 
 ENGLISH = (
-    "A run is a fold over turns. The domain is a pure state machine; the workflow is the only place that advances it; an"
-    " activity is the only place that touches the world; Temporal's history is the only truth."
+    "A run is a fold over turns. The domain is a pure state machine; the workflow is the only place that advances it;"
+    " an activity is the only place that touches the world; Temporal's history is the only truth."
 )
 PYTHON = '''def settled(state: RunState) -> RunState:
     """Once every call of the turn has its result, the results join the conversation."""
@@ -63,15 +63,22 @@ def test_chinese_is_not_counted_at_four_characters_to_a_token() -> None:
 
 @given(st.text(), st.text())
 def test_more_text_never_has_fewer_tokens(one: str, other: str) -> None:
-    assert max(text_tokens(one), text_tokens(other)) <= text_tokens(one + other) <= text_tokens(one) + text_tokens(other)
+    assert (
+        max(text_tokens(one), text_tokens(other)) <= text_tokens(one + other) <= text_tokens(one) + text_tokens(other)
+    )
 
 
 def test_a_message_counts_its_text_its_calls_and_its_pictures() -> None:
     call = ToolCall(id="c", name="bash", arguments={"command": "ls"})
     picture = Part(type="image", media_type="image/png", data="A" * 8000)
     assert message_tokens(user("x" * 40)) == MESSAGE + 10
-    assert message_tokens(Message(role="assistant", tool_calls=(call,))) == 2 * MESSAGE + text_tokens('bash{"command":"ls"}')
-    assert message_tokens(Message(role="tool", content=(Part(type="text", text="x" * 40), picture))) == MESSAGE + 10 + IMAGE
+    assert message_tokens(Message(role="assistant", tool_calls=(call,))) == 2 * MESSAGE + text_tokens(
+        'bash{"command":"ls"}'
+    )
+    assert (
+        message_tokens(Message(role="tool", content=(Part(type="text", text="x" * 40), picture)))
+        == MESSAGE + 10 + IMAGE
+    )
     assert conversation_tokens([user("x" * 40)] * 3) == 3 * (MESSAGE + 10)
 
 

@@ -1,0 +1,125 @@
+"""What assembling and compressing a context saves, and what it costs: `python -m bench.context`.
+
+The session is made of this repository: an agent reads its files, searches them, fetches its documents as pages and
+writes reports. Each turn is one model call; what all calls of a session see is added up.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from bench.report import table
+from loom_domain.agents import AgentSpec
+from loom_domain.compression import Compressing, KnownFacts, compress
+from loom_domain.context import Measures, look
+from loom_domain.messages import Message, ToolCall, user
+from loom_domain.sections import SECTIONS, question
+from loom_domain.tokens import conversation_tokens, text_tokens, tools_tokens
+from loom_domain.tool_calls import ToolSpec
+
+ROOT = Path(__file__).parent.parent
+CLIP = 10_000
+TOOLS = tuple(
+    ToolSpec(name=name, description=f"{name} of files and pages. " * 4, parameters={"type": "object"}, ephemeral=last)
+    for name, last in (("read_file", 0), ("grep", 0), ("http_fetch", 3), ("write_file", 0))
+)
+SPEC = AgentSpec(name="bench", model="demo", system_prompt="You audit a repository.", tools=TOOLS)
+SECTION = dict.fromkeys(SECTIONS, "what has to be known to go on, in words. " * 40)
+
+
+def context() -> str:
+    """The section as Markdown."""
+    return "\n\n".join(
+        (
+            "## Context",
+            "Input tokens of all model calls of a session, against sending every message whole (window 200,000):",
+            _savings(),
+            "Compressing a conversation, without the model's own time:",
+            _compressions(),
+        )
+    )
+
+
+def _savings() -> str:
+    rows = []
+    for turns in (40, 80, 120, 160):
+        messages = _session(turns)
+        plain, seen, kept = _totals(messages)
+        rows.append([turns, f"{plain:,}", f"{seen:,}", f"{100 - 100 * seen / plain:.0f} %", f"{kept} of {turns}"])
+    return table(["turns", "whole", "assembled", "saved", "calls whose prefix stayed as before"], rows)
+
+
+def _totals(messages: Sequence[Message]) -> tuple[int, int, int]:
+    """Tokens of all calls as they are, as assembled, and how many calls began as the one before them did."""
+    around = tools_tokens(TOOLS) + look(SPEC, (), tools=(), measures=Measures()).estimated
+    measures, before = Measures(), ""
+    plain = seen = kept = 0
+    for place, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        plain += around + conversation_tokens(messages[:place])
+        sight = look(SPEC, messages[:place], tools=TOOLS, measures=measures)
+        measures = replace(measures, collapsed=sight.collapsed)
+        assembled = sight.assembled()
+        seen += assembled.tokens
+        now = repr(assembled.messages)[:-2]
+        kept += now.startswith(before)
+        before = now
+    return plain, seen, kept
+
+
+def _compressions() -> str:
+    rows = []
+    for turns in (100, 333, 1000):
+        messages = _session(turns)
+        before = conversation_tokens(messages)
+        spent, after = [], 0
+        for _ in range(5):
+            begun = perf_counter()
+            work = Compressing(
+                messages=messages,
+                tools=TOOLS,
+                facts=KnownFacts(),
+                room=int(0.75 * min(before, 184_000)),
+                section_tokens=512,
+                at="2026-01-02T03:04:05",
+                turn=turns,
+            )
+            question(messages, earlier="", room=120_000, section_tokens=512)
+            after = compress(work, SECTION).tokens
+            spent.append(perf_counter() - begun)
+        rows.append([len(messages), f"{before:,}", f"{after:,}", f"{median(spent) * 1000:.0f} ms"])
+    return table(["messages", "tokens before", "after", "Loom's own time"], rows)
+
+
+def _session(turns: int) -> tuple[Message, ...]:
+    messages = [user("Audit this repository and write a report on each module.")]
+    for number, (tool, path) in enumerate(islice(cycle(_steps()), turns)):
+        text = path.read_text()[:CLIP]
+        report = f"# {path.name}\n\n{text[:1500]}"
+        given = {"path": str(path.relative_to(ROOT)), **({"content": report} if tool == "write_file" else {})}
+        made = ToolCall(id=f"c{number}", name=tool, arguments=given)
+        results = {"grep": "\n".join(line for line in text.splitlines() if "def " in line), "write_file": "written"}
+        messages += (
+            Message(role="assistant", content=f"I look at {path.name}.", tool_calls=(made,)),
+            Message(role="tool", name=tool, tool_call_id=made.id, content=results.get(tool, text)),
+        )
+        if number % 20 == 19:
+            messages.append(user(f"Mind the errors in {path.name}, too."))
+    return tuple(messages)
+
+
+def _steps() -> Iterator[tuple[str, Path]]:
+    """Read a module, search it, fetch a page, write about it."""
+    pages = cycle(sorted(ROOT.glob("docs/*.md")))
+    for path in sorted(ROOT.glob("loom_domain/*.py")):
+        if text_tokens(path.read_text()) > 100:
+            yield from (("read_file", path), ("grep", path), ("http_fetch", next(pages)), ("write_file", path))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(context() + "\n")

@@ -1,0 +1,111 @@
+"""Reading a run's past out of Temporal's history, across continue-as-new; no worker is needed."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHistory
+from temporalio.service import RPCError, RPCStatusCode
+
+from client import LoomClient
+from loom_domain.errors import RunNotFoundError, UnreachableError
+from loom_domain.past import CompressionAttempt, ModelAttempt, PastTurn, Record, ToolAttempt, turns_of
+from loom_domain.run_state import RunState
+from loom_domain.tool_calls import ToolResult
+from loom_domain.work import (
+    Compressed,
+    CompressRequest,
+    ModelReply,
+    ModelRequest,
+    Prepared,
+    PrepareRequest,
+    ToolRequest,
+)
+
+_TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
+    "prepare_run": (PrepareRequest, Prepared),
+    "call_model": (ModelRequest, ModelReply),
+    "run_tool": (ToolRequest, ToolResult),
+    "compress_context": (CompressRequest, Compressed),
+}
+"""What goes into each activity and what comes out of it."""
+
+_BROKEN: Final = {
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "activity_task_timed_out_event_attributes",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "activity_task_canceled_event_attributes",
+}
+
+
+async def past_turns(loom: LoomClient, run_id: str) -> tuple[PastTurn, ...]:
+    """Every turn of a run, ended or not; raises RunNotFoundError and UnreachableError."""
+    try:
+        histories = [history async for history in _executions(loom, run_id)]
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are") from error
+        raise UnreachableError(f"the Temporal server does not answer: {error}") from error
+    records = [record for history in reversed(histories) for record in await _records(loom, history)]
+    return turns_of(records)
+
+
+async def _executions(loom: LoomClient, run_id: str) -> AsyncIterator[WorkflowHistory]:
+    """The history of each execution, the newest first."""
+    execution: str | None = None
+    while True:
+        history = await loom.temporal.get_workflow_handle(run_id, run_id=execution).fetch_history()
+        yield history
+        execution = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+        if not execution:
+            return
+
+
+async def _records(loom: LoomClient, history: WorkflowHistory) -> list[Record]:
+    """What one history holds, in the order in which it ended; what still runs comes last."""
+    open_ones: dict[int, tuple[str, Any]] = {}
+    records: list[Record] = []
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            carried = event.workflow_execution_started_event_attributes.input.payloads[1:]
+            records += await loom.temporal.data_converter.decode(carried, [RunState] * len(carried))
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            if (name := scheduled.activity_type.name) in _TYPES:
+                hints = [_TYPES[name][0]]
+                (given,) = await loom.temporal.data_converter.decode(scheduled.input.payloads, hints)
+                open_ones[event.event_id] = (name, given)
+        elif (ended := await _ended(loom, event, open_ones)) is not None:
+            records.append(ended)
+    return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
+
+
+async def _ended(loom: LoomClient, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]]) -> Record | None:
+    if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+        completed = event.activity_task_completed_event_attributes
+        if completed.scheduled_event_id not in open_ones:
+            return None
+        name, given = open_ones.pop(completed.scheduled_event_id)
+        hints = [_TYPES[name][1]]
+        (came,) = await loom.temporal.data_converter.decode(completed.result.payloads, hints)
+        return _record(name, given, came)
+    if event.event_type in _BROKEN:
+        broken = getattr(event, _BROKEN[event.event_type])
+        if broken.scheduled_event_id in open_ones:
+            name, given = open_ones.pop(broken.scheduled_event_id)
+            failure = getattr(broken, "failure", None)
+            why = (failure.cause.message or failure.message) if failure is not None else "cancelled"
+            return _record(name, given, error=why or "failed")
+    return None
+
+
+def _record(name: str, given: Any, came: Any = None, *, error: str = "") -> Record | None:
+    match name:
+        case "call_model":
+            return ModelAttempt(request=given, reply=came, error=error)
+        case "run_tool":
+            return ToolAttempt(request=given, result=came, error=error)
+        case "compress_context":
+            return CompressionAttempt(request=given, done=came, error=error)
+        case _:
+            return came if isinstance(came, Prepared) else None

@@ -1,0 +1,266 @@
+"""What a Task says, how important it is, what is left of it, and which words it is found by."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loom_domain.lexemes import MOST, asked_lexemes, lexemes_of
+from loom_domain.memory import Hit, Layer, Memory, hit_view, memory_view, seen_in
+from loom_domain.memory_content import (
+    LONGEST,
+    content_of,
+    facts_from,
+    fingerprint,
+    is_small_talk,
+    is_trivial,
+    says_the_same,
+    summary_of,
+)
+from loom_domain.memory_importance import importance_of, judged_importance
+from loom_domain.ranking import fused
+from loom_domain.tasks import Action, Task
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def task(action: Action = Action.MESSAGE, **given: Any) -> Task:
+    return Task(task_id="t", run_id="r", root_run_id="r", session_id="s", action=action, created_at=AT, **given)
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "content"),
+    [
+        (task(parameters={"text": "hello", "by": "eva"}), "hello\nby: eva"),
+        (
+            task(Action.START, parameters={"task": "fix it", "agent": "default", "max_turns": 50}),
+            "fix it\nagent: default",
+        ),
+        (
+            task(Action.TOOL_CALL, parameters={"tool": "bash", "summary": "bash: ls", "arguments": {"command": "ls"}}),
+            'bash: ls\ntool: bash\narguments: {"command":"ls"}',
+        ),
+        (task(Action.TOOL_RESULT, parameters={"turn": 3}, result={"content": "a.txt", "length": 5}), "a.txt"),
+        (
+            task(
+                Action.ERROR, result={"status": "failed", "error": {"type": "BadRequest", "message": "no such agent"}}
+            ),
+            "error: BadRequest: no such agent",
+        ),
+        (task(Action.PAUSED), "node.paused"),
+        (task(parameters={"text": "nul \0 half \ud800"}), "nul \ufffd half ?"),
+    ],
+)
+def test_the_words_of_a_task_come_first_and_its_facts_after_them(said: Task, content: str) -> None:
+    assert content_of(said) == content
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(st.characters(codec=None, categories=None), max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["text", "error", "arguments", "x"]), JSON),
+    st.none() | st.just({"content": "y" * 9999}),
+)
+def test_any_task_has_content_that_every_store_takes(parameters: dict[str, Any], result: dict[str, Any] | None) -> None:
+    content = content_of(task(parameters=parameters, result=result))
+    assert 0 < len(content) <= LONGEST
+    assert "\0" not in content
+    content.encode()
+
+
+@pytest.mark.parametrize("text", ["ok", " OK! ", "thanks", "Thank you.", "好的", "谢谢！", "", "…", "ok\nby: eva"])
+def test_small_talk_is_trivial(text: str) -> None:
+    assert is_small_talk(text)
+    assert is_trivial(text, 0)
+
+
+@pytest.mark.parametrize("text", ["no", "yes, delete it", "谢谢你的密码是42", "thanks for the port 8080"])
+def test_what_says_something_is_no_small_talk_however_short(text: str) -> None:
+    assert not is_small_talk(text)
+    assert is_trivial(text, 50)
+    assert not is_trivial(text.ljust(50, "x"), 50)
+
+
+# ---- what is left of it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("short", "short"),
+        ("  two \n lines  ", "two lines"),
+        ("First one. Second one. Third.", "First one."),
+        ("Hi. A second sentence that is long.", "Hi. A second…"),
+        ("这是第一句话，它说明了问题。第二句很长很长很长很长很长。", "这是第一句话，它说明了问题。"),
+        ("no sentence at all here", "no sentence at all…"),
+        ("unbrokenunbrokenunbroken", "unbrokenunbrokenunb…"),
+        ("v1.2.3 of it. And more to come", "v1.2.3 of it."),
+    ],
+)
+def test_a_summary_is_the_first_sentences_that_fit(text: str, summary: str) -> None:
+    assert summary_of(text, 20) == summary
+
+
+@given(st.text(), st.integers(1, 60))
+def test_no_summary_is_longer_than_allowed_and_none_is_lost(text: str, limit: int) -> None:
+    summary = summary_of(text, limit)
+    assert len(summary) <= limit
+    assert bool(summary) == bool(text.split())
+
+
+def test_facts_are_at_most_three_short_and_different() -> None:
+    assert facts_from(["a", " ", "A ", "b", "c" * 30, "d"], 10) == ("a", "b", "ccccccccc…")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("the port is 80", "The Port is 80!", True),
+        ("the port is 80", "the port is 8080", False),
+        ("deploys are allowed", "deploys are not allowed", False),
+        ("it works", "it doesn't work", False),
+        ("可以部署", "不可以部署", False),
+        ("version 1.10", "version 1.1", False),
+    ],
+)
+def test_numbers_and_negations_tell_texts_apart(one: str, other: str, same: bool) -> None:
+    assert says_the_same(one, other) is same
+    assert says_the_same(other, one) is same
+
+
+def test_a_fingerprint_ignores_case_width_and_spaces() -> None:
+    assert fingerprint("Ａ  b\n") == fingerprint("a B")
+    assert fingerprint("a b") != fingerprint("ab")
+
+
+# ---- how important it is ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metadata", "importance"),
+    [
+        ({}, 0.5),
+        ({"importance": 0.9}, 0.9),
+        ({"importance": 1}, 1.0),
+        ({"importance": 7}, 1.0),
+        ({"importance": -1}, 0.0),
+    ]
+    + [({"importance": wrong}, 0.5) for wrong in (True, "0.9", None, float("nan"))],
+)
+def test_importance_is_what_the_task_says_or_one_half(metadata: dict[str, Any], importance: float) -> None:
+    assert importance_of(task(metadata=metadata)) == importance
+
+
+@pytest.mark.parametrize(
+    ("said", "importance"),
+    [
+        (task(Action.ERROR), 0.9),
+        (task(Action.COMPLETE), 0.9),
+        (task(Action.APPROVAL_DECIDED), 0.8),
+        (task(Action.MESSAGE), 0.8),
+        (task(Action.TOOL_RESULT), 0.5),
+        (task(Action.TOOL_RESULT, status="error"), 0.7),
+        (task(Action.MODEL_CALL, status="failed"), 0.7),
+        (task(Action.MODEL_CALL), 0.2),
+        (task(Action.ERROR, metadata={"importance": 0.1}), 0.1),
+    ],
+)
+def test_judged_importance_goes_by_action_and_outcome(said: Task, importance: float) -> None:
+    assert judged_importance(said) == importance
+
+
+# ---- words -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lexemes"),
+    [
+        ("The tests passed", ["the", "test", "passed"]),
+        ("readFile", ["readfile", "read", "file"]),
+        ("HTTPServer2", ["httpserver2", "http", "server", "2"]),
+        ("src/app.py", ["src/app.py", "src", "app", "py"]),
+        ("web_fetch-now", ["web_fetch-now", "web", "fetch", "now"]),
+        ("数据库密码", ["数据", "据库", "库密", "密码"]),
+        ("用 pgvector 检索", ["用", "pgvector", "检索"]),
+        ("端口8080", ["端口", "8080"]),
+        (
+            "classes, boxes, bodies, status, glass, this, gas",
+            ["class", "box", "body", "status", "glass", "this", "gas"],
+        ),
+        ("ＡＢＣ Straße", ["abc", "strasse"]),
+        ("'; DROP\\ \0 \ud800", ["drop"]),
+        ("", []),
+    ],
+)
+def test_words_for_english_chinese_and_code(text: str, lexemes: list[str]) -> None:
+    assert lexemes_of(text) == lexemes
+
+
+@given(st.text(st.characters(codec=None, categories=None)))
+def test_lexemes_are_plain_words_and_bounded(text: str) -> None:
+    found = lexemes_of(text * 50)
+    assert len(found) <= MOST
+    assert not [lexeme for lexeme in found if set(lexeme) & set("'\\\0 &|!():*<>") or not 0 < len(lexeme) <= 64]
+    assert set(asked_lexemes(text)) <= set(lexemes_of(text))
+
+
+def test_a_question_of_common_words_only_keeps_them() -> None:
+    assert asked_lexemes("where is the disk disk") == ["disk"]
+    assert asked_lexemes("to be or not to be") == ["to", "be", "or", "not"]
+
+
+# ---- one ranking -----------------------------------------------------------------------------------------------
+
+
+def test_what_two_rankings_agree_on_comes_first() -> None:
+    scores = fused([["a", "b", "c"], ["b", "d"]])
+    assert list(scores) == ["b", "a", "d", "c"]
+    assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1.0)
+    assert fused([[], []]) == fused([]) == {}
+
+
+@given(st.lists(st.lists(st.integers(0, 9), unique=True, max_size=8), max_size=3))
+def test_every_item_of_a_ranking_has_a_score_within_zero_and_one(rankings: list[list[int]]) -> None:
+    scores = fused(rankings)
+    assert set(scores) == {item for ranking in rankings for item in ranking}
+    assert all(0 < score <= 1 + 1e-9 for score in scores.values())
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "named"),
+    [
+        (Layer.L2, frozenset(), Layer.L2),
+        (Layer.L2, frozenset({Layer.L1}), Layer.L1),
+        (Layer.L2, frozenset({Layer.L1, Layer.L2}), Layer.L2),
+        (Layer.L3, frozenset({Layer.L4}), Layer.L4),
+        (Layer.L4, frozenset({Layer.L4}), Layer.L4),
+    ],
+)
+def test_a_hit_names_the_layer_it_was_asked_in(stored: Layer, asked: frozenset[Layer], named: Layer) -> None:
+    assert seen_in(stored, asked) is named
+
+
+def test_a_hit_is_shown_in_the_words_of_the_contract() -> None:
+    memory = Memory(
+        id=7, layer=Layer.L2, content="text", session_id="s", run_id="r", task_id="t", turn=1, ordinal=2, node="n",
+        action="node.message", importance=0.8, created_at=AT, task=task(),
+    )  # fmt: skip
+    shown = hit_view(Hit(memory=memory, layer=Layer.L1, score=0.98765, similarity=0.5))
+    wanted = {"id": 7, "content": "text", "layer": "L1", "score": 0.9877, "session_id": "s", "task_id": "t"}
+    assert {name: shown[name] for name in wanted} == wanted
+    assert "task" not in shown
+    assert memory_view(memory, whole=True)["task"]["task_id"] == "t"
