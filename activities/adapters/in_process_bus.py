@@ -1,0 +1,47 @@
+"""The bus inside one process: every handler in a task of its own, so that a slow one holds nobody up."""
+
+import asyncio
+from collections.abc import Sequence
+
+from activities.bus import Answer, Subscription, answer_of
+from loom_domain.routing import takes
+from loom_domain.tasks import Task
+
+
+class InProcessBus:
+    """The port Transport without a server; what is on its way is lost with the process."""
+
+    def __init__(self) -> None:
+        self._subscriptions: list[Subscription] = []
+        self._running: set[asyncio.Task[Answer]] = set()
+
+    async def attach(self, subscription: Subscription) -> None:
+        """See the port; of one name there is one here, the last."""
+        await self.detach(subscription.name)
+        self._subscriptions.append(subscription)
+
+    async def detach(self, name: str) -> None:
+        """See the port."""
+        self._subscriptions = [other for other in self._subscriptions if other.name != name]
+
+    async def send(self, task: Task) -> None:
+        """See the port."""
+        self._begun(task)
+
+    async def ask(self, task: Task) -> Sequence[Answer]:
+        """See the port: in the order of subscription."""
+        return await asyncio.gather(*self._begun(task))
+
+    async def aclose(self) -> None:
+        """See the port."""
+        self._subscriptions = []
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _begun(self, task: Task) -> list[asyncio.Task[Answer]]:
+        meant = [subscription for subscription in self._subscriptions if takes(subscription.pattern, task.action)]
+        begun = [asyncio.create_task(answer_of(subscription, task)) for subscription in meant]
+        self._running.update(begun)
+        for one in begun:
+            one.add_done_callback(self._running.discard)
+        return begun

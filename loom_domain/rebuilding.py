@@ -1,0 +1,245 @@
+"""The tasks of a run, made again from its history: the same ids and the same contents as its activities told live.
+
+    history                                              tasks
+    a prepared run                                       node.start
+    notices, in an activity's input or as told locally   whatever they say
+    a model call that began                              node.turn
+    its answer, or its error                             node.model_call; an approval requested for each ask
+    a tool call that began, its result                   node.tool_call, node.tool_result
+    calls judged again, a compressed conversation        an approval requested for each ask; node.compression
+    the end                                              node.complete, node.error
+
+Pieces of text are not made again: the whole text is in the answer. What only the activity knew is taken from history's
+own times (`created_at`, `ms`). An attempt whose worker died is taken to have come as far as its first task; so here may
+be a task that nobody saw live, but none is missing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final, Protocol, assert_never
+
+from loom_domain.errors import BY_NAME
+from loom_domain.history_facts import Began, Did, Ended, Fact, Failed, History, Pinned, Told
+from loom_domain.messages import JsonObject, ToolCall
+from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
+from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, describe
+from loom_domain.work import (
+    CallPlans,
+    Compressed,
+    CompressRequest,
+    ModelReply,
+    ModelRequest,
+    PlanRequest,
+    Prepared,
+    PrepareRequest,
+    ToolRequest,
+    compression_segment,
+    model_segment,
+    tool_segment,
+)
+
+PREVIEW: Final = 2000
+"""Characters of a tool's result that a task shows; the whole of it is in history."""
+
+_BEFORE_THE_TURN: Final = "ManifestChangedError"
+
+
+class Mask(Protocol):
+    """Takes secrets out of what a task shows."""
+
+    def clean(self, text: str) -> str:
+        """The text without them."""
+        ...
+
+    def clean_arguments(self, arguments: JsonObject) -> JsonObject:
+        """The arguments without them."""
+        ...
+
+
+def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
+    """Every task of a run, oldest first, each once, from all of its executions in their order."""
+    known = History(facts)
+    made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
+    return tuple(sorted(made.values(), key=lambda task: task.created_at))
+
+
+def _tasks(fact: Fact, known: History, mask: Mask) -> Iterator[Task]:
+    match fact:
+        case Began():
+            return
+        case Told(published=published):
+            yield from (task_of_notice(known.origin, notice) for notice in published.notices)
+        case Ended():
+            yield task_of_notice(known.origin, _end(fact))
+        case Did():
+            yield from _done(fact, known, mask)
+        case _:
+            assert_never(fact)
+
+
+def _done(did: Did, known: History, mask: Mask) -> Iterator[Task]:
+    asked = did.asked
+    if isinstance(asked, PrepareRequest):
+        if isinstance(did.came, Prepared):
+            yield _start(asked, did.came, did)
+        return
+    yield from (task_of_notice(asked.origin, notice) for notice in asked.notices)
+    if did.began is not None:
+        yield from _work(asked, did, did.began, known, mask)
+
+
+def _work(
+    asked: ModelRequest | ToolRequest | PlanRequest | CompressRequest,
+    did: Did,
+    began: datetime,
+    known: History,
+    mask: Mask,
+) -> Iterator[Task]:
+    match asked:
+        case ModelRequest():
+            return _model(asked, did, began, known.pinned(asked))
+        case ToolRequest():
+            arguments = known.arguments.get(asked.call_id, {}) if asked.arguments is None else asked.arguments
+            return _tool(asked, did, began, ToolCall(id=asked.call_id, name=asked.tool, arguments=arguments), mask)
+        case PlanRequest():
+            plans = did.came.plans if isinstance(did.came, CallPlans) else ()
+            return _asks(
+                asked, f"t{asked.turn}", zip(asked.calls, plans, strict=False), asked.spec.approval_timeout, did.ended
+            )
+        case CompressRequest():
+            return _compression(asked, did, began, known.pinned(asked))
+        case _:
+            assert_never(asked)
+
+
+def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
+    request, spec = asked.request, prepared.spec
+    said: JsonObject = {
+        "task": request.task,
+        "agent": spec.name,
+        "model": spec.model,
+        "workspace": spec.workspace,
+        "tools": [tool.name for tool in spec.tools],
+        "max_turns": request.max_turns or spec.max_turns,
+        "metadata": dict(request.metadata),
+    }
+    return task_of(asked.origin, Action.START, "t0/start", at=did.began or did.ended, status="running", parameters=said)
+
+
+def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
+    where = _where(model_segment(asked.turn, asked.attempt))
+    came = did.came
+    resent = isinstance(came, ModelReply) and came.message is None and came.too_long is None
+    if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
+        said: JsonObject = {"from": asked.turn - 1, "to": asked.turn, "depth": 0}
+        yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
+    named: dict[str, Any] = {"model": pinned.model, "turn": asked.turn, "attempt": asked.attempt}
+    match came:
+        case Failed(type=kind, message=message) if kind in BY_NAME:
+            failure = {**named, "error": kind, "message": message}
+            yield _model_call(asked.origin, where, did.ended, "failed", failure)
+        case ModelReply(too_long=too_long) if too_long is not None and too_long.trigger == "provider":
+            yield _model_call(asked.origin, where, did.ended, "failed", {**named, "error": "LLMContextLengthError"})
+        case ModelReply(message=message) if message is not None:
+            yield _model_call(asked.origin, where, did.ended, "completed", {**named, **_spent(came, began, did.ended)})
+            yield from _asks(
+                asked, where, zip(message.tool_calls, came.plans, strict=False), pinned.approval_timeout, did.ended
+            )
+        case _:
+            return
+
+
+def _model_call(origin: Origin, where: str, at: datetime, status: str, said: JsonObject) -> Task:
+    return task_of(origin, Action.MODEL_CALL, f"{where}/call", at=at, status=status, parameters=said)
+
+
+def _spent(reply: ModelReply, began: datetime, ended: datetime) -> JsonObject:
+    usage = reply.usage
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost": None if reply.cost_micros is None else reply.cost_micros / 1_000_000,
+        "ms": _ms(began, ended),
+    }
+
+
+def _asks(
+    asked: ModelRequest | PlanRequest,
+    where: str,
+    planned: Iterable[tuple[ToolCall, CallPlan]],
+    timeout: float | None,
+    at: datetime,
+) -> Iterator[Task]:
+    for call, plan in planned:
+        if plan.verdict is not Verdict.ASK or plan.error:
+            continue
+        said = {
+            "turn": asked.turn,
+            "call_id": call.id,
+            "tool": call.name,
+            "arguments": dict(call.arguments),
+            "reason": plan.reason,
+            "rule": plan.rule,
+            "digest": plan.digest,
+            "for_run": list(plan.grants),
+            "expires_in": timeout,
+        }
+        key = f"{where}/ask-{call.id}-{plan.digest}"
+        yield task_of(asked.origin, Action.APPROVAL_REQUESTED, key, at=at, status="pending", parameters=said)
+
+
+def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: Mask) -> Iterator[Task]:
+    came = did.came
+    if isinstance(came, ToolResult) and came.resend:
+        return
+    where = _where(tool_segment(asked.turn, asked.call_id, asked.attempt))
+    named = {"turn": asked.turn, "attempt": asked.attempt, "call_id": call.id, "tool": call.name}
+    said = {
+        "arguments": mask.clean_arguments(call.arguments),
+        "summary": mask.clean(describe(call)),
+        "effect": asked.effect,
+        **named,
+    }
+    yield task_of(asked.origin, Action.TOOL_CALL, f"{where}/call", at=began, status="running", parameters=said)
+    if isinstance(came, ToolResult):
+        result = {"content": came.content[:PREVIEW], "length": len(came.content), "metadata": came.metadata}
+        key = f"{where}/result"
+        yield task_of(
+            asked.origin, Action.TOOL_RESULT, key, at=did.ended, status=came.status, parameters=named, result=result
+        )
+
+
+def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
+    where = _where(compression_segment(asked.turn, asked.attempt))
+    match did.came:
+        case Failed(type=kind, message=message) if kind in BY_NAME:
+            said = {"model": pinned.model, "turn": asked.turn, "attempt": asked.attempt, "purpose": "compression"}
+            yield _model_call(asked.origin, where, did.ended, "failed", {**said, "error": kind, "message": message})
+        case Compressed(summary=summary) as shorter if summary is not None:
+            said = {
+                "turn": asked.turn,
+                "trigger": asked.trigger,
+                "pre_tokens": asked.tokens,
+                "post_tokens": shorter.tokens,
+                "duration_ms": _ms(began, did.ended),
+                "success": shorter.usage.model_calls > 0,
+            }
+            yield task_of(asked.origin, Action.COMPRESSION, f"{where}/compressed", at=did.ended, parameters=said)
+        case _:
+            return
+
+
+def _end(ended: Ended) -> Notice:
+    action = Action.ERROR if ended.result.status is RunStatus.FAILED else Action.COMPLETE
+    return Notice(action=action, key="end", at=ended.at, status=ended.result.status, result=asdict(ended.result))
+
+
+def _where(segment: Segment) -> str:
+    return f"{segment.name}.{segment.attempt}"
+
+
+def _ms(began: datetime, ended: datetime) -> float:
+    return round((ended - began).total_seconds() * 1000, 1)
