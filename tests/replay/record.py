@@ -1,6 +1,7 @@
-"""Record the corpus of a release: `python -m tests.replay.record 0.1.0` beside a running `loom up --no-worker`.
+"""Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-Only for a new release: a recorded history is never recorded again, since what it holds is what users have in flight.
+Only for a new release, with the stories of what is new in it: a recorded history is never recorded again, since what it
+holds is what users have in flight.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any
 
 from loom_settings import load_settings
 from tests.harness import Addresses, Harness, harness
-from tests.model_server import Reply, ToolUse, calls, empty, script, status, text
+from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 
 FOLDER = Path(__file__).parent / "histories"
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -81,6 +82,31 @@ def _often(request: object) -> Reply:
     return text("enough") if turn >= 20 else calls(ToolUse("list_dir", {"path": "."}))
 
 
+def _put_off(request: SeenRequest) -> Reply:
+    """Long results until the window is full; a summary when asked for one."""
+    if "You keep the memory of an agent" in str(request.body["messages"][0]):
+        return text("<key_decisions>alpha it is</key_decisions>")
+    return text("enough") if request.index > 8 else calls(ToolUse("bash", {"command": "seq 1 2500"}))
+
+
+async def allowed(loom: Harness) -> str:
+    """A run that may do everything."""
+    return await loom.start("do it", mode="bypass")
+
+
+DOUBLE = {
+    "name": "double",
+    "description": "Doubles.",
+    "parameters": {"type": "object"},
+    "code": "def run(x): return 2 * x",
+}
+TOOLS = (
+    calls(ToolUse("todo", {"items": [{"task": "double", "status": "pending"}]}), ToolUse("create_tool", DOUBLE)),
+    calls(ToolUse("made__double", {"x": 2}), ToolUse("bash", {"command": "seq 1 9000"})),
+    text("4"),
+)
+
+
 STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "parallel": (plain, script([READ, text("done")]), {}),
     "approved": (approved, script([calls(WRITE), calls(WRITE), text("done")]), {}),
@@ -90,6 +116,13 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "retried": (plain, script([status(429, retry_after=0.1), status(500), empty(), text("done")]), {}),
     "done-tool": (plain, script([calls(ToolUse("done", {"result": "ready"}))]), {}),
     "refused": (refused, script([text("never")]), {}),
+    "tools": (allowed, script(TOOLS), {"dynamic_tools": "on"}),
+    "fallback": (
+        plain,
+        script([status(503, retry_after=0.1)] * 3 + [text("done")]),
+        {"fallback_models": "anthropic:b"},
+    ),
+    "compressed": (allowed, _put_off, {"context_window": 12_000, "collapse_at": 1.0}),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
 
