@@ -1,0 +1,138 @@
+"""What is made again from a run's history is what its activities told live: the same ids, the same contents."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from temporalio.client import WorkflowHistory
+
+from activities.adapters.redacting.redaction import SecretMask
+from activities.adapters.redis_stream import dump_json, load_json
+from activities.adapters.temporal_histories import TemporalHistories, facts_of
+from activities.rebuilding import UnreadableHistory
+from activities.toolbox.hygiene import Hygiene
+from loom_domain.history_facts import Fact
+from loom_domain.rebuilding import tasks_of
+from loom_domain.tasks import SHOWN_ONLY, Action, Task
+from tests.model_server import ToolUse, calls, script, status, text
+from tests.replay.record import STORIES
+from tests.stream import told
+from tests.waiting import eventually
+from tests.workflows.conftest import Working
+from workflows.converter import data_converter
+
+HISTORIES: Final = Path(__file__).parent.parent / "replay" / "histories"
+MASK: Final = Hygiene(SecretMask(frozenset()), None)
+LONG: Final = "much to write " * 100
+ALLOWED: Final = {"write_file": "allow"}
+
+
+async def _arguments_out_of_line(loom: Any) -> str:
+    return str(await loom.start(permissions=ALLOWED, session_id="s-1", metadata={"ticket": 7}))
+
+
+async def _model_gives_up(loom: Any) -> str:
+    return str(await loom.start())
+
+
+MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
+    "long-arguments": (
+        _arguments_out_of_line,
+        script([calls(ToolUse("write_file", {"path": "a.txt", "content": LONG}, "w1")), text("done")]),
+        {},
+    ),
+    "given-up": (_model_gives_up, script([status(400)]), {}),
+    "fallen-back": (
+        _model_gives_up,
+        script([*[status(429, retry_after=0.05)] * 3, text("done")]),
+        {"fallback_models": ("anthropic:other",)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*STORIES, *MORE])
+async def test_the_tasks_of_a_live_run_can_be_made_again(working: Working, workspace: Path, name: str) -> None:
+    (workspace / "a.txt").write_text("alpha\nbeta\n")
+    story, replies, settings = {**STORIES, **MORE}[name]
+    loom, _ = await working(replies, **settings)
+    run_id = await story(loom)
+    await loom.client.result(run_id)
+
+    live = [event.task for event in await told(loom.client, run_id) if event.task.action not in SHOWN_ONLY]
+    rebuilt = tasks_of(await TemporalHistories(loom.client.temporal).facts(run_id), MASK)
+
+    assert _comparable(rebuilt) == _comparable(live)
+    times = [(task.created_at, seen.created_at) for task, seen in zip(_sorted(rebuilt), _sorted(live), strict=True)]
+    assert [pair for pair in times if abs((pair[0] - pair[1]).total_seconds()) > 5] == []
+
+
+async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(working: Working) -> None:
+    loom, _ = await working(script([calls(ToolUse("write_file", {"path": "a", "content": "b"}, "w1")), text("done")]))
+    run_id = await loom.start("write it")
+    await loom.asked(run_id)
+    histories = TemporalHistories(loom.client.temporal)
+    assert Action.APPROVAL_REQUESTED in {task.action for task in tasks_of(await histories.facts(run_id), MASK)}
+
+    async def looked(since: datetime | None, until: datetime) -> dict[str, int]:
+        return {run.run_id: run.events async for run in histories.moved(since, until)}
+
+    began = datetime.now(UTC)
+    while_it_ran = (await looked(began, began))[run_id]
+    await loom.client.approve(run_id)
+    await loom.client.result(run_id)
+
+    async def ended() -> int | None:
+        return (await looked(began, datetime.now(UTC))).get(run_id)
+
+    assert await eventually(ended) > while_it_ran
+    assert run_id not in await looked(datetime.now(UTC), datetime.now(UTC))
+
+
+async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Working) -> None:
+    loom, _ = await working(script([]))
+    with pytest.raises(UnreadableHistory, match="no-such-run"):
+        await TemporalHistories(loom.client.temporal).facts("no-such-run")
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_a_history_of_a_past_release_still_gives_its_tasks(name: str) -> None:
+    paths = sorted(HISTORIES.glob(f"0.1.0-{name}-*.json"))
+    facts: list[Fact] = []
+    for path in paths:
+        events = WorkflowHistory.from_json(name, path.read_text()).events
+        facts += await facts_of(data_converter(), name, events)
+
+    tasks = tasks_of(facts, MASK)
+
+    actions = [task.action for task in tasks]
+    ran = name != "refused"
+    assert actions.count(Action.START) == ran
+    assert [task.task_id for task in tasks if task.action in (Action.COMPLETE, Action.ERROR)] == [tasks[-1].task_id]
+    replies = [task for task in tasks if task.action is Action.MODEL_CALL and task.status == "completed"]
+    result = tasks[-1].result
+    assert result is not None
+    assert len(replies) == result["usage"]["model_calls"]
+    assert sum(task.result["length"] > 0 for task in tasks if task.action is Action.TOOL_RESULT and task.result) == len(
+        [action for action in actions if action is Action.TOOL_RESULT]
+    )
+    assert len({task.task_id for task in tasks}) == len(tasks)
+
+
+def _comparable(tasks: Sequence[Task]) -> list[Task]:
+    """Without what only history's own times can say, in one order, as they read after a way through JSON."""
+    return [_read(replace(task, parameters=_timeless(task.parameters))) for task in _sorted(tasks)]
+
+
+def _sorted(tasks: Sequence[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: task.task_id)
+
+
+def _read(task: Task) -> Task:
+    return replace(load_json(Task, dump_json(Task, task)), created_at=task.created_at.min)
+
+
+def _timeless(parameters: Any) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name not in ("ms", "duration_ms")}

@@ -1,0 +1,38 @@
+"""How a run begins and ends as a workflow: its first state, and failures in words of Temporal."""
+
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from loom_domain.errors import BadRequest
+from loom_domain.requests import RunError, RunRequest, RunResult
+from loom_domain.retries import Failure
+from loom_domain.run import evolve, start
+from loom_domain.run_state import RunState
+from loom_domain.run_steps import Event, RunRefused
+from workflows.border import read_request, read_state
+
+
+def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
+    """The state of a run that begins, or that goes on from an earlier execution; a wrong request is a refused run."""
+    info = workflow.info()
+    if info.continued_run_id is not None and carried:
+        return read_state(carried[0])
+    try:
+        return start(info.workflow_id, read_request(request), workflow.now())
+    except BadRequest as error:
+        refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
+        wrong = RunError(type="BadRequest", message=error.message, context=error.context)
+        return evolve(refused, RunRefused(error=wrong))
+
+
+def refused(failure: Failure) -> Event:
+    """What a failure without remedy is for the run."""
+    return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
+
+
+def fail(result: RunResult) -> NoReturn:
+    """End the workflow as failed, with its result."""
+    error = result.error or RunError(type="LoomError", message="the run failed")
+    raise ApplicationError(error.message, result, type=error.type, non_retryable=True)
