@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
+from activities.adapters.postgres_memory_search import Effort
 from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
 from activities.memory.ports import MemoryStore, MemoryUpkeepStore
 from activities.memory.upkeep import embed
@@ -272,6 +273,19 @@ async def test_vectors_of_two_models_are_never_compared(
         assert hit.similarity is not None
         assert hit.memory.model == other.model
     await embed(upkeep, WORDS, 10, other_models=True)
+
+
+async def test_where_much_is_remembered_common_words_rank_what_rarer_ones_have_found(
+    database: Database, url: str, session: str
+) -> None:
+    memory = PostgresMemory(database, effort=Effort(few=0, most_matches=5))
+    said = [task(f"weather report number {n}", session_id=session, importance=0.2) for n in range(60)]
+    told = task("weather report of the hurricane", session_id=session)
+    await memory.remember([told, *said])
+    await rows(url, "ANALYZE loom_memory")
+    assert texts(await memory.recall(Query(text="hurricane report", view=view(session)))) == [told.parameters["text"]]
+    newest = {one.parameters["text"] for one in [*said[-4:], told]}
+    assert set(texts(await memory.recall(Query(text="weather report", view=view(session))))) == newest
 
 
 async def test_no_text_is_shown_twice(memory: PostgresMemory, session: str) -> None:

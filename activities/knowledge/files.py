@@ -1,0 +1,125 @@
+"""Which files of a folder are documents, and what is in them as text.
+
+Left out: what is hidden or ignored by Git, links, files that are too large, binaries, and files of no known kind.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from activities.toolbox import workspace
+from activities.toolbox.walking import walk
+from loom_domain.document_sections import Kind
+from loom_domain.errors import BadRequest, LoomError
+
+LARGEST: Final = 2_000_000
+"""Bytes of a text, a page or source code."""
+LARGEST_PDF: Final = 50_000_000
+MOST_FILES: Final = 20_000
+CUT: Final = "1"
+"""Names the way in which documents are cut: with another one all are read again."""
+
+_SUFFIXES: Final = {
+    "markdown": "md markdown mdx mdown qmd rst adoc",
+    "html": "html htm xhtml",
+    "text": "txt text asciidoc org tex log toml yaml yml ini cfg",
+    "code": "py pyi js mjs cjs ts tsx jsx go rs java kt kts scala c h cc cpp cxx hpp cs swift rb php lua r jl dart ex"
+    " exs erl hs ml clj sh bash zsh sql proto graphql vue svelte zig nim pl pm m mm gradle tf",
+    "pdf": "pdf",
+}
+_FAMILY: Final = {suffix: family for family, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+_NAMES: Final = (
+    "readme license licence changelog notice authors contributing copying makefile dockerfile"  # without a suffix
+)
+_PAIR: Final = re.compile(rb"[\xa1-\xf7][\xa1-\xfe]")
+_HIGH: Final = bytes(range(0x80, 0x100))
+_KINDS: Final = {"pdf": Kind.PAGES, "markdown": Kind.MARKDOWN, "html": Kind.MARKDOWN, "code": Kind.CODE}
+
+
+class LeftOut(Exception):
+    """A file is no document; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileOnDisk:
+    """A file that may be a document."""
+
+    path: str
+    """Within the folder."""
+    suffix: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """Names its content and the way in which it is cut."""
+        return f"{CUT}-{hashlib.sha256(self.data).hexdigest()}"
+
+
+def document_paths(folder: Path) -> tuple[str, ...]:
+    """Paths within the folder of the files that have the name of a document, in their order; raises BadRequest."""
+    found = [path for path in walk(folder, folder, lambda: False) if not _is_hidden(path) and suffix_of(path)]
+    if len(found) > MOST_FILES:
+        raise BadRequest(f"{folder} has {len(found)} documents, {MOST_FILES} are taken: add its folders", field="dir")
+    return tuple(found)
+
+
+def suffix_of(path: str) -> str:
+    """How a file is to be read, by its name; empty: not at all."""
+    name = path.rpartition("/")[2].casefold()
+    stem, dot, suffix = name.rpartition(".")
+    if dot and suffix in _FAMILY:
+        return suffix
+    return "txt" if (stem or name) in _NAMES.split() else ""
+
+
+def kind_of(suffix: str) -> Kind:
+    """What a file of this suffix is written in, once it is text."""
+    return _KINDS.get(_FAMILY[suffix], Kind.TEXT)
+
+
+def is_html(suffix: str) -> bool:
+    """Whether it has to be turned into Markdown."""
+    return _FAMILY[suffix] == "html"
+
+
+def read_file(folder: Path, path: str) -> FileOnDisk:
+    """The file whole; raises LeftOut."""
+    suffix = suffix_of(path)
+    limit = LARGEST_PDF if suffix == "pdf" else LARGEST
+    try:
+        with workspace.open_file(folder, folder / path) as file:
+            data = file.read(limit + 1)
+    except (LoomError, OSError) as error:
+        raise LeftOut(f"cannot be read: {error}") from None
+    if len(data) > limit:
+        raise LeftOut(f"larger than {limit // 1_000_000} MB")
+    return FileOnDisk(path=path, suffix=suffix, data=data)
+
+
+def text_of(data: bytes) -> str:
+    """The bytes of a text file as text; raises LeftOut for what is none.
+
+    By its mark, else UTF-8, else the old encoding of Chinese when it looks like that, else Windows-1252.
+    """
+    for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if data.startswith(mark):
+            return data.decode(name, "replace")
+    if b"\0" in data[:8192]:
+        raise LeftOut("binary")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _old(data)
+
+
+def _old(data: bytes) -> str:
+    """Chinese has its high bytes in pairs; Western text has a letter after most of them."""
+    pairs = len(_PAIR.findall(data))
+    high = len(data) - len(data.translate(None, _HIGH))
+    return data.decode("gb18030" if 2 * pairs >= 0.9 * high else "cp1252", "replace")
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))

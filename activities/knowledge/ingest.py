@@ -1,0 +1,161 @@
+"""Taking a folder into a knowledge base: only what has changed since the last time, and never a secret.
+
+Documents are kept first, found by their words from then on, and get their vectors afterwards; whoever is killed in
+between goes on where that was when the folder is taken in again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from activities.knowledge.files import LeftOut, document_paths, is_html, kind_of, read_file, text_of
+from activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument
+from activities.memory.ports import Embedder, EmbedderUnavailable
+from loom_domain.chunks import Chunk, ChunkSize, chunks_of
+from loom_domain.document_sections import sections_of
+from loom_domain.errors import RefusedError
+from loom_domain.knowledge import Ingested, KnowledgeBase
+
+BATCH: Final = 64
+"""Chunks that are embedded and kept at once."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Round:
+    """One time that a folder is taken in."""
+
+    folder: Path
+    base: str
+    known: Mapping[str, str]
+    """Digests of the last time."""
+    seen: set[str] = field(default_factory=set)
+    added: int = 0
+    changed: int = 0
+    chunks: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def told(self, removed: int) -> Ingested:
+        """What it has done."""
+        return Ingested(
+            name=self.base,
+            added=self.added,
+            changed=self.changed,
+            unchanged=len(self.seen) - self.added - self.changed,
+            removed=removed,
+            chunks=self.chunks,
+            skipped=self.skipped,
+        )
+
+
+class Ingestion:
+    """Takes folders in."""
+
+    def __init__(
+        self,
+        store: KnowledgeStore,
+        *,
+        reader: DocumentReader,
+        redact: Callable[[str], str],
+        embedder: Embedder | None,
+        size: ChunkSize = ChunkSize(),  # noqa: B008 - frozen
+        tell: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """`tell` hears now and then how far it is."""
+        self._store = store
+        self._reader = reader
+        self._redact = redact
+        self._embedder = embedder
+        self._size = size
+        self._tell = tell
+
+    async def take_in(self, folder: Path, base: str, *, reembed: bool = False) -> Ingested:
+        """Make a base say what the folder says now; raises StoreUnavailable, BadRequest or RefusedError."""
+        there = next((each for each in await self._store.bases() if each.name == base), None)
+        if there is not None:
+            self._refuse(there, folder, reembed=reembed)
+        await self._store.begin(base, self._shown(str(folder)))
+        if reembed:
+            await self._store.drop_vectors(base)
+        this = _Round(folder=folder, base=base, known=await self._store.digests(base))
+        for path in await asyncio.to_thread(document_paths, folder):
+            await self._take(this, path)
+        if gone := sorted(this.known.keys() - this.seen):
+            await self._store.remove(base, gone)
+        return await self._embedded(this.told(len(gone)))
+
+    def _refuse(self, there: KnowledgeBase, folder: Path, *, reembed: bool) -> None:
+        """What would lose documents, or mix vectors."""
+        if there.folder != self._shown(str(folder)):
+            raise RefusedError(
+                f"{there.name} is what {there.folder} says, and would lose all of it: take another --name,"
+                f" or `loom knowledge remove {there.name}` first"
+            )
+        others = [] if self._embedder is None else sorted(there.vectors.keys() - {self._embedder.model})
+        if others and self._embedder is not None and not reembed:
+            raise RefusedError(
+                f"{there.name} has vectors of {', '.join(others)}, and the embedder here is {self._embedder.model}:"
+                " vectors of two models cannot be compared. Add it with --reembed, or set LOOM_EMBEDDER as it was."
+            )
+
+    async def _take(self, this: _Round, path: str) -> None:
+        """Bring one document up to date, or note why it is none."""
+        shown = self._shown(path)
+        if shown in this.seen:
+            this.skipped[f"{shown} (again)"] = "another file has the same name without its secrets or odd bytes"
+            return
+        try:
+            file = await asyncio.to_thread(read_file, this.folder, path)
+            is_new = this.known.get(shown) != file.digest
+            chunks = await self._cut(file.data, file.suffix) if is_new else ()
+        except (LeftOut, UnreadableDocument) as error:
+            this.skipped[shown] = str(error)
+            return
+        this.seen.add(shown)
+        if not is_new:
+            return
+        await self._store.save(this.base, Document(path=shown, digest=file.digest, chunks=chunks))
+        this.changed += shown in this.known
+        this.added += shown not in this.known
+        this.chunks += len(chunks)
+        self._tell(f"{shown}: {len(chunks)} chunks")
+
+    async def _cut(self, data: bytes, suffix: str) -> tuple[Chunk, ...]:
+        if suffix == "pdf":
+            text = await self._reader.pdf(data)
+        else:
+            text = text_of(data)
+        if is_html(suffix):
+            text = await self._reader.html(text)
+        chunks = await asyncio.to_thread(self._chunks, text, suffix)
+        # The lines of what a page was turned into are nowhere to be looked up.
+        return tuple(replace(c, first_line=0, last_line=0) for c in chunks) if is_html(suffix) else chunks
+
+    def _chunks(self, text: str, suffix: str) -> tuple[Chunk, ...]:
+        # Before it is cut: a secret across two chunks would be found in neither.
+        return chunks_of(sections_of(self._redact(_clean(text)), kind_of(suffix)), self._size)
+
+    async def _embedded(self, done: Ingested) -> Ingested:
+        """Give vectors to the chunks that have none."""
+        embedded, why = 0, "" if self._embedder is not None else "no embedder is configured"
+        while self._embedder is not None and (waiting := await self._store.unembedded(done.name, BATCH)):
+            try:
+                vectors = await self._embedder.embed([chunk.told for chunk in waiting])
+            except EmbedderUnavailable as error:
+                why = str(error)
+                break
+            ids = [chunk.id for chunk in waiting]
+            await self._store.set_vectors(self._embedder.model, dict(zip(ids, vectors, strict=True)))
+            embedded += len(vectors)
+            self._tell(f"{embedded} vectors")
+        left = next((b.chunks - sum(b.vectors.values()) for b in await self._store.bases() if b.name == done.name), 0)
+        return replace(done, embedded=embedded, waiting=left, without_vectors=why if left else "")
+
+    def _shown(self, path: str) -> str:
+        """The path as text without secrets, whatever bytes the file system has for it."""
+        return self._redact(_clean(path))
+
+
+def _clean(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,199 @@
+"""memory: what is remembered of runs; searching, showing, exporting and forgetting it."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from loom_cli.output import console, counted, one_line, plain, print_json, tell
+from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
+from loom_domain.memory import Layer, Query, View, hit_view, memory_view
+
+if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
+    from activities.adapters.postgres import Database
+    from activities.adapters.postgres_memory import PostgresMemory
+    from activities.memory.ports import Embedder
+    from loom_settings import Settings
+
+T = TypeVar("T")
+
+NO_DATABASE: Final = "nothing is remembered without a database: start `loom up`, or set LOOM_DATABASE_URL"
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+Session = Annotated[str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")]
+ThisSession = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """The memory that a worker with these settings has."""
+
+    memory: "PostgresMemory"
+    database: "Database"
+    embedder: "Embedder | None"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Memory: what is kept of runs, by session.", no_args_is_help=True)
+    for command in (search, show, stats, export, forget, reembed):
+        group.command()(command)
+    app.add_typer(group, name="memory")
+
+
+def search(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")],
+    *,
+    session: Session = None,
+    layer: Annotated[
+        list[Layer] | None, typer.Option(case_sensitive=False, help="Only this layer; repeatable.")
+    ] = None,
+    action: Annotated[list[str] | None, typer.Option(help="Only this action; repeatable.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="Only this agent; repeatable.")] = None,
+    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Only what is at least that important.")] = 0.0,
+    threshold: Annotated[
+        float, typer.Option(min=-1, max=1, help="Least similarity of what only means the same.")
+    ] = 0.0,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Most hits.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Search by words and by meaning, best first."""
+    view = View(
+        session_id=session,
+        layers=frozenset(layer or ()),
+        actions=frozenset(action or ()),
+        nodes=frozenset(node or ()),
+        min_importance=min_importance,
+        limit=limit,
+    )
+    hits = _with_memory(lambda opened: opened.memory.recall(Query(text=query, view=view, threshold=threshold)))
+    if as_json:
+        print_json([hit_view(hit) for hit in hits])
+        return
+    out = console(wide=True)
+    for hit in hits:
+        memory = hit.memory
+        where = f"session {memory.session_id}, run {memory.run_id}, {memory.created_at:%Y-%m-%d %H:%M}"
+        out.print(plain(f"{memory.id:>6}  {hit.layer}  {hit.score:.2f}  {memory.action} of {memory.node}, {where}"))
+        out.print(f"        {one_line(memory.content, 140)}")
+    if not hits:
+        tell("nothing of that is remembered")
+
+
+def show(
+    memory_id: Annotated[int, typer.Argument(metavar="ID", help="The memory's id, as a search gives it.")],
+    as_json: Json = False,
+) -> None:
+    """Show one memory with where it comes from, and its Task where that is still kept whole."""
+    memory = _with_memory(lambda opened: opened.memory.by_id(memory_id))
+    if memory is None:
+        raise RunNotFoundError(f"there is no memory {memory_id}: `loom memory search` gives ids")
+    facts = memory_view(memory, whole=True)
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if value not in (None, "") and name not in ("content", "task"):
+            console().print(plain(f"{name:<15} {value}"))
+    console().print(f"\n{plain(memory.content)}")
+
+
+def stats(session: Session = None, as_json: Json = False) -> None:
+    """How much is remembered: sessions, Tasks, layers, vectors."""
+    found = _with_memory(lambda opened: opened.memory.stats(session))
+    if as_json:
+        print_json(found)
+        return
+    for name, value in asdict(found).items():
+        shown = ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, dict) else value
+        console().print(plain(f"{name:<11} {shown}"))
+
+
+def export(session: ThisSession) -> None:
+    """Print everything that is kept of a session, one JSON object a line."""
+
+    async def lines(opened: Opened) -> None:
+        async for memory in opened.memory.export(session):
+            print_json(memory_view(memory, whole=True))
+
+    _with_memory(lines)
+
+
+def forget(
+    session: ThisSession,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete everything of a session from memory, for good; what was said in it until now never comes back.
+
+    The histories of its runs on the Temporal server stay: their retention is the namespace's.
+    """
+    if not yes and not as_json and sys.stdin.isatty():
+        typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
+    gone = _with_memory(lambda opened: opened.memory.forget(session))
+    if as_json:
+        print_json({"session_id": session, "forgotten": gone})
+        return
+    typer.echo(f"forgot {gone} memories of session {plain(session)}")
+
+
+def reembed(as_json: Json = False) -> None:
+    """Give vectors of the configured embedder to what has those of another; until then it is found by words only."""
+    done = _with_memory(_reembedded)
+    if as_json:
+        print_json({"embedded": done})
+        return
+    typer.echo(f"embedded {counted(done, 'text')}")
+
+
+async def _reembedded(opened: Opened) -> int:
+    from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep  # noqa: PLC0415
+    from activities.memory.upkeep import embed  # noqa: PLC0415
+
+    embedder = opened.embedder
+    if embedder is None:
+        raise BadRequest("no embedder is configured, so there are no vectors to make", field="embedder")
+    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension)
+    others = await embed(upkeep, embedder, 10, other_models=True)
+    return others + await embed(upkeep, embedder, 10)
+
+
+def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
+    """Do `work` with the memory of the settings; raises UnreachableError when it is not there."""
+    from activities.memory.ports import EmbedderUnavailable  # noqa: PLC0415
+    from activities.ports import StoreUnavailable  # noqa: PLC0415
+    from loom_settings import load_settings  # noqa: PLC0415
+
+    settings = load_settings()
+
+    async def opened() -> T:
+        async with _opened(settings) as found:
+            return await work(found)
+
+    try:
+        return asyncio.run(opened())
+    except (StoreUnavailable, EmbedderUnavailable) as error:
+        raise UnreachableError(str(error)) from error
+
+
+@asynccontextmanager
+async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
+    from activities.adapters.postgres import Database  # noqa: PLC0415
+    from activities.adapters.postgres_memory import PostgresMemory  # noqa: PLC0415
+
+    if settings.database_url is None:
+        raise UnreachableError(NO_DATABASE)
+    database, embedder = Database(settings.database_url, name="loom-memory"), _embedder(settings)
+    try:
+        yield Opened(memory=PostgresMemory(database, embedder=embedder), database=database, embedder=embedder)
+    finally:
+        await database.aclose()
+
+
+def _embedder(_settings: "Settings") -> "Embedder | None":
+    """The embedder that a worker with these settings has."""
+    return None

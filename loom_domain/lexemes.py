@@ -1,0 +1,76 @@
+"""Words of a text as a full-text index takes them: for English, for source code, and for scripts without spaces.
+
+Chinese, Japanese and Korean text becomes overlapping pairs of characters: every word of two characters is one of them,
+and no dictionary has to be right. A name with parts (`readFile`, `web_fetch`, `src/app.py`) is found whole and by part.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+MOST: Final = 2_000
+"""Lexemes of one text; what comes after them is not searched."""
+MOST_ASKED: Final = 24
+"""Different lexemes of one question."""
+
+_CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_TOKEN: Final = re.compile(rf"[{_CJK}]+|(?:(?![{_CJK}])\w)+(?:[./-](?:(?![{_CJK}])\w)+)*")
+_PART: Final = re.compile(r"[^\W\d_]+|\d+")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_IS_CJK: Final = re.compile(rf"[{_CJK}]")
+_LONGEST: Final = 64
+_COMMON_WORDS: Final = (
+    "a an and are as at be by but can did do does for from had has have how i if in into is it its may me my no not"
+    " of on or our so than that the their them then there these they this to us was we were what when where which"
+    " who why will with you your"
+)
+_COMMON: Final = frozenset(_COMMON_WORDS.split())
+
+
+def lexemes_of(text: str) -> list[str]:
+    """The lexemes of a text in their order."""
+    found: list[str] = []
+    for lexeme in _lexemes(text):
+        found.append(lexeme)
+        if len(found) == MOST:
+            break
+    return found
+
+
+def asked_lexemes(text: str) -> list[str]:
+    """The different lexemes of a question; words that every text has only where there are no others."""
+    asked = list(dict.fromkeys(lexemes_of(text)))
+    telling = [lexeme for lexeme in asked if lexeme not in _COMMON]
+    return (telling or asked)[:MOST_ASKED]
+
+
+def _lexemes(text: str) -> Iterator[str]:
+    for match in _TOKEN.finditer(unicodedata.normalize("NFKC", text)):
+        token = match[0]
+        yield from _pairs(token) if _IS_CJK.match(token) else _words(token)
+
+
+def _pairs(run: str) -> Iterator[str]:
+    if len(run) == 1:
+        yield run
+    for at in range(len(run) - 1):
+        yield run[at : at + 2]
+
+
+def _words(token: str) -> Iterator[str]:
+    whole = token.casefold()
+    parts = [_singular(part.casefold()) for piece in _HUMP.split(token) for part in _PART.findall(piece)]
+    if parts != [_singular(whole)]:
+        yield whole[:_LONGEST]
+    for part in parts:
+        yield part[:_LONGEST]
+
+
+def _singular(word: str) -> str:
+    """English plurals as their singular, by the three oldest rules; other words as they are."""
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+        return word
+    if word.endswith("ies") and not word.endswith(("eies", "aies")):
+        return word[:-3] + "y"
+    return word[:-2] if word.endswith(("ches", "shes", "xes", "sses", "zes")) else word[:-1]
