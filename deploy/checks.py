@@ -149,7 +149,8 @@ async def mcp(settings: Settings) -> Entry:
     servers = read_servers(settings.mcp)
     async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
         found = manager.report()
-    return {"ok": all(server["ok"] for server in found.values()), "servers": found}
+    told = ", ".join(f"{name}: {each.get('hint') or str(each['tools']) + ' tools'}" for name, each in found.items())
+    return {"ok": all(server["ok"] for server in found.values()), "note": told, "servers": found}
 
 
 def model(settings: Settings) -> Entry:

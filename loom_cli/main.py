@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import typer
 
+from deploy.logs import configure_logs
 from loom_cli import permissions, runs, show, snapshots, stack, steer, tools
 from loom_cli.exits import FAILED, code_of
 from loom_domain.errors import LoomError
@@ -35,6 +36,8 @@ def build_app() -> typer.Typer:
 
 def main() -> NoReturn:
     """Entry point of the `loom` command."""
+    # Logs go to standard error, where there is something to say; `loom worker` sets its own.
+    configure_logs("DEBUG" if _is_debugging() else "WARNING", "console")
     try:
         build_app()()
         code = 0  # not reached: the line above always ends with SystemExit
@@ -44,11 +47,15 @@ def main() -> NoReturn:
         typer.echo(f"loom: {error.message}", err=True)
         code = code_of(error)
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, all of it on demand
-        if os.environ.get("LOOM_LOG_LEVEL", "").upper() == "DEBUG":
+        if _is_debugging():
             sys.excepthook(type(error), error, error.__traceback__)
         typer.echo(f"loom: {type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)", err=True)
         code = code_of(error)
     _leave(code)
+
+
+def _is_debugging() -> bool:
+    return os.environ.get("LOOM_LOG_LEVEL", "").upper() == "DEBUG"
 
 
 def _leave(code: int) -> NoReturn:

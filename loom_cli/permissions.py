@@ -1,8 +1,10 @@
 """permissions check: what the rules say of one tool call, by the very function that a run asks."""
 
+import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +13,14 @@ from loom_cli.output import plain, print_json, visible
 from loom_domain.errors import BadRequest, LoomError
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Mode
+from loom_domain.rules import MCP
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
+    from pathlib import Path
+
     from activities.ports import Tool, ToolBox
+    from loom_domain.mcp import McpServer
     from loom_domain.permissions import Judgement, Rule
-    from loom_domain.web_urls import WebUrl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,11 +80,11 @@ def checked_call(call: ToolCall, rules: dict[str, str], mode: Mode, workspace: s
     from loom_domain.agents import AgentSpec  # noqa: PLC0415
     from loom_domain.permissions import matching  # noqa: PLC0415
 
-    box = _tools()
+    box, servers = worker_tools(call.name)
     place = str(Path(workspace).resolve())
     if not Path(place).is_dir():
         raise BadRequest(f"--workspace: {workspace!r} is not a folder", field="--workspace")
-    _refuse_dead(rules, box, place)
+    _refuse_dead(rules, box, servers, place)
     tool = box.get(call.name)
     spec = AgentSpec(
         name="check",
@@ -101,35 +106,32 @@ def checked_call(call: ToolCall, rules: dict[str, str], mode: Mode, workspace: s
     )
 
 
-def _refuse_dead(rules: dict[str, str], box: "ToolBox", workspace: str) -> None:
-    """Which MCP servers a worker has is not known here, so rules about their tools are taken as they are."""
+def _refuse_dead(rules: dict[str, str], box: "ToolBox", servers: Sequence[str], workspace: str) -> None:
     from pathlib import Path  # noqa: PLC0415
 
     from loom_domain.dead_rules import dead_rules  # noqa: PLC0415
     from loom_domain.subjects import Place  # noqa: PLC0415
 
     place = Place(workspace=workspace, home=str(Path.home()))
-    if dead := dead_rules(rules, [tool.spec for tool in box.values()], place=place):
+    if dead := dead_rules(rules, [tool.spec for tool in box.values()], servers=servers, place=place):
         raise BadRequest("--permissions: " + plain("\n  ".join(dead)), field="--permissions")
 
 
-def _tools() -> "dict[str, Tool]":
-    """The built-in tools, to read arguments with; none of them is run."""
-    from activities.adapters.shell.shell_parser import BashParser  # noqa: PLC0415
-    from activities.toolbox.builtin import built_in_tools  # noqa: PLC0415
-    from activities.toolbox.http_fetch import http_fetch_tool  # noqa: PLC0415
+def worker_tools(name: str) -> "tuple[ToolBox, list[str]]":
+    """The tools that a worker with these settings has, and its MCP servers; those are dialled for tools of theirs."""
+    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_settings import read_settings  # noqa: PLC0415
 
-    web = http_fetch_tool(_Unused(), _Unused(), 120)
-    return built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, others=(web,))
+    settings = read_settings()
+    registry = registry_from(settings, None, "nothing is run here", (), None)
+    servers = [server.name for server in registry.mcp_servers]
+    if not name.startswith(MCP) or not servers:
+        return registry.tools, servers
+    return {**registry.tools, **asyncio.run(_of_servers(registry.mcp_servers, settings.home))}, servers
 
 
-class _Unused:
-    """Stands where a tool would do its work."""
+async def _of_servers(servers: "Sequence[McpServer]", home: "Path") -> "dict[str, Tool]":
+    from activities.adapters.mcp.mcp_servers import McpServers  # noqa: PLC0415
 
-    async def fetch(self, url: "WebUrl", limit: float) -> NoReturn:
-        """Never: a check runs nothing."""
-        raise NotImplementedError
-
-    async def read(self, html: str, base: str) -> NoReturn:
-        """Never: a check runs nothing."""
-        raise NotImplementedError
+    async with McpServers(servers, environment=os.environ, home=home) as connected:
+        return dict(connected.tools)

@@ -248,3 +248,21 @@ def test_up_passes_the_app_on_and_starts_the_worker_anew_for_another_one(home: P
     assert told == ["two:app", "two:app"]
     assert second["worker"] != first["worker"]
     assert {name: second[name] for name in SERVICES} == {name: first[name] for name in SERVICES}
+
+
+def test_doctor_says_whether_mcp_servers_answer_and_prints_nothing_but_json(tmp_path: Path) -> None:
+    server = [sys.executable, "-m", "mcp_server_time"]
+    (tmp_path / "loom.toml").write_text(
+        f"[mcp.clock]\ncommand = {json.dumps(server)}\n[mcp.gone]\ncommand = ['nobody']\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    said = subprocess.run(
+        [*LOOM, "doctor", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    servers = json.loads(said.stdout)["parts"]["mcp"]["servers"]
+    assert (servers["clock"]["ok"], servers["clock"]["tools"], servers["gone"]["ok"]) == (True, 2, False)
+
+
+def test_permissions_are_checked_with_the_tools_of_the_app(loom: Commands) -> None:
+    ran = loom("permissions", "check", "count_words", '{"path": "a.txt"}', "--json")
+    assert json.loads(ran.out)["verdict"] == "allow"
