@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench chaos chaos-tools chaos-memory clean
+.PHONY: install demo test check bench chaos chaos-tools chaos-memory bench-retrieval clean
 
 install: $(STAMP)
 
@@ -36,6 +36,9 @@ chaos-tools: $(STAMP)
 
 chaos-memory: $(STAMP)
 	@$(VENV)/bin/python -m tests.chaos.memory --runs 200
+
+bench-retrieval: $(STAMP)
+	@$(VENV)/bin/python -m bench.retrieval
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,7 @@
 """From settings to the parts of a worker: one implementation for each port, and the activities made of them."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,14 @@ from typing import Any
 from pydantic import SecretStr
 
 from activities.adapters.absent_stream import AbsentStream
+from activities.adapters.embedders.choosing import chosen_embedder
 from activities.adapters.mcp.mcp_servers import McpServers
 from activities.adapters.models.prices import GenaiPrices
 from activities.adapters.models.providers import ConfiguredProviders
 from activities.adapters.postgres import Database
 from activities.adapters.postgres_artifacts import PostgresArtifacts
 from activities.adapters.postgres_effects import PostgresEffects
+from activities.adapters.postgres_knowledge import PostgresKnowledge
 from activities.adapters.redacting.known_secrets import secrets_of
 from activities.adapters.redacting.redacting_stream import StreamingMask
 from activities.adapters.redacting.redaction import SecretMask
@@ -29,6 +31,7 @@ from activities.adapters.web.html_reader import SeparateHtmlReader
 from activities.adapters.web.web import PinnedFetcher
 from activities.compress import Compressor
 from activities.effects import Effects
+from activities.knowledge.ports import KnowledgeStore
 from activities.llm import LanguageModel
 from activities.planning import CallPlanner, Planner
 from activities.ports import (
@@ -37,7 +40,6 @@ from activities.ports import (
     Prices,
     Providers,
     StreamRedactor,
-    Tool,
     ToolBox,
     TranscriptStore,
 )
@@ -47,8 +49,8 @@ from activities.toolbox.builtin import built_in_tools
 from activities.toolbox.http_fetch import http_fetch_tool
 from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.joined import JoinedBoxes
+from activities.toolbox.knowledge import knowledge_tools
 from activities.toolbox.made_tools import MadeTools
-from activities.toolbox.shell import Sandbox
 from activities.tools import ToolRunner
 from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.agents import AgentSpec
@@ -174,12 +176,18 @@ async def parts_from(settings: Settings) -> AsyncIterator[Parts]:
         if database is not None:
             stack.push_async_callback(database.aclose)
         artifacts = PostgresArtifacts(database) if database else None
+        embedder = chosen_embedder(
+            settings.embedder,
+            api_key=secret_of(settings.openai_api_key) or "",
+            base_url=settings.openai_base_url,
+        )
+        if embedder is not None:
+            stack.push_async_callback(embedder.aclose)
+        knowledge = PostgresKnowledge(database, embedder=embedder) if database else None
         mask = secret_mask(settings)
         sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
         made = MadeTools(sandbox=sandbox, missing=why_not, timeout=settings.tool_timeout)
-        registry = registry_from(
-            settings, sandbox, why_not, [made.maker()] if settings.dynamic_tools == "on" else [], artifacts
-        )
+        registry = registry_from(settings, made, artifacts=artifacts, knowledge=knowledge)
         servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
         await stack.enter_async_context(servers)
         yield Parts(
@@ -206,17 +214,25 @@ async def parts_from(settings: Settings) -> AsyncIterator[Parts]:
 
 
 def registry_from(
-    settings: Settings, sandbox: Sandbox | None, why_not: str, others: Iterable[Tool], artifacts: ArtifactStore | None
+    settings: Settings,
+    made: MadeTools,
+    *,
+    artifacts: ArtifactStore | None = None,
+    knowledge: KnowledgeStore | None = None,
 ) -> Registry:
     """The built-in tools with what the app and the enabled packages bring; raises BadRequest for what clashes."""
     fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
     built_in = built_in_tools(
-        sandbox=sandbox,
-        no_sandbox=why_not,
+        sandbox=made.sandbox,
+        no_sandbox=made.missing,
         shell_parser=BashParser(),
         tool_timeout=settings.tool_timeout,
         artifacts=artifacts,
-        others=(*others, http_fetch_tool(fetcher, SeparateHtmlReader(), settings.tool_timeout)),
+        others=(
+            http_fetch_tool(fetcher, SeparateHtmlReader(), settings.tool_timeout),
+            *knowledge_tools(knowledge),
+            *([made.maker()] if settings.dynamic_tools == "on" else []),
+        ),
     )
     return collect(
         built_in=built_in,

@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     approval_timeout: Seconds = Field(
         604_800, description="Seconds that an ask waits for a person before it is denied."
     )
+    embedder: str = Field(
+        "auto", description="What makes vectors: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
+    )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, on your word.")
     sandbox_memory: Count = Field(4 * 1024**3, description="Bytes of memory of one command with all its processes.")
     sandbox_processes: Count = Field(512, description="Processes and threads of one command.")

@@ -1,7 +1,8 @@
 """`make bench-memory`: what searching 100,000 memories costs, and what of the exact answer it finds.
 
-The memories are made inside Postgres: a vector is a topic's direction with one of 4,000 deviations, the words are drawn
-by their rank, as in language, around the topic's own. One session has half of all, a hundred have 500 each.
+The memories are made inside Postgres: a vector is what all have in common (so much that any two have a cosine of about
+0.8, as those of the offline embedder), a topic's direction, and one of 4,000 deviations; the words are drawn by their
+rank, as in language, and from the topic's own. One session has half of all, a hundred have 500 each.
 """
 
 import argparse
@@ -35,6 +36,7 @@ _DEVIATIONS: Final = 4_000
 
 _POOLS: Final = f"""
 SELECT setseed(0.42);
+CREATE TEMP TABLE common AS SELECT array_agg(2.5 * random_normal())::vector AS v FROM generate_series(1, {DIMENSION});
 CREATE TEMP TABLE topics AS SELECT topic, (
     SELECT array_agg(random_normal() + 0 * one) FROM generate_series(1, {DIMENSION}) AS one WHERE topic >= 0
 )::vector AS v FROM generate_series(0, {TOPICS - 1}) AS topic;
@@ -53,27 +55,27 @@ FROM generate_series(1, {count}) AS word WHERE topic >= 0)
 """
 _FILL: Final = f"""
 CREATE TEMP TABLE made AS
-SELECT number, action, layer, importance, l2_normalize(t.v + d.v) AS v, {_WORDS.format(count=20)} AS words,
+SELECT number, action, layer, importance, l2_normalize(c.v + t.v + d.v) AS v, {_WORDS.format(count=20)} AS words,
     CASE WHEN mod(number, 2) = 0 THEN 'large' ELSE 'small' || mod(number / 2, 100) END AS session
 FROM (
     SELECT number, (random() * {TOPICS - 1})::int AS topic, (random() * {_DEVIATIONS - 1})::int AS deviation,
         (random() * 9)::int AS action, (ARRAY['L3', 'L4'])[1 + (random() > 0.2)::int] AS layer,
         random() AS importance
     FROM generate_series(1, COUNT) AS number OFFSET 0
-) AS drawn JOIN topics AS t USING (topic) JOIN deviations AS d USING (deviation);
+) AS drawn JOIN topics AS t USING (topic) JOIN deviations AS d USING (deviation) CROSS JOIN common AS c;
 INSERT INTO loom_memory (
     place, session_id, run_id, root_run_id, task_id, turn, ordinal, node, action, status, layer, scope, importance,
-    content, fingerprint, lexemes, length, telling, model, dimension, signs, created_at
+    content, fingerprint, lexemes, length, telling, model, dimension, sketch, created_at
 )
 SELECT session, session, 'run', 'run', 'task' || number, 0, number, 'agent' || mod(number, 4), 'node.action' || action,
     'completed', layer, 'local', importance, words, sha256(number::text::bytea), to_tsvector('simple', words), 20,
-    true, '{MODEL}', {DIMENSION}, binary_quantize(v)::bit varying, now() - number * interval '1 minute'
+    true, '{MODEL}', {DIMENSION}, v::halfvec, now() - number * interval '1 minute'
 FROM made ORDER BY number;
 INSERT INTO loom_memory_vectors SELECT id, v FROM loom_memory JOIN made ON ordinal = number ORDER BY id;
 """  # noqa: S608
 _QUESTIONS: Final = f"""
-SELECT {_WORDS.format(count=6)}, l2_normalize(t.v + d.v)::real[]
-FROM generate_series(1, {QUESTIONS}) AS number
+SELECT {_WORDS.format(count=6)}, l2_normalize(c.v + t.v + d.v)::real[]
+FROM generate_series(1, {QUESTIONS}) AS number CROSS JOIN common AS c
 JOIN topics AS t ON t.topic = mod(number * 37, {TOPICS})
 JOIN deviations AS d ON d.deviation = mod(number * 1117 + 5, {_DEVIATIONS})
 """  # noqa: S608

@@ -130,7 +130,7 @@ async def _open(settings: "Settings") -> AsyncIterator[_Opened]:
 
     key = settings.openai_api_key
     embedder = chosen_embedder(
-        "auto", api_key=key.get_secret_value() if key is not None else "", base_url=settings.openai_base_url
+        settings.embedder, api_key=key.get_secret_value() if key is not None else "", base_url=settings.openai_base_url
     )
     database = Database(settings.database_url or "", max_connections=2, name="loom-knowledge")
     try:

@@ -11,11 +11,11 @@ from typing import NoReturn
 import typer
 
 from deploy.logs import configure_logs
-from loom_cli import permissions, runs, show, snapshots, stack, steer, tools
+from loom_cli import knowledge, permissions, runs, show, snapshots, stack, steer, tools
 from loom_cli.exits import FAILED, code_of
 from loom_domain.errors import LoomError
 
-COMMANDS = (stack, runs, steer, show, permissions, tools, snapshots)
+COMMANDS = (stack, runs, steer, show, permissions, tools, knowledge, snapshots)
 """Modules with a `register(app)`: the next ones go here."""
 
 

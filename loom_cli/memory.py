@@ -182,18 +182,20 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
 
 @asynccontextmanager
 async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
+    from activities.adapters.embedders.choosing import chosen_embedder  # noqa: PLC0415
     from activities.adapters.postgres import Database  # noqa: PLC0415
     from activities.adapters.postgres_memory import PostgresMemory  # noqa: PLC0415
 
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)
-    database, embedder = Database(settings.database_url, name="loom-memory"), _embedder(settings)
+    key = settings.openai_api_key
+    embedder = chosen_embedder(
+        "auto", api_key=key.get_secret_value() if key is not None else "", base_url=settings.openai_base_url
+    )
+    database = Database(settings.database_url, max_connections=2, name="loom-memory")
     try:
         yield Opened(memory=PostgresMemory(database, embedder=embedder), database=database, embedder=embedder)
     finally:
         await database.aclose()
-
-
-def _embedder(_settings: "Settings") -> "Embedder | None":
-    """The embedder that a worker with these settings has."""
-    return None
+        if embedder is not None:
+            await embedder.aclose()

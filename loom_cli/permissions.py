@@ -119,11 +119,12 @@ def _refuse_dead(rules: dict[str, str], box: "ToolBox", servers: Sequence[str], 
 
 def worker_tools(name: str) -> "tuple[ToolBox, list[str]]":
     """The tools that a worker with these settings has, and its MCP servers; those are dialled for tools of theirs."""
+    from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
     from loom_parts import registry_from  # noqa: PLC0415
     from loom_settings import read_settings  # noqa: PLC0415
 
     settings = read_settings()
-    registry = registry_from(settings, None, "nothing is run here", (), None)
+    registry = registry_from(settings, MadeTools(sandbox=None))
     servers = [server.name for server in registry.mcp_servers]
     if not name.startswith(MCP) or not servers:
         return registry.tools, servers

@@ -37,6 +37,8 @@ Reading order
     history_facts, rebuilding, catching_up    tasks made again from what Temporal recorded
     past          a run turn by turn, from the same
     addresses, web_urls    where a request may go, and how a URL is read
+    chunks, document_sections, knowledge    documents cut into passages, and finding them
+    memory, memory_content, memory_importance, memory_scopes, lexemes, ranking    what is kept of runs, and finding it
     errors        everything that can go wrong, by type
 
 Glossary

@@ -139,7 +139,7 @@ class Hit:
     layer: Layer
     """The layer it was found in: the memory's own, or one it is seen in as well."""
     score: float
-    """1: first by words and by meaning; comparable within one answer only."""
+    """1: first in each way of looking that found anything; comparable within one answer only."""
     similarity: float | None = None
     """Cosine to the question; None: not found by meaning."""
 

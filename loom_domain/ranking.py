@@ -13,9 +13,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Every item with its score, best first; 1 for the item that all rankings have first."""
+    """Every item with its score, best first; 1 for what all rankings have first that have anything."""
     scores: dict[T, float] = {}
-    share = (k + 1) / max(1, len(rankings))
+    share = (k + 1) / max(1, sum(map(bool, rankings)))
     for ranking in rankings:
         for rank, item in enumerate(ranking, start=1):
             scores[item] = scores.get(item, 0.0) + share / (k + rank)

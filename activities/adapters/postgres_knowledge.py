@@ -43,10 +43,9 @@ INSERT INTO loom_knowledge_documents (base, path, digest, chunks, length) VALUES
 """
 _CHUNK: Final = """
 INSERT INTO loom_knowledge_chunks (base, document, ordinal, headings, first_line, last_line, page, content, told,
-    lexemes, length, model, dimension, embedding, signs)
+    lexemes, length, model, dimension, embedding)
 VALUES (%(base)s, %(document)s, %(ordinal)s, %(headings)s, %(first)s, %(last)s, %(page)s, %(content)s, %(told)s,
-    %(lexemes)s::tsvector, %(length)s, %(model)s, %(dimension)s, %(embedding)s::vector,
-    binary_quantize(%(embedding)s::vector))
+    %(lexemes)s::tsvector, %(length)s, %(model)s, %(dimension)s, %(embedding)s::vector)
 """
 _BASES: Final = """
 SELECT b.name, b.folder, b.updated_at,
@@ -58,11 +57,10 @@ SELECT b.name, b.folder, b.updated_at,
 FROM loom_knowledge b ORDER BY b.name
 """
 _SET: Final = """
-UPDATE loom_knowledge_chunks SET model = %s, dimension = %s, embedding = %s::vector,
-    signs = binary_quantize(%s::vector) WHERE id = %s
+UPDATE loom_knowledge_chunks SET model = %s, dimension = %s, embedding = %s::vector WHERE id = %s
 """
 _UNSET: Final = """
-UPDATE loom_knowledge_chunks SET model = NULL, dimension = NULL, embedding = NULL, signs = NULL WHERE base = %s
+UPDATE loom_knowledge_chunks SET model = NULL, dimension = NULL, embedding = NULL WHERE base = %s
 """
 
 
@@ -121,7 +119,7 @@ class PostgresKnowledge:
 
     async def set_vectors(self, model: str, vectors: Mapping[int, Sequence[float]]) -> None:
         """See the port."""
-        rows = [(model, len(v), text := as_vector(v), text, name) for name, v in vectors.items()]
+        rows = [(model, len(v), as_vector(v), name) for name, v in vectors.items()]
         async with self._database.transaction(within=_WITHIN) as connection, connection.cursor() as cursor:
             await cursor.executemany(_SET, rows)
 

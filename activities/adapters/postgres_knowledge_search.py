@@ -1,8 +1,8 @@
 """Looking things up in knowledge bases: by words, by meaning, and one ranking out of both.
 
 By words it is BM25 with what Postgres has: each word counts by how rare it is in the bases asked, and by how often a
-chunk has it, saturating, against the chunk's length. By meaning the signs of the vectors find the nearest few hundred,
-and only these are compared as vectors.
+chunk has it, saturating, against the chunk's length. By meaning every vector is compared: measured, the signs of E5's
+vectors, which all point nearly the same way, do not find the nearest ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,6 @@ from loom_domain.knowledge import KnowledgeHit
 
 DEPTH: Final = 40
 """Ranks of each way of looking that are fused."""
-NEAREST: Final = 500
-"""Chunks that are compared as vectors; bases of no more are searched exactly."""
 MOST_MATCHES: Final = 5_000
 """Chunks that words may select; a word that more have only ranks what rarer words have found."""
 
@@ -28,6 +26,11 @@ _OFTEN: Final = f"""
 SELECT word, (SELECT count(*) FROM (SELECT FROM loom_knowledge_chunks
     WHERE {_BASES} AND lexemes @@ ('''' || word || '''')::tsquery LIMIT %(most)s) AS few)
 FROM unnest(%(words)s::text[]) AS word
+"""  # noqa: S608
+_NEAR: Final = f"""
+SELECT id, 1 - (embedding <=> %(vector)s::vector) FROM loom_knowledge_chunks
+WHERE {_BASES} AND model = %(model)s AND dimension = %(dimension)s
+ORDER BY embedding <=> %(vector)s::vector, id LIMIT %(depth)s
 """  # noqa: S608
 _READ: Final = """
 SELECT c.id, c.base, d.path, c.content, c.headings, c.first_line, c.last_line, c.page
@@ -49,30 +52,14 @@ async def by_meaning(
     connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = DEPTH
 ) -> dict[int, float]:
     """Ids with their cosine, nearest first."""
-    from psycopg.sql import SQL, Literal  # noqa: PLC0415 - the driver is imported with the first use
-
-    # `bit` needs its length in the text of the statement.
-    sql = SQL(
-        f"""
-        WITH asked AS MATERIALIZED (SELECT %(vector)s::vector AS v, binary_quantize(%(vector)s::vector) AS b),
-        near AS MATERIALIZED (
-            SELECT id FROM loom_knowledge_chunks, asked
-            WHERE {_BASES} AND model = %(model)s AND dimension = %(dimension)s
-            ORDER BY signs::bit({{size}}) <~> b LIMIT %(nearest)s
-        )
-        SELECT id, 1 - (embedding <=> v) FROM near JOIN loom_knowledge_chunks USING (id), asked
-        ORDER BY embedding <=> v, id LIMIT %(depth)s
-        """  # noqa: S608
-    ).format(size=Literal(len(vector)))
     values = {
         "bases": list(bases),
         "vector": as_vector(vector),
         "model": model,
         "dimension": len(vector),
-        "nearest": NEAREST,
         "depth": depth,
     }
-    return dict(await (await connection.execute(sql, values)).fetchall())
+    return dict(await (await connection.execute(_NEAR, values)).fetchall())
 
 
 async def by_words(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
+from math import hypot
 from typing import Any, Final, LiteralString
 
 from pydantic import TypeAdapter
@@ -18,6 +19,8 @@ COLUMNS: Final = (
     " status, scope, parent_task_id, root_run_id, model, valid_to, superseded_by, task"
 )
 _NAMES: Final = tuple(COLUMNS.split(", "))
+SKETCHED: Final = 512
+"""Components of a sketch: more, in half precision, are too wide for an index."""
 _MOST_BYTES: Final = 400
 """Of a name that is indexed; a longer one is cut and ends with its digest."""
 
@@ -108,6 +111,13 @@ def as_tsvector(text: str) -> tuple[str, int]:
 def as_vector(values: Sequence[float]) -> str:
     """A vector as pgvector spells it."""
     return "[" + ",".join(map(repr, map(float, values))) + "]"
+
+
+def as_sketch(values: Sequence[float]) -> str:
+    """The first components of a vector to length 1, so that their inner product is nearly the cosine."""
+    first = values[:SKETCHED]
+    length = hypot(*first) or 1.0
+    return as_vector([part / length for part in first])
 
 
 _adapter = cache(TypeAdapter)

@@ -1,7 +1,8 @@
 """Searching memory by words and by meaning, and one ranking out of both.
 
-By meaning: the signs of a vector's components, one bit each, lie in an index together with everything that is filtered
-by. So the nearest few hundred under any filter are found from the index alone, and only these are compared as vectors.
+By meaning: a sketch of each vector, its first components in half precision, lies in an index together with everything
+that is filtered by. So the nearest few hundred under any filter are found from the index alone, and only these are
+compared as vectors.
 
 By words: of the rows that have any of the words, each word counts by how rare it is and how often it is in a row,
 saturating, against the row's length: BM25 by what Postgres has. Where the view is large and a word is in a great part
@@ -16,7 +17,7 @@ from typing import Any, Final, LiteralString
 import structlog
 
 from activities.adapters.postgres import Connection, Database
-from activities.adapters.postgres_memory_rows import COLUMNS, as_vector, conditions, read_memory
+from activities.adapters.postgres_memory_rows import COLUMNS, as_sketch, as_vector, conditions, read_memory
 from activities.memory.ports import Embedder, EmbedderUnavailable
 from loom_domain.lexemes import asked_lexemes
 from loom_domain.memory import WHOLE, Hit, Memory, MemorySettings, Query, seen_in
@@ -30,7 +31,7 @@ _log = structlog.get_logger("loom.memory")
 class Effort:
     """How much is looked at before it is ranked."""
 
-    nearest: int = 500
+    nearest: int = 300
     """Rows that are compared as vectors; a view of no more is searched exactly."""
     few: int = 1_000
     """Rows of a view in which every word may select, and is as rare as it is there."""
@@ -41,7 +42,11 @@ class Effort:
 _DEPTH: Final = 40
 """Ranks of each way of looking that are fused, at least."""
 
-_CALM: Final = "SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)"
+_CALM: Final = """
+SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', %s, true)
+"""
+"""Compiling and starting workers take longer than the search; what it looks at by meaning is all in one index."""
 _OFTEN: Final = """
 SELECT '', reltuples::float8 FROM pg_class WHERE oid = 'loom_memory'::regclass
 UNION ALL
@@ -61,12 +66,13 @@ async def search(
     where, values = conditions(query.view, settings)
     values |= {"depth": max(_DEPTH, 4 * query.view.limit), "nearest": effort.nearest}
     async with database.transaction() as connection:
-        await connection.execute(_CALM)
-        by_words = await _by_words(connection, where, values, asked_lexemes(query.text), effort)
         similar: dict[int, float] = {}
         if embedder is not None and vector is not None:
+            await connection.execute(_CALM, ("off",))
             found = await _by_meaning(connection, where, values, embedder.model, vector)
             similar = {name: cosine for name, cosine in found.items() if cosine >= query.threshold}
+        await connection.execute(_CALM, ("on",))
+        by_words = await _by_words(connection, where, values, asked_lexemes(query.text), effort)
         scores = fused([by_words, tuple(similar)] if vector is not None else [by_words])
         memories = await _read(connection, tuple(scores)[: 3 * query.view.limit])
     return tuple(
@@ -103,16 +109,16 @@ async def _by_meaning(
     connection: Connection, where: LiteralString, values: dict[str, Any], model: str, vector: Sequence[float]
 ) -> dict[int, float]:
     """Ids with their cosine, nearest first."""
-    # "bit" in quotes is a bit string of any length; without them it has the length of one.
     sql = f"""
         WITH near AS MATERIALIZED (
             SELECT id FROM loom_memory WHERE {where} AND model = %(model)s AND dimension = %(dimension)s
-            ORDER BY signs::"bit" <~> binary_quantize(%(vector)s::vector) LIMIT %(nearest)s
+            ORDER BY sketch <#> %(sketch)s::halfvec LIMIT %(nearest)s
         )
         SELECT id, 1 - (embedding <=> %(vector)s::vector) FROM near JOIN loom_memory_vectors USING (id)
         ORDER BY embedding <=> %(vector)s::vector LIMIT %(depth)s
         """  # noqa: S608
-    given = {**values, "vector": as_vector(vector), "model": model, "dimension": len(vector)}
+    given = {**values, "vector": as_vector(vector), "sketch": as_sketch(vector), "model": model}
+    given["dimension"] = len(vector)
     return dict(await (await connection.execute(sql, given)).fetchall())
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, LiteralString
 import structlog
 
 from activities.adapters.postgres import Connection, Database
-from activities.adapters.postgres_memory_rows import LOCK, as_tsvector, as_vector
+from activities.adapters.postgres_memory_rows import LOCK, as_sketch, as_tsvector, as_vector
 from activities.memory.ports import Due
 from loom_domain.memory import MemorySettings
 from loom_domain.memory_content import fingerprint, is_trivial, says_the_same
@@ -91,14 +91,13 @@ ORDER BY id LIMIT %(limit)s
 """
 _KEEP: Final = """
 WITH kept AS (
-    UPDATE loom_memory SET signs = binary_quantize(%(vector)s::vector)::bit varying, model = %(model)s,
-        dimension = %(dimension)s
+    UPDATE loom_memory SET sketch = %(sketch)s::halfvec, model = %(model)s, dimension = %(dimension)s
     WHERE id = %(id)s RETURNING id
 )
 INSERT INTO loom_memory_vectors (id, embedding) SELECT id, %(vector)s::vector FROM kept
 ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding
 """
-_GIVE_UP: Final = "UPDATE loom_memory SET telling = false, signs = NULL, model = NULL, dimension = NULL WHERE id = %s"
+_GIVE_UP: Final = "UPDATE loom_memory SET telling = false, sketch = NULL, model = NULL, dimension = NULL WHERE id = %s"
 _NEAR: Final = """
 WITH one AS MATERIALIZED (
     SELECT * FROM loom_memory JOIN loom_memory_vectors USING (id)
@@ -108,7 +107,7 @@ near AS MATERIALIZED (
     SELECT m.id FROM loom_memory AS m, one
     WHERE m.place = one.place AND m.model = one.model AND m.dimension = one.dimension AND m.layer IN ('L3', 'L4')
         AND m.superseded_by IS NULL AND m.id <> one.id
-    ORDER BY m.signs::"bit" <~> one.signs::"bit" LIMIT %(candidates)s
+    ORDER BY m.sketch <#> one.sketch LIMIT %(candidates)s
 )
 SELECT m.id, m.created_at, m.content, one.created_at, one.content
 FROM near JOIN loom_memory AS m USING (id) JOIN loom_memory_vectors AS v USING (id), one
@@ -211,7 +210,13 @@ class PostgresMemoryUpkeep:
             await connection.execute(_SUPERSEDE, (name, other))
 
     def _kept(self, name: int, vector: Sequence[float]) -> dict[str, Any]:
-        return {"id": name, "vector": as_vector(vector), "model": self._model, "dimension": self._dimension}
+        return {
+            "id": name,
+            "vector": as_vector(vector),
+            "sketch": as_sketch(vector),
+            "model": self._model,
+            "dimension": self._dimension,
+        }
 
     async def _due(self, sql: LiteralString, limit: int) -> tuple[Due, ...]:
         async with self._database.connection(within=_WITHIN) as connection:

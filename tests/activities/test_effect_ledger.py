@@ -244,7 +244,8 @@ async def test_a_ledger_whose_tables_were_lost_makes_them_again(addresses: Addre
         database = Database(url)
         ledger = PostgresEffects(database)
         assert await ledger.reserve("key", "run", 1) is None
-        await rows(url, "DROP TABLE loom_effects, loom_artifacts, loom_migrations")
+        await rows(url, "DROP SCHEMA public CASCADE")
+        await rows(url, "CREATE SCHEMA public")
         assert await ledger.reserve("key", "run", 2) is None
         await database.aclose()
 

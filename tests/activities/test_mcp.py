@@ -426,8 +426,14 @@ async def test_an_idle_server_is_hung_up_and_woken_by_a_call(raw: Raw) -> None:
 
 
 def _running(raw: Raw) -> bool:
-    children = psutil.Process().children(recursive=True)
-    return any(str(raw.diary) in child.cmdline() for child in children if child.is_running())
+    return any(str(raw.diary) in _command(child) for child in psutil.Process().children(recursive=True))
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
 
 
 def _alive(pid: int) -> bool:

@@ -226,6 +226,7 @@ def test_what_two_rankings_agree_on_comes_first() -> None:
     scores = fused([["a", "b", "c"], ["b", "d"]])
     assert list(scores) == ["b", "a", "d", "c"]
     assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1.0)
+    assert fused([["a"], []]) == fused([["a"]]) == {"a": 1.0}
     assert fused([[], []]) == fused([]) == {}
 
 

@@ -51,7 +51,7 @@ CREATE TABLE loom_memory (
     telling boolean NOT NULL,                       -- worth a vector
     model text,                                     -- of the vector
     dimension int,
-    signs bit varying,                              -- of the vector's components: what the first look goes by
+    sketch halfvec,                                 -- its first 512 components, to length 1: what the first look goes by
     created_at timestamptz NOT NULL,                -- when it happened
     valid_from timestamptz NOT NULL DEFAULT now(),
     valid_to timestamptz,
@@ -59,7 +59,7 @@ CREATE TABLE loom_memory (
     summarised_at timestamptz,                      -- L2: its facts are in L3
     CHECK ((layer IN ('L1', 'L2')) = (task IS NOT NULL)),
     CHECK (layer IN ('L1', 'L2', 'L3', 'L4')),
-    CHECK ((signs IS NULL) = (model IS NULL)),
+    CHECK ((sketch IS NULL) = (model IS NULL)),
     CHECK ((superseded_by IS NULL) = (valid_to IS NULL))
 );
 
@@ -71,9 +71,10 @@ CREATE TABLE loom_memory_vectors (
 ) WITH (toast_tuple_target = 8160);
 ALTER TABLE loom_memory_vectors ALTER COLUMN embedding SET STORAGE EXTERNAL;
 
+ALTER TABLE loom_memory ALTER COLUMN sketch SET STORAGE PLAIN; -- an index of it refuses what is compressed or elsewhere
 -- A search by meaning reads this index and nothing else until the nearest few hundred are known: right under any filter.
 CREATE INDEX loom_memory_near ON loom_memory (place, model, dimension, layer, action, node)
-    INCLUDE (id, importance, created_at, scope, signs) WHERE superseded_by IS NULL AND model IS NOT NULL;
+    INCLUDE (id, importance, created_at, scope, sketch) WHERE superseded_by IS NULL AND model IS NOT NULL;
 CREATE INDEX loom_memory_words ON loom_memory USING gin (lexemes) WITH (fastupdate = off);
 CREATE INDEX loom_memory_recent ON loom_memory (place, created_at DESC, id DESC) WHERE superseded_by IS NULL;
 CREATE INDEX loom_memory_session ON loom_memory (session_id, id);

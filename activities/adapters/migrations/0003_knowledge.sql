@@ -32,13 +32,12 @@ CREATE TABLE loom_knowledge_chunks (
     model text,                                     -- of the vector
     dimension int,
     embedding vector,
-    signs bit varying,                              -- of the vector's components: what the first look goes by
     CHECK ((embedding IS NULL) = (model IS NULL))
 ) WITH (toast_tuple_target = 8160);
+-- A vector stays in its row: looking for it elsewhere is what a comparison costs most.
 ALTER TABLE loom_knowledge_chunks ALTER COLUMN embedding SET STORAGE EXTERNAL;
 
 CREATE INDEX loom_knowledge_chunks_document ON loom_knowledge_chunks (document, ordinal);
-CREATE INDEX loom_knowledge_chunks_near ON loom_knowledge_chunks (base, model, dimension) INCLUDE (id, signs)
-    WHERE model IS NOT NULL;
+CREATE INDEX loom_knowledge_chunks_near ON loom_knowledge_chunks (base, model, dimension) WHERE model IS NOT NULL;
 CREATE INDEX loom_knowledge_chunks_without_vector ON loom_knowledge_chunks (base, id) WHERE model IS NULL;
 CREATE INDEX loom_knowledge_chunks_words ON loom_knowledge_chunks USING gin (lexemes);
