@@ -1,6 +1,8 @@
 """`loom` inside this process: for commands that need no server, a second faster than in one of their own."""
 
+import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +46,8 @@ class Commands:
 
 @contextmanager
 def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Iterator[Commands]:
-    """The command without the settings of whoever runs the tests; logging is afterwards as it was."""
+    """The command without the settings of whoever runs the tests; logging and modules are afterwards as they were."""
+    known, path, handlers = set(sys.modules), list(sys.path), list(logging.getLogger().handlers)
     for name in [name for name in os.environ if name.startswith(("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(folder)
@@ -53,3 +56,8 @@ def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> It
         monkeypatch.setenv(name, value)
     yield Commands(folder)
     structlog.reset_defaults()
+    logging.getLogger().handlers[:] = handlers
+    sys.path[:] = path
+    here = (module for name, module in sys.modules.items() if name not in known)
+    for module in [module for module in here if str(getattr(module, "__file__", None) or "").startswith(str(folder))]:
+        del sys.modules[module.__name__]

@@ -460,10 +460,11 @@ def test_the_example_is_whole() -> None:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory whose modules are forgotten afterwards."""
-    before, path = set(sys.modules), list(sys.path)
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "mine.py").exists()])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.path[:] = path
     for name in set(sys.modules) - before:
         del sys.modules[name]
 

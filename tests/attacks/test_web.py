@@ -281,7 +281,14 @@ async def test_a_cancelled_page_leaves_no_process() -> None:
 
 def readers() -> list[int]:
     children = psutil.Process().children()
-    return [child.pid for child in children if any("html_child" in word for word in child.cmdline())]
+    return [child.pid for child in children if any("html_child" in word for word in _command(child))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended
+        return []
 
 
 @pytest.mark.parametrize(
