@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench chaos chaos-tools chaos-memory bench-retrieval clean
+.PHONY: install demo test check bench bench-memory bench-skills chaos chaos-tools chaos-memory clean
 
 install: $(STAMP)
 
@@ -16,8 +16,12 @@ $(STAMP): pyproject.toml uv.lock
 demo: $(STAMP)
 	@$(VENV)/bin/python -m examples.audit.demo
 
+# What kills, or takes ports and stacks of its own, wants the machine for itself; all else runs side by side.
+ALONE := $(patsubst %,tests/acceptance/test_%.py,demo memory_outages outages recovery stack tool_kills trees)
+
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	@$(VENV)/bin/python -m pytest $(ALONE)
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff format --check .
@@ -37,8 +41,12 @@ chaos-tools: $(STAMP)
 chaos-memory: $(STAMP)
 	@$(VENV)/bin/python -m tests.chaos.memory --runs 200
 
-bench-retrieval: $(STAMP)
+bench-memory: $(STAMP)
 	@$(VENV)/bin/python -m bench.retrieval
+	@$(VENV)/bin/python -m bench.memory
+
+bench-skills: $(STAMP)
+	@$(VENV)/bin/python -m bench.skills --write
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

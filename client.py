@@ -34,18 +34,25 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.adapters.postgres_payloads import PostgresPayloads
 from activities.adapters.redis_stream import RedisReader
+from activities.adapters.temporal_pasts import TemporalPasts
 from activities.ports import EventReader, StreamUnavailable
+from loom_domain.agent_stats import AgentStats, stats_of
 from loom_domain.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
+from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request
 from loom_domain.messages import JsonObject, Message
-from loom_domain.requests import RunResult
-from loom_domain.tasks import FINAL_ACTIONS, Task
+from loom_domain.past import PastTurn, turns_of
+from loom_domain.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
+from loom_domain.tasks import Task, is_last
+from loom_output import schema_of, typed
 from loom_settings import Settings, load_settings
-from workflows.border import read_request, read_steering
+from workflows.border import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 from workflows.converter import data_converter
 from workflows.outside import (
     RunSummary,
     ended_view,
+    execution_of,
     failed_result,
+    is_sub_agent,
     outside_view,
     quotable,
     status_filter,
@@ -60,6 +67,8 @@ UPDATE_LIMIT: Final = 5.0
 """Seconds that a run may take to acknowledge a request before it is left for it as a signal."""
 SILENCE: Final = 2.0
 """Seconds without an event after which `watch` asks the server whether the run is still there."""
+MOST_COUNTED: Final = 10_000
+"""Executions of an agent that its figures are made of, the newest."""
 POLL: Final = 0.5
 """Seconds between two looks at a run whose stream is away."""
 
@@ -90,6 +99,7 @@ class LoomClient:
         self.temporal = temporal
         self._task_queue = task_queue
         self._events = events
+        self._pasts = TemporalPasts(temporal)
 
     @classmethod
     @asynccontextmanager
@@ -105,24 +115,57 @@ class LoomClient:
             if storage is not None:
                 await storage.aclose()
 
-    async def start(self, task: str, *, run_id: str | None = None, **request: Any) -> str:
+    async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:
         """Start a run and return its id; keyword arguments are the fields of the request (`model`, `workspace`, …).
 
+        `output`, such as a pydantic model, is the type that the answer has to have; give it to `result`, too.
         Raises BadRequest before anything is sent, RunExistsError when `run_id` is taken.
         """
-        payload = {"task": task, **request}
-        read_request(payload)
+        payload = {"task": task, **({} if output is None else {"output_schema": schema_of(output)}), **request}
+        return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
+
+    async def start_crew(self, crew: str | JsonObject, task: str, *, run_id: str | None = None, **request: Any) -> str:
+        """Start a run of a crew, by its name or with its fields (docs/crews.md), and return the run's id.
+
+        Everything else is as for `start`, and everything that can be done with a run can be done with this one.
+        """
+        payload = {"crew": crew, "task": task, **request}
+        return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id)
+
+    async def fork(
+        self, run_id: str, *, turn: int, message: str | None = None, fork_id: str | None = None, **changes: Any
+    ) -> str:
+        """Start a run from where `turn` left another one and return its id; 0 is the other's beginning.
+
+        `message` is said to the agent there; `changes` are fields of the request (`model`, `permissions`, …). Nothing
+        that the other run did is done again, and files are as they are now. Raises BadRequest for a turn that is not
+        there, or not over.
+        """
+        forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
+        point = await self.fork_point(forked)
+        payload = {**fork_request(point, forked), **changes}
+        if point.spec.crew is not None:
+            return await self._start(CREW_RUN, payload, read_crew_request(payload), fork_id)
+        return await self._start(AGENT_RUN, payload, read_request(payload), fork_id)
+
+    async def fork_point(self, forked: ForkedFrom) -> ForkPoint:
+        """What a fork would begin with; raises as `fork` does."""
+        point = fork_point(await self._pasts.records(forked.run_id), forked.turn)
+        return begun_at(point, forked)
+
+    async def _start(self, kind: str, payload: JsonObject, asked: RunRequest, run_id: str | None) -> str:
         if run_id is not None and not run_id.strip():
             raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
         name = run_id or f"run-{uuid4().hex[:12]}"
         try:
             await self.temporal.start_workflow(
-                "AgentRun",
+                kind,
                 payload,
                 id=name,
                 task_queue=self._task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                static_summary=task[:200],
+                memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
+                static_summary=asked.task[:200],
             )
         except WorkflowAlreadyStartedError:
             raise RunExistsError(f"run {name!r} exists already; choose another id, or watch it") from None
@@ -134,14 +177,27 @@ class LoomClient:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
         description = await self._describe(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            return ended_view(description, await self.result(run_id))
+            forked = await description.memo_value("forked_from", None)
+            return {**ended_view(description, await self.result(run_id)), "forked_from": forked}
         try:
             # Not `rpc_timeout`, which holds for each try.
             async with asyncio.timeout(ANSWER_LIMIT):
                 answer: JsonObject = await self._handle(run_id).query("status", result_type=dict)
         except (RPCError, WorkflowQueryFailedError, TimeoutError):
             return outside_view(description)
-        return answer
+        return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
+
+    async def _as_it_stands(self, child: JsonObject) -> JsonObject:
+        """A sub-agent as it says itself, since its parent only knows what it has reported."""
+        if child["status"] in ENDED:
+            return child
+        with suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
+            async with asyncio.timeout(ANSWER_LIMIT):
+                now: JsonObject = await self._handle(str(child["run_id"])).query("status", result_type=dict)
+            below = await asyncio.gather(*map(self._as_it_stands, now["children"]))
+            told = ("status", "waiting_on", "turn", "tool_calls", "usage", "cost")
+            return {**child, **{name: now[name] for name in told}, "children": below}
+        return child
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The messages of the run's current window; needs a live worker."""
@@ -155,15 +211,19 @@ class LoomClient:
             raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
         return messages
 
-    async def result(self, run_id: str) -> RunResult:
-        """Wait for the run's end and return its result, of a failed run, too."""
+    async def result(self, run_id: str, *, output: Any = None) -> RunResult:
+        """Wait for the run's end and return its result, of a failed run, too; `output` is the type of its answer."""
         try:
             result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
         except WorkflowFailureError as error:
             return failed_result(error)
         except RPCError as error:
             raise _translated(error, run_id) from error
-        return result
+        return result if output is None else typed(result, output)
+
+    async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
+        """Every turn of a run so far, from its history: no worker has to be there."""
+        return turns_of(await self._pasts.records(run_id))
 
     async def approve(
         self,
@@ -203,22 +263,45 @@ class LoomClient:
         """Tell the agent something; it reads it when its next turn begins."""
         return await self._signal(run_id, "send_message", {"text": text, "by": by})
 
-    async def list(self, *, status: str | None = None, session: str | None = None, limit: int = 50) -> list[RunSummary]:
-        """The newest runs first."""
-        filters = ["WorkflowType = 'AgentRun'"]
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        session: str | None = None,
+        below: str | None = None,
+        limit: int = 50,
+    ) -> list[RunSummary]:
+        """The newest runs first, without sub-agents; with `below` that run with everything that it delegated."""
+        filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')"]
         if status is not None:
             filters.append(status_filter(status))
         if session is not None:
             filters.append(f"LoomSession = '{quotable(session)}'")
+        if below is not None:
+            filters.append(f"LoomRootRun = '{quotable(below, 'below')}'")
         query = " AND ".join(filters)
         found: list[RunSummary] = []
         try:
-            async for execution in self.temporal.list_workflows(query, limit=limit):
+            async for execution in self.temporal.list_workflows(query):
                 known = dict(execution.search_attributes)
+                if below is None and is_sub_agent(execution.id, known):
+                    continue
                 found.append(summary_of(execution, known))
+                if len(found) == limit:
+                    break
         except RPCError as error:
             raise _translated(error, "") from error
         return found
+
+    async def agent_stats(self, agent: str) -> AgentStats:
+        """What the runs of an agent have come to, as far as the server still has them."""
+        query = f"WorkflowType = 'AgentRun' AND LoomAgent = '{quotable(agent)}'"
+        try:
+            listed = self.temporal.list_workflows(query, limit=MOST_COUNTED + 1)
+            found = [execution_of(execution) async for execution in listed]
+        except RPCError as error:
+            raise _translated(error, "") from error
+        return stats_of(found[:MOST_COUNTED], is_complete=len(found) <= MOST_COUNTED)
 
     async def events(self, run_id: str, *, after: int = 0, follow: bool = False) -> AsyncIterator[Streamed]:
         """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
@@ -237,7 +320,7 @@ class LoomClient:
                     async for event in streamed:
                         after = event.offset
                         yield event
-                        if event.task.action in FINAL_ACTIONS:
+                        if is_last(event.task, run_id):
                             return
                 # The run ended without a last event that we saw: what is there still counts.
                 async for event in self.events(run_id, after=after):
@@ -339,7 +422,7 @@ async def _connect(settings: Settings, storage: PostgresPayloads | None) -> Clie
 
 
 def _translated(error: RPCError, run_id: str) -> Exception:
-    if error.status is RPCStatusCode.NOT_FOUND and "namespace" in str(error).lower():
+    if error.status is RPCStatusCode.NOT_FOUND and str(error).lower().startswith("namespace"):
         return UnreachableError(f"the Temporal server does not know the namespace: {error}; see TEMPORAL_NAMESPACE")
     if error.status is RPCStatusCode.NOT_FOUND:
         if "already completed" in str(error):

@@ -1,4 +1,4 @@
-"""What a user's module builds and the worker loads: tools, agents, MCP servers and hooks.
+"""What a user's module builds and the worker loads: tools, agents, skills, MCP servers and hooks.
 
     from loom_app import LoomApp
 
@@ -14,11 +14,12 @@ nothing is global, and importing this module does nothing.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from activities.ports import Tool, ToolContext, ToolOutput
 from activities.toolbox.user_class import class_tool, has_class_form
@@ -26,21 +27,32 @@ from activities.toolbox.user_options import ToolOptions, check_name
 from activities.toolbox.user_output import part_of
 from activities.toolbox.user_tool import user_tool
 from loom_domain.agent_definitions import AgentDefinition
+from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest, ToolExecutionError, ToolUnavailableError
-from loom_domain.hooks import Ask, Deny, ToolCallHook
+from loom_domain.hooks import Ask, Deny, Instead, Registered, RunInfo
+from loom_domain.lifecycle import Moment
 from loom_domain.mcp import McpServer, read_servers
 from loom_domain.messages import Part, ToolCall
-from loom_domain.permissions import Mode, parse_rules
-from loom_domain.tool_calls import ToolSpec
+from loom_domain.requests import RunError, RunResult
+from loom_domain.tasks import Task
+from loom_domain.tool_calls import CREATE_PLAN, ToolSpec
+from loom_registry.agent_form import AgentFields, plain_fields, read_agent
+from loom_registry.crew_form import CrewFields, listed, read_crew
+from loom_registry.hook_form import HookDecorator, InterceptorOptions, interceptor_of
 
 __all__ = [
     "AgentDefinition",
     "Ask",
     "BadRequest",
     "Deny",
+    "Instead",
     "LoomApp",
     "McpServer",
     "Part",
+    "RunError",
+    "RunInfo",
+    "RunResult",
+    "Task",
     "ToolCall",
     "ToolContext",
     "ToolExecutionError",
@@ -50,7 +62,7 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-H = TypeVar("H", bound=ToolCallHook)
+I = TypeVar("I")  # noqa: E741 - an interceptor, of whatever class
 
 
 class LoomApp:
@@ -61,7 +73,20 @@ class LoomApp:
         self._origins: dict[str, str] = {}
         self._agents: dict[str, AgentDefinition] = {}
         self._servers: dict[str, McpServer] = {}
-        self._hooks: list[ToolCallHook] = []
+        self._crews: dict[str, Crew] = {}
+        self._skills: dict[str, None] = {}
+        self._hooks: list[Registered] = []
+        self.on_start = HookDecorator(self._hooks.append, Moment.START)
+        """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. One that fails blocks the run."""
+        self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
+        """Before a plan is made: as `on_tool_call`, asked only for calls of `create_plan`."""
+        self.on_tool_call = HookDecorator(self._hooks.append, Moment.TOOL_CALL)
+        """Before each tool call: `(call, run_id)` → None, `Deny(reason)` or `Ask(reason)`. It can make a verdict
+        stricter, never looser; one that fails blocks the call."""
+        self.on_complete = HookDecorator(self._hooks.append, Moment.COMPLETE)
+        """When a run has ended other than by failing: `(result, run)`. What it answers is dropped."""
+        self.on_error = HookDecorator(self._hooks.append, Moment.ERROR)
+        """When a run has failed: `(error, run)`. What it answers is dropped."""
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -106,46 +131,19 @@ class LoomApp:
         """What model and run see of every tool, by name."""
         return tuple(tool.spec for _, tool in sorted(self._tools.items()))
 
-    def create_agent(
-        self,
-        name: str,
-        *,
-        model: str | None = None,
-        fallbacks: Sequence[str] = (),
-        system_prompt: str = "",
-        tools: Sequence[str] | None = None,
-        permissions: Mapping[str, str] | None = None,
-        mode: Literal["default", "read-only", "accept-edits", "bypass"] = "default",
-        max_turns: int | None = None,
-        max_output_tokens: int | None = None,
-        temperature: float | None = None,
-        require_done_tool: bool = False,
-    ) -> AgentDefinition:
-        """Define an agent that requests can name; what is left open comes from the default agent.
+    def create_agent(self, name: str, **fields: Unpack[AgentFields]) -> AgentDefinition:
+        """Define an agent that requests can name, by the fields of an agent file (docs/agents.md).
 
-        `tools` are names, also of built-in tools, or `mcp__server`; None gives it all. An agent called `default` takes
-        the place of the built-in one.
+        What is left open comes from the agent that it `extends`, or from the worker's settings. An agent called
+        `default` takes the place of the built-in one.
         """
         origin = _caller()
-        _check_agent(name, origin, self._agents, tools=tools, mode=mode)
-        for limit, value in {"max_turns": max_turns, "max_output_tokens": max_output_tokens}.items():
-            if value is not None and value < 1:
-                raise BadRequest(f"agent {name!r} ({origin}): {limit} must be at least 1", field="agent")
-        parse_rules(permissions or {})
-        self._agents[name] = AgentDefinition(
-            name=name,
-            model=model,
-            fallbacks=tuple(fallbacks),
-            system_prompt=system_prompt,
-            tools=None if tools is None else tuple(tools),
-            permissions=dict(permissions or {}),
-            mode=Mode(mode),
-            max_turns=max_turns,
-            max_output_tokens=max_output_tokens,
-            temperature=temperature,
-            require_done_tool=require_done_tool,
-            origin=origin,
-        )
+        if name in self._agents:
+            raise BadRequest(
+                f"two agents are called {name!r}: {self._agents[name].origin} and {origin}: give one another name",
+                field="agent",
+            )
+        self._agents[name] = read_agent({**plain_fields(fields), "name": name}, name=name, origin=origin)
         return self._agents[name]
 
     def get_agent(self, name: str) -> AgentDefinition:
@@ -156,6 +154,25 @@ class LoomApp:
         """Every agent, by name."""
         return tuple(agent for _, agent in sorted(self._agents.items()))
 
+    def create_crew(self, name: str, **fields: Unpack[CrewFields]) -> Crew:
+        """Define several agents that share a task, by the fields of a crew file (docs/crews.md)."""
+        origin = _caller()
+        if name in self._crews:
+            raise BadRequest(
+                f"two crews are called {name!r}: {self._crews[name].origin} and {origin}: give one another name",
+                field="crew",
+            )
+        self._crews[name] = read_crew({**listed(fields), "name": name}, name=name, origin=origin)
+        return self._crews[name]
+
+    def get_crew(self, name: str) -> Crew:
+        """The crew of that name; raises BadRequest with the nearest one."""
+        return _found("crew", name, self._crews)
+
+    def list_crews(self) -> tuple[Crew, ...]:
+        """Every crew, by name."""
+        return tuple(crew for _, crew in sorted(self._crews.items()))
+
     def mcp_server(self, name: str, **given: Any) -> McpServer:
         """Add an MCP server as a source of tools; the options are those of `[mcp.NAME]` in `loom.toml`."""
         if name in self._servers:
@@ -165,24 +182,33 @@ class LoomApp:
         self._servers[name] = server
         return server
 
-    def on_tool_call(self, hook: H) -> H:
-        """Ask this function before each tool call: `(call, run_id)` → None, `Deny(reason)` or `Ask(reason)`.
+    def register_skill(self, folder: str | Path) -> Path:
+        """Add a folder with a SKILL.md, or a folder of such; a relative one is meant from the file of the caller."""
+        path = (Path(_caller().rpartition(":")[0]).parent / Path(folder).expanduser()).resolve()
+        if not path.is_dir():
+            raise BadRequest(f"there is no folder {path} with skills: {folder} is not one", field="skill")
+        self._skills[str(path)] = None
+        return path
 
-        It may be async. It can make a verdict stricter, never looser; one that fails blocks the call.
+    def intercept(self, interceptor: I, /, **options: Unpack[InterceptorOptions]) -> I:
+        """Put an interceptor around runs and tool calls: `before(task)`, `after(task, result)`, or both; async or not.
+
+        `before` answers None, the task with other parameters, `Instead(result)` or `Deny(reason)`; `after` answers None
+        or another text. They go in the order of registration, `after` backwards.
         """
-        if not callable(hook):
-            raise BadRequest("write @app.on_tool_call without arguments, above a function", field="hook")
-        self._hooks.append(hook)
-        return hook
+        self._hooks.append(interceptor_of(interceptor, options))
+        return interceptor
 
     def include(self, other: "LoomApp") -> None:
         """Take in everything of another app; raises BadRequest when a name is there twice."""
         agents = {agent.name: agent for agent in other.list_agents()}
         servers = {server.name: server for server in other.mcp_servers}
+        crews = {crew.name: crew for crew in other.list_crews()}
         pairs: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
             "tool": (self._tools, other.tools),
             "agent": (self._agents, agents),
             "server": (self._servers, servers),
+            "crew": (self._crews, crews),
         }
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
@@ -191,7 +217,9 @@ class LoomApp:
         self._origins |= other.origins
         self._agents |= agents
         self._servers |= servers
+        self._crews |= crews
         self._hooks += other.hooks
+        self._skills |= dict.fromkeys(other.skills)
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -209,8 +237,13 @@ class LoomApp:
         return tuple(self._servers.values())
 
     @property
-    def hooks(self) -> tuple[ToolCallHook, ...]:
-        """Every hook, in the order of registration."""
+    def skills(self) -> tuple[str, ...]:
+        """Folders of skills, in the order of registration."""
+        return tuple(self._skills)
+
+    @property
+    def hooks(self) -> tuple[Registered, ...]:
+        """Every hook and interceptor, in the order of registration."""
         return tuple(self._hooks)
 
 
@@ -244,19 +277,6 @@ def _made(tool: Any, options: ToolOptions) -> Tool:
             field="tool",
         )
     return user_tool(tool, origin, options)
-
-
-def _check_agent(
-    name: str, origin: str, agents: Mapping[str, AgentDefinition], *, tools: Sequence[str] | None, mode: str
-) -> None:
-    if not name.strip() or len(name) > 64 or not name.isprintable():
-        raise BadRequest(f"{name!r} ({origin}) cannot be an agent's name: use 1 to 64 characters", field="agent")
-    if name in agents:
-        raise BadRequest(f"two agents are called {name!r}: {agents[name].origin} and {origin}", field="agent")
-    if isinstance(tools, str):
-        raise BadRequest(f"agent {name!r} ({origin}): `tools` is a list of names: [{tools!r}]", field="agent")
-    if mode not in tuple(Mode):
-        raise BadRequest(f"agent {name!r} ({origin}): mode {mode!r} must be one of {', '.join(Mode)}", field="agent")
 
 
 def _caller() -> str:

@@ -6,11 +6,13 @@ variables are `LOOM_` and the field's name, unless the field says otherwise.
 """
 
 import os
+import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from dotenv import dotenv_values
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -21,10 +23,11 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError
 
-from activities.adapters.sandbox.resource_limits import Limits
 from loom_domain.addresses import read_opening
 from loom_domain.errors import BadRequest
 from loom_domain.mcp import read_servers
+from loom_domain.memory import MemorySettings
+from loom_domain.sandbox import Limits
 
 TOML_FILE = "loom.toml"
 
@@ -44,6 +47,13 @@ def _off(value: object) -> object:
 
 def _listed(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _there(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {folder}")
+    return folders
 
 
 def _opening(entries: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,7 +120,9 @@ class Settings(BaseSettings):
     temporal_tls: bool = Field(
         default=False, validation_alias=_named("TEMPORAL_TLS"), description="Speak TLS to Temporal."
     )
-    task_queue: str = Field("loom", min_length=1, description="Task queue of workflows and activities.")
+    task_queue: str = Field(
+        "loom", min_length=1, pattern="^[^']*$", description="Task queue of workflows and activities."
+    )
     database_url: Annotated[str, _url_of("postgresql", "postgres")] | None = Field(
         None, repr=False, description="Postgres with pgvector; without it no memory, ledger or search."
     )
@@ -129,13 +141,33 @@ class Settings(BaseSettings):
     compress_at: Share = Field(0.92, description="Share of the window from which on a conversation is compressed.")
     compress_target: Share = Field(0.75, description="What a compression leaves at most of what was there.")
     section_tokens: Count = Field(512, description="Tokens of one of the eight sections of a compressed conversation.")
+    loop_window: Annotated[int, Field(ge=0)] = Field(
+        5, description="Turns of the same calls with the same results after which a run is stopped; 0: never."
+    )
+    evaluation: Literal["on", "off"] = Field(
+        "off", description="on: the model rates each run's answer, with one more call of it."
+    )
     tool_timeout: Seconds = Field(120, description="Longest tool call in seconds, when the tool says nothing else.")
     parallel_limit: Count = Field(10, description="Read-only tool calls of one turn that run at once.")
+    unknown_price: Literal["deny", "assume", "free"] = Field(
+        "deny", description="A model without a known price: no budget in dollars; as a dear one; costs nothing."
+    )
+    max_depth: Annotated[int, Field(ge=0, le=20)] = Field(3, description="Levels of sub-agents below a run; 0: none.")
+    max_children: Annotated[int, Field(ge=0, le=1000)] = Field(20, description="Sub-agents in one run's whole tree.")
     approval_timeout: Seconds = Field(
         604_800, description="Seconds that an ask waits for a person before it is denied."
     )
     embedder: str = Field(
         "auto", description="What makes vectors: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
+    )
+    memory: Literal["on", "off"] = Field(
+        "on", description="off: nothing is remembered, also where there is a database."
+    )
+    memory_model: str | None = Field(
+        None, description="Model that distils long texts into facts; off: their first sentences. None: that of `model`."
+    )
+    memory_limits: MemorySettings = Field(
+        default_factory=MemorySettings, description="How much is kept for how long: table [memory_limits], or JSON."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, on your word.")
     sandbox_memory: Count = Field(4 * 1024**3, description="Bytes of memory of one command with all its processes.")
@@ -153,8 +185,20 @@ class Settings(BaseSettings):
     fetch_allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_opening)] = Field(
         (), description="Hosts and networks that http_fetch may reach although they are not public, by commas."
     )
+    trusted_folders: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed)] = Field(
+        (), description="Workspaces in or below these may bring skills of their own, separated by commas."
+    )
+    skills_home: Annotated[Directory | None, BeforeValidator(_off)] = Field(
+        default_factory=Path.home, description="Home whose skills all runs may have; off: none of a home."
+    )
     dynamic_tools: Literal["on", "off"] = Field("off", description="on: agents may make tools at run time, and ask.")
     app: str | None = Field(None, description="Module with tools and agents of your own: package.module:app.")
+    agents: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = Field(
+        (), description="More folders of agent files, by commas; .loom/agents and one beside the app are read anyway."
+    )
+    crews: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = Field(
+        (), description="More folders of crew files, by commas; .loom/crews and one beside the app are read anyway."
+    )
     packages: str = Field("", description="Installed packages whose tools are loaded, by commas; * for all.")
     mcp: Annotated[dict[str, Any], AfterValidator(_servers)] = Field(
         default_factory=dict, description="MCP servers: tables [mcp.NAME] of loom.toml, see docs/mcp.md."
@@ -220,8 +264,9 @@ def read_settings() -> Settings:
     """The settings as written, or `BadRequest` that names the variable and what is wrong with it."""
     try:
         _refuse_unknown_keys()
+        _refuse_what_agents_could_write()
         settings = Settings()
-        _refuse_open_sandbox_in_files(settings)
+        _refuse_an_open_sandbox(settings)
         return settings
     except ValidationError as error:
         raise BadRequest("; ".join(_complaints(error)), field=_variable(error.errors()[0]["loc"])) from None
@@ -259,8 +304,21 @@ def _refuse_unknown_keys() -> None:
         raise BadRequest(f"{TOML_FILE}: unknown setting {', '.join(unknown)}", field=unknown[0])
 
 
-def _refuse_open_sandbox_in_files(settings: Settings) -> None:
-    """`.env` and `loom.toml` lie where agents work: one that writes there must not free the next worker's commands."""
+_NOT_FROM_DOTENV: Final = re.compile(
+    r"LOOM_(APP|AGENTS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS|SKILLS_HOME)",
+    re.IGNORECASE,
+)
+"""What loads code or opens a guard. A command in the sandbox may make a `.env`, where many programs want one."""
+
+
+def _refuse_what_agents_could_write() -> None:
+    """`.env` lies where agents work: what one writes there must not free the next worker's tools."""
+    if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
+        raise BadRequest(f"{named[0]} is not taken from .env: export it, or write it into {TOML_FILE}", field=named[0])
+
+
+def _refuse_an_open_sandbox(settings: Settings) -> None:
+    """So does `loom.toml`, which has to name servers and openings, but need not do this."""
     if settings.sandbox == "off" and os.environ.get("LOOM_SANDBOX") != "off":
         raise BadRequest(
             "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",

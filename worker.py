@@ -7,10 +7,10 @@ Everything Loom brings to a Temporal worker is one plugin, so that it fits besid
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from temporalio.client import Client
@@ -19,13 +19,18 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker, WorkerConfig
 
 from activities.adapters.postgres_payloads import PostgresPayloads
+from activities.adapters.temporal_mailbox import TemporalMailbox
+from activities.adapters.temporal_pasts import TemporalPasts
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from loom_domain.errors import BadRequest
+from loom_memory import kept
 from loom_parts import Parts, parts_from, secret_mask, secret_of
 from loom_settings import Settings, load_settings
 from workflows.agent_run import AgentRun
 from workflows.converter import data_converter
+from workflows.crew_run import CrewRun
+from workflows.memory_upkeep import MemoryUpkeep
 from workflows.runner import WORKFLOW_RUNNER
 
 _log = structlog.get_logger("loom.worker")
@@ -53,9 +58,10 @@ class LoomPlugin(SimplePlugin):
 
         super().__init__(
             "loom",
-            workflows=[AgentRun],
-            activities=parts.activities(search_attributes),
+            workflows=[AgentRun, CrewRun, MemoryUpkeep],
+            activities=[*parts.activities(search_attributes, TemporalPasts(client)), *_upkeep(parts, client, settings)],
             workflow_runner=WORKFLOW_RUNNER,
+            run_context=lambda: kept(parts.memory, settings, client),
         )
         self._settings = settings
 
@@ -70,6 +76,12 @@ class LoomPlugin(SimplePlugin):
         config["max_concurrent_activities"] = self._settings.max_concurrent_activities
         config["graceful_shutdown_timeout"] = GRACE
         return config
+
+
+def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callable[..., Any]]:
+    if parts.memory is None:
+        return ()
+    return parts.memory.activities(client, settings.task_queue, parts.hygiene)
 
 
 @asynccontextmanager
@@ -93,7 +105,10 @@ async def connected(settings: Settings, runtime: Runtime | None = None) -> Async
 @asynccontextmanager
 async def working(settings: Settings) -> AsyncIterator[Client]:
     """A worker that polls until the body ends, then lets running activities end."""
-    async with connected(settings, _runtime(settings)) as client, parts_from(settings) as parts:
+    async with (
+        connected(settings, _runtime(settings)) as client,
+        parts_from(settings, TemporalMailbox(client)) as parts,
+    ):
         await register_missing(client)
         plugin = LoomPlugin(parts, client, settings)
         async with Worker(client, task_queue=settings.task_queue, plugins=[plugin]):
@@ -124,6 +139,7 @@ async def _main(settings: Settings) -> None:
             model=settings.model,
             live_stream=settings.redis_url is not None,
             payload_store=settings.database_url is not None,
+            memory=settings.memory == "on" and settings.database_url is not None,
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())

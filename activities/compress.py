@@ -128,11 +128,14 @@ class _Summing:
         """Ask the model; raises the LLM errors."""
         limit = self.work.section_limit
         asked = sections.question(self.work.spoken, earlier=self.work.earlier, room=self._room, section_tokens=limit)
-        written = await self._ask(asked)
-        if long := {name: text for name, text in written.items() if text_tokens(text) > limit}:
-            shortened = await self._ask(sections.shorten(long, section_tokens=limit))
-            written |= {name: text for name, text in shortened.items() if name in long}
-        self.sections = written
+        self.sections = await self._ask(asked)
+        if long := {name: text for name, text in self.sections.items() if text_tokens(text) > limit}:
+            try:
+                shortened = await self._ask(sections.shorten(long, section_tokens=limit))
+            except LoomError as error:  # what is too long is cut all the same
+                _log.warning("sections_not_shortened", error=type(error).__name__, message=error.message)
+                return
+            self.sections = {**self.sections, **{name: text for name, text in shortened.items() if name in long}}
 
     async def _ask(self, question: str) -> dict[str, str]:
         provider, model = self._providers.resolve(self.spec.model)

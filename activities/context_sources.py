@@ -1,16 +1,97 @@
-"""What a model call sees besides its conversation, such as memories: any class with this method can bring it."""
+"""What is brought to a conversation when people have spoken: memories of their session, passages of knowledge bases."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from loom_domain.assembling import Component
-from loom_domain.messages import Message
-from loom_domain.work import ModelRequest
+import structlog
+
+from activities.knowledge.ports import KnowledgeStore
+from activities.memory.ports import MemoryStore
+from activities.ports import StoreUnavailable
+from loom_domain.agents import AgentSpec
+from loom_domain.knowledge import KnowledgeQuery
+from loom_domain.memory import Layer, MemorySettings, Query, View
+from loom_domain.messages import Message, recollection
+from loom_domain.recalling import AWAY, KNOWLEDGE_AWAY, asked, looked_up, remembered
+from loom_domain.tasks import Origin
+
+_log = structlog.get_logger("loom.recall")
+
+WITHIN: Final = 3.0
+"""Seconds that a model call waits for what it is to be reminded of."""
 
 
 class ContextSource(Protocol):
-    """Brings components into the context of model calls; what it brings is recorded with the answer."""
+    """Brings a message into conversations; whatever it brings is recorded with the model's answer."""
 
-    async def components(self, request: ModelRequest, messages: Sequence[Message]) -> Sequence[Component]:
-        """Texts for this call, best placed late (`Placement.RECENCY`). Never raises; what is away says so."""
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """What there is for these words of people, or None. Never raises; what is away says so."""
         ...
+
+
+async def recalled(
+    sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
+) -> tuple[Message, ...]:
+    """What the sources have for what people said since the model spoke last; nothing when nobody did."""
+    question = asked(messages) if sources else ""
+    if not question:
+        return ()
+    found = await asyncio.gather(*(source.recall(question, origin, spec) for source in sources))
+    return tuple(message for message in found if message is not None)
+
+
+class SessionMemory:
+    """What other runs of the same session left. A run without a session is its own, so that there are none."""
+
+    def __init__(self, store: MemoryStore, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
+        self._store = store
+        self._settings = settings
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port."""
+        if not origin.session_id:
+            return None
+        try:
+            async with asyncio.timeout(WITHIN):
+                text = await self._remembered(question, origin)
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("not_recalled", run_id=origin.run_id, error=str(error) or "too slow")
+            text = AWAY
+        return recollection(text, "memory") if text else None
+
+    async def _remembered(self, question: str, origin: Origin) -> str:
+        settings = self._settings
+
+        def view(limit: int, *layers: Layer) -> View:
+            layered = frozenset(layers)
+            return View(session_id=origin.session_id, without_run=origin.run_id, layers=layered, limit=limit)
+
+        # A sub-agent has its task and what its parent tells it, not the conversation above it.
+        is_root = origin.root_run_id in ("", origin.run_id)
+        recent, important, summaries = await asyncio.gather(
+            self._store.recent(view(settings.recall_recent if is_root else 0, Layer.L1)),
+            self._store.recall(Query(text=question, view=view(settings.recall_important, Layer.L2))),
+            self._store.recall(Query(text=question, view=view(settings.recall_summaries, Layer.L3, Layer.L4))),
+        )
+        return remembered(recent, important, summaries, settings.recall_tokens)
+
+
+class Knowledge:
+    """What the knowledge bases of the agent say."""
+
+    def __init__(self, store: KnowledgeStore) -> None:
+        self._store = store
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port; at most five passages that have to do with the words."""
+        if not spec.knowledge:
+            return None
+        try:
+            async with asyncio.timeout(WITHIN):
+                hits = await self._store.search(KnowledgeQuery(text=question, bases=spec.knowledge))
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("not_looked_up", run_id=origin.run_id, error=str(error) or "too slow")
+            return recollection(KNOWLEDGE_AWAY, "knowledge")
+        text = looked_up(hits)
+        return recollection(text, "knowledge") if text else None

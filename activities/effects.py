@@ -55,14 +55,16 @@ class Effects:
             return await execute()
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
-        if self._ledger is None or not request.accounted:
+        if not request.accounted:
             return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute()
+        if self._ledger is None:
+            raise _away("this worker keeps none: set LOOM_DATABASE_URL")
         return await self._accounted(self._ledger, request, execute)
 
     async def _kept_as_it_was(
         self, request: ToolRequest, scope: Scope, warn: Callable[[str], None]
     ) -> ToolResult | None:
-        if self._snapshots is None or request.begun or scope is Scope.CONTEXT:
+        if self._snapshots is None or scope is Scope.CONTEXT:
             return None
         try:
             await self._snapshots.take(Path(request.workspace), request.origin.run_id, request.turn, request.call_id)
@@ -93,9 +95,11 @@ async def _reserved(ledger: EffectLedger, request: ToolRequest) -> ToolResult | 
     try:
         return await ledger.reserve(request.key, request.origin.run_id, request.attempt)
     except StoreUnavailable as error:
-        raise ApplicationError(
-            f"the account of effects is away: {error}", type=STORE_AWAY, non_retryable=True
-        ) from None
+        raise _away(str(error)) from None
+
+
+def _away(why: str) -> ApplicationError:
+    return ApplicationError(f"the account of effects is away: {why}", type=STORE_AWAY, non_retryable=True)
 
 
 async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResult) -> None:

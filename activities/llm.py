@@ -1,35 +1,44 @@
 """Activity `call_model`: one attempt at one model call, streamed, with a plan for each tool call in the answer."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 
 import structlog
 from temporalio import activity
 
-from activities.context_sources import ContextSource
+from activities.affording import LEAST_LAST_ANSWER, Covered, Uncovered, covered
+from activities.context_sources import ContextSource, recalled
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
-from activities.planning import Planner, tell_ask
+from activities.output_schema import checked
+from activities.planning import Planner
 from activities.ports import EventStream, ModelCall, Prices, Providers, ToolBox, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
 from loom_domain.agents import AgentSpec
 from loom_domain.assembling import Assembled
-from loom_domain.context import Sight, look
+from loom_domain.budget import Spend
+from loom_domain.context import Sight, is_summary, look
 from loom_domain.dead_rules import offered
 from loom_domain.errors import LLMContextLengthError, LoomError, ManifestChangedError
+from loom_domain.manifest import changed_parts
 from loom_domain.messages import JsonObject, Message, Usage
+from loom_domain.reflecting import approves
+from loom_domain.skills import is_of_the_run
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import Verdict
+from loom_domain.tool_calls import ToolSpec
 from loom_domain.transcript import Transcript
 from loom_domain.window import TooLong
-from loom_domain.work import ModelReply, ModelRequest, model_segment
+from loom_domain.work import ModelReply, ModelRequest, model_segment, turn_facts
 
 _log = structlog.get_logger("loom.model")
 
 LEAST_OUTPUT = 256
 """Tokens that an answer may always have, however full the window is."""
+
+RUNS_WARNED_OF = 1000
+"""Runs that a worker remembers to have said of that its agents or tools are others."""
 
 RESEND = ModelReply()
 """The worker does not know the transcript or the spec by name: it needs them whole."""
@@ -48,6 +57,7 @@ class LanguageModel:
         stream: EventStream,
         redact: Callable[[str], str],
         prices: Prices,
+        manifests: Mapping[str, Mapping[str, str]],
         refuse_changed_tools: bool,
         sources: Sequence[ContextSource] = (),
     ) -> None:
@@ -58,7 +68,9 @@ class LanguageModel:
         self._stream = stream
         self._redact = redact
         self._prices = prices
+        self._manifests = manifests
         self._refuse_changed_tools = refuse_changed_tools
+        self._warned: deque[tuple[str, str]] = deque(maxlen=RUNS_WARNED_OF)
         self._sources = sources
 
     @activity.defn(name="call_model")
@@ -80,46 +92,60 @@ class LanguageModel:
                 if request.spec is not None:
                     await self._transcripts.save_spec(spec)
                 try:
-                    self._check_manifest(spec)
+                    self._check_manifest(spec, request, writer)
                     return await self._answer(request, spec, transcript, writer)
                 except LoomError as error:
                     self._tell_failure(writer, request, spec.model, error)
                     raise to_application_error(error, self._redact) from None
 
-    def _check_manifest(self, spec: AgentSpec) -> None:
-        """The run goes by the tools it was pinned to; that this worker's differ is said or refused, never silent."""
-        changed = [
+    def _check_manifest(self, spec: AgentSpec, request: ModelRequest, writer: StreamWriter) -> None:
+        """The run goes by what it was pinned to; that this worker has other things is said or refused, never silent."""
+        tools = [
             tool.name
             for tool in spec.tools
-            if not tool.source and (tool.name not in self._tools or self._tools[tool.name].spec != tool)
+            if not is_of_the_run(tool) and (tool.name not in self._tools or self._tools[tool.name].spec != tool)
         ]
-        if not changed:
+        parts = changed_parts(spec.manifest, self._manifests.get(spec.name))
+        if not tools and not parts:
             return
+        changed = ", ".join((*(f"{part} of agent {spec.name}" for part in parts), *(f"tool {name}" for name in tools)))
         if self._refuse_changed_tools:
             raise ManifestChangedError(
-                f"this worker's tools are not those the run was started with: {', '.join(changed)}. Serve it with the"
+                f"this worker has other things than the run was started with: {changed}. Serve it with the"
                 " version that started it, or set LOOM_ON_CHANGED_MANIFEST=keep",
-                tools=changed,
+                tools=tools,
+                parts=list(parts),
             )
-        _log.warning("manifest_changed", kept="pinned", tools=changed, manifest=spec.digest)
+        named = (request.origin.run_id, changed)
+        if named not in self._warned:
+            self._warned.append(named)
+            _log.warning("manifest_changed", kept="pinned", parts=parts, tools=tools, manifest=spec.digest)
+            writer.emit(Action.MANIFEST, key="manifest", kept="pinned", parts=list(parts), tools=tools)
 
     async def _answer(
-        self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter
+        self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
     ) -> ModelReply:
-        writer.emit(Action.TURN, key="turn", **_turn(request.turn))
-        extra = [c for source in self._sources for c in await source.components(request, transcript.messages)]
-        tools = offered(spec.tools, spec.permissions)
-        sight = look(spec, transcript.messages, tools=tools, measures=request.measures, extra=extra)
+        writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn, request.stage))
+        found = await recalled(self._sources, before.messages, request.origin, spec)
+        transcript = before.extended(found)
+        tools = _tools(spec, request)
+        sight = look(spec, transcript.messages, tools=tools, measures=request.measures)
         if request.compresses and sight.is_full:
-            return await self._put_off(request, transcript, sight, TooLong(trigger="window", tokens=sight.tokens))
+            return await self._put_off(request, before, sight, TooLong(trigger="window", tokens=sight.tokens))
+        context = _seen(sight, request)
+        most = _room_for_output(spec, request, context.tokens)
+        bound = await self._bounded(request, spec, context, most)
+        if isinstance(bound, Uncovered):
+            _log.info("budget_short", need=bound.need.named)
+            return ModelReply(uncovered=bound.need)
         try:
-            reply = await self._ask(request, spec, transcript, sight.assembled(), writer)
+            reply = await self._ask(request, spec, transcript, writer, context=context, bound=bound)
         except LLMContextLengthError as error:
             if not request.compresses or request.refused:
                 raise
             self._tell_failure(writer, request, spec.model, error)
-            return await self._put_off(request, transcript, sight, _refused(error, sight))
-        return replace(reply, collapsed=sight.collapsed, recalled=tuple(extra))
+            return await self._put_off(request, before, sight, _refused(error, sight))
+        return replace(reply, collapsed=sight.collapsed, recalled=found)
 
     async def _put_off(
         self, request: ModelRequest, transcript: Transcript, sight: Sight, too_long: TooLong
@@ -129,8 +155,26 @@ class LanguageModel:
         await self._transcripts.save(request.origin.run_id, request.tail, transcript)
         return ModelReply(too_long=too_long, collapsed=sight.collapsed)
 
+    async def _bounded(
+        self, request: ModelRequest, spec: AgentSpec, context: Assembled, most: int
+    ) -> Covered | Uncovered:
+        """How long the answer may be, by the window and by what is left of the budget."""
+        if request.allowance is None:
+            return Covered(output=most, reserved=Spend())
+        prompt = round(context.tokens * request.measures.ratio)
+        return await covered(
+            self._prices, spec.model, prompt=prompt, most=most, allowance=request.allowance, last=request.wrap_up
+        )
+
     async def _ask(
-        self, request: ModelRequest, spec: AgentSpec, transcript: Transcript, context: Assembled, writer: StreamWriter
+        self,
+        request: ModelRequest,
+        spec: AgentSpec,
+        transcript: Transcript,
+        writer: StreamWriter,
+        *,
+        context: Assembled,
+        bound: Covered,
     ) -> ModelReply:
         turn, attempt = request.turn, request.attempt
         provider, model = self._providers.resolve(spec.model)
@@ -138,23 +182,24 @@ class LanguageModel:
             model=model,
             system=context.system,
             messages=context.messages,
-            tools=offered(spec.tools, spec.permissions),
-            max_output_tokens=_room_for_output(spec, request, context.tokens),
+            tools=_tools(spec, request),
+            may_call=not request.wrap_up and request.stage != "critique",
+            max_output_tokens=bound.output,
             temperature=spec.temperature,
         )
         started = perf_counter()
         answer = await provider.answer(
             call, lambda text: writer.emit(Action.THINKING, content=text, turn=turn, attempt=attempt)
         )
-        message = _with_new_ids(answer.message, transcript.messages)
+        # Not every server heeds that there are no tools in this turn.
+        said = answer.message if call.may_call else replace(answer.message, tool_calls=())
+        message = _with_new_ids(said, transcript.messages, request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         facts = _facts(request, spec.model, answer.usage, cost, started)
         writer.emit(Action.MODEL_CALL, key="call", **facts)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)
-        for c, made in zip(message.tool_calls, plans, strict=True):
-            if made.verdict is Verdict.ASK and not made.error:
-                tell_ask(writer, c, made, turn=turn, timeout=spec.approval_timeout)
+        self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=turn)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript.extended([message]))
         return ModelReply(
             message=message,
@@ -163,6 +208,11 @@ class LanguageModel:
             usage=answer.usage,
             cost_micros=cost,
             estimated=context.tokens,
+            reserved=bound.reserved if request.allowance is not None else None,
+            checked=checked(spec, transcript.messages, message, plans, stop=answer.stop, pieces=request.pieces)
+            if call.may_call
+            else None,
+            approves=request.stage == "critique" and approves(message.text),
         )
 
     def _tell_failure(self, writer: StreamWriter, request: ModelRequest, model: str, error: LoomError) -> None:
@@ -179,14 +229,26 @@ class LanguageModel:
         )
 
 
-def _turn(turn: int) -> dict[str, Any]:
-    return {"from": turn - 1, "to": turn, "depth": 0}
-
-
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
     """What the answer may have, since a provider counts it with the prompt."""
     left = request.measures.window(spec) - round(tokens * request.measures.ratio)
     return max(LEAST_OUTPUT, min(spec.max_output_tokens, left))
+
+
+def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
+    """The tools that the model may use; for a last answer only names, which some providers want of old calls."""
+    tools = offered(spec.tools, spec.permissions)
+    if not request.wrap_up:
+        return tools
+    return [replace(tool, description="", parameters={"type": "object"}) for tool in tools]
+
+
+def _seen(sight: Sight, request: ModelRequest) -> Assembled:
+    """What the model sees: all of it, or for a last answer as much as the budget for tokens leaves room for."""
+    if not request.wrap_up or request.allowance is None or request.allowance.tokens is None:
+        return sight.assembled()
+    fits = int((request.allowance.tokens - LEAST_LAST_ANSWER) / request.measures.ratio)
+    return replace(sight, budget=max(1, min(sight.budget, fits))).assembled()
 
 
 def _refused(error: LLMContextLengthError, sight: Sight) -> TooLong:
@@ -208,16 +270,19 @@ def _facts(request: ModelRequest, model: str, usage: Usage, cost: int | None, st
     }
 
 
-def _with_new_ids(message: Message, earlier: Sequence[Message]) -> Message:
+def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
     """The answer with call ids that no earlier call of the run has: an approval must name exactly one call."""
+    # A compression has dropped earlier calls, whose ids a provider that counts anew would use again.
+    mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:
         return message
     taken = {call.id for m in earlier for call in m.tool_calls}
     calls = []
     for call in message.tool_calls:
-        name, number = call.id, 2
+        own = f"{call.id}{mark}"
+        name, number = own, 2
         while name in taken:
-            name, number = f"{call.id}-{number}", number + 1
+            name, number = f"{own}-{number}", number + 1
         taken.add(name)
         calls.append(call if name == call.id else replace(call, id=name))
     return replace(message, tool_calls=tuple(calls))

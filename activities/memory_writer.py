@@ -10,7 +10,7 @@ takes nothing more: the rest waits on the bus. What the bus itself loses is made
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
@@ -20,6 +20,7 @@ from activities.ports import StoreUnavailable, StreamUnavailable
 from loom_domain.tasks import SHOWN_ONLY, Task
 
 T = TypeVar("T")
+After: TypeAlias = Callable[[Sequence[Task]], Awaitable[None]]
 
 _log = structlog.get_logger("loom.memory")
 
@@ -32,9 +33,11 @@ LONGEST_PAUSE: Final = 5.0
 class MemoryWriter:
     """One consumer of the group that writes memory."""
 
-    def __init__(self, inbox: Inbox, store: MemoryStore) -> None:
+    def __init__(self, inbox: Inbox, store: MemoryStore, after: After | None = None) -> None:
+        """`after` is told of what memory has for good; it may be told twice."""
         self._inbox = inbox
         self._store = store
+        self._after = after
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -48,6 +51,8 @@ class MemoryWriter:
         tasks = [one.task for one in taken if one.task is not None and one.task.action not in SHOWN_ONLY]
         if tasks:
             await self._remember(tasks)
+            if (after := self._after) is not None:
+                await _patiently(lambda: after(tasks))
         await _patiently(lambda: self._inbox.done([delivery.entry for delivery in taken]))
 
     async def _remember(self, tasks: Sequence[Task]) -> None:
@@ -63,9 +68,9 @@ class MemoryWriter:
 
 
 @asynccontextmanager
-async def writing(inbox: Inbox, store: MemoryStore) -> AsyncIterator[None]:
+async def writing(inbox: Inbox, store: MemoryStore, after: After | None = None) -> AsyncIterator[None]:
     """A memory writer beside the body; what it has not finished at the end is left to the next one."""
-    task = asyncio.create_task(MemoryWriter(inbox, store).run())
+    task = asyncio.create_task(MemoryWriter(inbox, store, after).run())
     task.add_done_callback(_tell_end)
     try:
         yield

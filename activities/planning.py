@@ -1,16 +1,21 @@
 """Planning tool calls: what registry, hooks and rules say of them; activity `plan_calls` does it again."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 from temporalio import activity
 
+from activities.heartbeat import heartbeating
 from activities.ports import EventStream, ToolBox
 from activities.stream_writer import StreamWriter, stream_writer
 from activities.toolbox.hooks import objection_to
-from activities.toolbox.made_tools import MadeTools
+from activities.toolbox.hygiene import Hygiene
+from activities.toolbox.interceptors import before_call
+from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import plan
 from loom_domain.agents import AgentSpec
-from loom_domain.hooks import ToolCallHook
+from loom_domain.hooks import Hook, Registered
+from loom_domain.lifecycle import Moment
 from loom_domain.messages import ToolCall
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import CallPlan, Verdict
@@ -18,23 +23,69 @@ from loom_domain.work import CallPlans, PlanRequest
 
 
 class Planner:
-    """Says of calls whether and how they may run; a user's hooks are asked before the rules."""
+    """Says of calls whether and how they may run: interceptors first, then a user's hooks, then the rules."""
 
-    def __init__(self, *, tools: ToolBox, made: MadeTools, hooks: Sequence[ToolCallHook] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        tools: ToolBox,
+        own: OwnTools,
+        hygiene: Hygiene,
+        registered: Callable[..., Sequence[Registered]],
+        agents: Sequence[str] = (),
+    ) -> None:
         self._tools = tools
-        self._made = made
-        self._hooks = hooks
+        self._own = own
+        self._hygiene = hygiene
+        self._registered = registered
+        self._agents = agents
 
     async def plans(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[CallPlan, ...]:
-        """One plan per call, in their order."""
-        box = self._made.added_to(self._tools, spec.tools)
-        objections = [await objection_to(call, run_id, self._hooks) for call in calls]
+        """One plan per call that the model has just asked for, in their order."""
+        registered = self._of(spec)
+        met = await asyncio.gather(*(before_call(call, run_id, spec.name, registered) for call in calls))
+        plans = await self.plans_again([each.call for each in met], spec, grants=grants, run_id=run_id)
+        return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
+
+    async def plans_again(
+        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
+    ) -> tuple[CallPlan, ...]:
+        """The same for calls that interceptors have seen, when rules or a person have changed something since."""
+        box = self._own.added_to(self._tools, spec.tools)
+        hooks = [each for each in self._of(spec) if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
+        objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
         return tuple(
-            plan(call, box=box, spec=spec, grants=grants, run_id=run_id, objection=objection)
+            plan(call, box=box, spec=spec, grants=grants, run_id=run_id, agents=self._agents, objection=objection)
             for call, objection in zip(calls, objections, strict=True)
         )
+
+    def _of(self, spec: AgentSpec) -> Sequence[Registered]:
+        """What the agent has now, and what was pinned into the run."""
+        return self._registered(spec.name, {step.name for step in spec.hooks})
+
+    def tell_asks(
+        self, writer: StreamWriter, calls: Sequence[ToolCall], plans: Sequence[CallPlan], spec: AgentSpec, *, turn: int
+    ) -> None:
+        """Show on the stream which calls wait for a person."""
+        for call, made in zip(calls, plans, strict=True):
+            if made.verdict is not Verdict.ASK or made.error or made.stopped:
+                continue
+            writer.emit(
+                Action.APPROVAL_REQUESTED,
+                key=f"ask-{call.id}-{made.digest}",
+                status="pending",
+                turn=turn,
+                call_id=call.id,
+                tool=call.name,
+                arguments=self._hygiene.clean_arguments(call.arguments if made.arguments is None else made.arguments),
+                reason=made.reason,
+                rule=made.rule,
+                digest=made.digest,
+                for_run=list(made.grants),
+                expires_in=spec.approval_timeout,
+            )
 
 
 class CallPlanner:
@@ -47,30 +98,10 @@ class CallPlanner:
     @activity.defn(name="plan_calls")
     async def plan_calls(self, request: PlanRequest) -> CallPlans:
         """One plan per call of the request, in its order."""
-        async with stream_writer(self._stream, request.origin, request.turn) as writer:
+        async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
             writer.notices(request.notices)
-            plans = await self._planner.plans(
+            plans = await self._planner.plans_again(
                 request.calls, request.spec, grants=request.grants, run_id=request.origin.run_id
             )
-            for call, made in zip(request.calls, plans, strict=True):
-                if made.verdict is Verdict.ASK and not made.error:
-                    tell_ask(writer, call, made, turn=request.turn, timeout=request.spec.approval_timeout)
+            self._planner.tell_asks(writer, request.calls, plans, request.spec, turn=request.turn)
         return CallPlans(plans=plans)
-
-
-def tell_ask(writer: StreamWriter, call: ToolCall, made: CallPlan, *, turn: int, timeout: float) -> None:
-    """Show on the stream that a call waits for a person."""
-    writer.emit(
-        Action.APPROVAL_REQUESTED,
-        key=f"ask-{call.id}-{made.digest}",
-        status="pending",
-        turn=turn,
-        call_id=call.id,
-        tool=call.name,
-        arguments=dict(call.arguments),
-        reason=made.reason,
-        rule=made.rule,
-        digest=made.digest,
-        for_run=list(made.grants),
-        expires_in=timeout,
-    )

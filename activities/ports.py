@@ -1,13 +1,15 @@
 """What activities need from the world, as protocols: any class with these methods fits, no import of ours needed."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from loom_domain.agents import AgentSpec
 from loom_domain.messages import JsonObject, Message, Part, Usage
-from loom_domain.permissions import Subject
+from loom_domain.past import Record
+from loom_domain.skills import SkillUse
+from loom_domain.subjects import Subject
 from loom_domain.tasks import Segment, Task
 from loom_domain.tool_calls import ToolResult, ToolSpec
 from loom_domain.transcript import Tail, Transcript
@@ -26,6 +28,8 @@ class ModelCall:
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
+    may_call: bool = True
+    """False: the answer is text; tools are named only where a provider wants those of earlier calls."""
     max_output_tokens: int = 8192
     temperature: float | None = None
 
@@ -127,10 +131,18 @@ class ToolContext:
     call_id: str
     idempotency_key: str
     timeout: float
+    session_id: str = ""
+    """Empty: the run is its own session."""
+    root_run_id: str = ""
+    """Empty: the run is at the root itself."""
+    state: MutableMapping[str, Any] = field(default_factory=dict)
+    """For this call's own use while it runs, and not a moment longer."""
     artifact: str = ""
     """Id, within the run, under which output that is too long is kept whole; empty: it is not kept."""
     progress: Callable[[str], None] = field(default=lambda _text: None)
     """Partial output for the live stream."""
+    skill: SkillUse | None = None
+    """The skill that the call is about, as the run is pinned to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +251,14 @@ class Snapshots(Protocol):
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
         """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        ...
+
+
+class Pasts(Protocol):
+    """What runs have done, as recorded."""
+
+    async def records(self, run_id: str) -> Sequence[Record]:
+        """What the run's history holds, all its executions; raises RunNotFoundError and UnreachableError."""
         ...
 
 

@@ -1,24 +1,38 @@
 """Activity `prepare_run`: the agent resolved and pinned, and everything checked that would stop the run later."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import structlog
 from temporalio import activity
 
+from activities.crew_book import Crews
 from activities.failures import to_application_error
-from activities.ports import EventStream, Providers, ToolBox, TranscriptStore
+from activities.forking import Forks
+from activities.heartbeat import heartbeating
+from activities.output_schema import OutputSchema
+from activities.ports import EventStream, Prices, Providers, ToolBox, TranscriptStore
+from activities.skills import Equipped, RunSkills
 from activities.stream_writer import stream_writer
 from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
-from loom_domain.dead_rules import dead_rules
-from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError
+from loom_domain.autonomy import autonomy_rules
+from loom_domain.dead_rules import dead_rules, offered
+from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
+from loom_domain.hooks import Registered, steps_of
+from loom_domain.lineage import Lineage, TreeLimits
+from loom_domain.messages import JsonObject, Usage
 from loom_domain.permissions import Mode
+from loom_domain.rebuilding import started
 from loom_domain.requests import RunRequest
+from loom_domain.run_options import read_options
+from loom_domain.sub_agents import sub_agent, told_apart
 from loom_domain.subjects import Place
 from loom_domain.tasks import Action
+from loom_domain.tool_calls import CREATE_PLAN, DELEGATE
 from loom_domain.work import Prepared, PrepareRequest
 
 _log = structlog.get_logger("loom.run")
@@ -28,6 +42,9 @@ NO_MODEL = (
     " OPENAI_BASE_URL, to `anthropic:NAME` with ANTHROPIC_API_KEY, or to `demo`, a rule-based stand-in without a key"
 )
 
+MOST_TOLD = 20
+"""Skills left out that the first event of a run names."""
+
 
 class Preparation:
     """Turns a request into a pinned agent."""
@@ -36,75 +53,165 @@ class Preparation:
         self,
         *,
         agents: Mapping[str, AgentDefinition],
+        hooks: Sequence[Registered],
+        manifests: Mapping[str, Mapping[str, str]],
         default: AgentSpec,
         servers: Collection[str],
         default_workspace: Path,
         providers: Providers,
+        prices: Prices,
         tools: ToolBox,
+        skills: RunSkills,
+        crews: Crews,
         transcripts: TranscriptStore,
         stream: EventStream,
         redact: Callable[[str], str],
         search_attributes: Callable[[], Awaitable[frozenset[str]]],
         ledger: bool,
+        limits: TreeLimits,
+        forks: Forks,
     ) -> None:
         self._agents = agents
+        self._hooks = hooks
+        self._manifests = manifests
         self._default = default
         self._servers = servers
         self._default_workspace = default_workspace
         self._providers = providers
+        self._prices = prices
         self._tools = tools
+        self._skills = skills
         self._transcripts = transcripts
         self._stream = stream
         self._redact = redact
         self._search_attributes = search_attributes
         self._ledger = ledger
+        self._limits = limits
+        self._forks = forks
+        self._crews = crews
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
         """Resolve the request; raises BadRequest and LLMConfigurationError as application failures."""
-        try:
-            spec = self._resolve(request.request)
-        except LoomError as error:
-            raise to_application_error(error, self._redact) from None
+        async with heartbeating():
+            try:
+                return await self._prepared(request)
+            except UnreachableError:
+                raise  # Temporal tries again
+            except LoomError as error:
+                raise to_application_error(error, self._redact) from None
+
+    async def _prepared(self, request: PrepareRequest) -> Prepared:
+        asked, lineage, run_id = request.request, request.lineage, request.origin.run_id
+        point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
+        resolved = await self._resolve(asked, lineage) if point is None else self._resolve_fork(asked, point.spec)
+        spec = resolved.spec
+        await self._refuse_unknown_price(spec, request)
+        if asked.forked_from is not None and point is not None:
+            await self._forks.begin(run_id, asked.forked_from, point.earlier)
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, request.origin, 0) as writer:
-            writer.emit(
-                Action.START,
-                key="start",
-                status="running",
-                task=request.request.task,
-                agent=spec.name,
-                model=spec.model,
-                workspace=spec.workspace,
-                tools=[tool.name for tool in spec.tools],
-                max_turns=request.request.max_turns or spec.max_turns,
-                metadata=dict(request.request.metadata),
-            )
-        _log.info("run_prepared", run_id=request.origin.run_id, agent=spec.name, model=spec.model, manifest=spec.digest)
-        known = tuple(sorted(await self._search_attributes()))
-        return Prepared(spec=spec, search_attributes=known, ledger=self._ledger)
+            told = started(asked, spec, lineage) | _skipped(resolved)
+            above = lineage.task_id if lineage else None
+            writer.emit(Action.START, key="start", status="running", parent_task_id=above, **told)
+        _log.info("run_prepared", run_id=run_id, agent=spec.name, model=spec.model, manifest=spec.digest)
+        return Prepared(
+            spec=spec,
+            search_attributes=tuple(sorted(await self._search_attributes())),
+            ledger=self._ledger,
+            limits=lineage.limits if lineage else self._limits,
+            earlier=point.earlier if point else None,
+        )
 
-    def _resolve(self, request: RunRequest) -> AgentSpec:
+    def _resolve_fork(self, request: RunRequest, pinned: AgentSpec) -> Equipped:
+        """The agent as the other run had it at that turn, with what this request changes."""
+        model = request.model or pinned.model
+        fallbacks = tuple(name for name in pinned.fallbacks if name != model)
+        for name in (model, *fallbacks):
+            self._providers.resolve(name)
+        spec = replace(
+            pinned.with_permissions(request.permissions),
+            model=model,
+            fallbacks=fallbacks,
+            workspace=str(self._workspace(request.workspace or pinned.workspace)),
+            mode=Mode(request.mode) if request.mode else pinned.mode,
+            require_done_tool=_given(request.require_done_tool, pinned.require_done_tool),
+        )
+        if request.permissions:
+            self._refuse_dead_rules(spec)
+        return Equipped(spec=spec)
+
+    async def _resolve(self, request: RunRequest, lineage: Lineage | None) -> Equipped:
+        if request.crew is not None:
+            return Equipped(spec=self._resolve_crew(request, request.crew))
         definition = self._agents.get(request.agent)
         if definition is None:
             close = get_close_matches(request.agent, self._agents, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(self._agents))}"
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
         agent = spec_of(definition, self._default)
-        model = request.model or agent.model
+        wanted = read_options(request.metadata)
+        # What a sub-agent says is judged by the one who asked it, unless somebody wants it rated all the same.
+        evaluates = agent.evaluates if lineage is None else bool(definition.evaluates)
+        model = request.model or definition.model or (lineage.model if lineage else "") or agent.model
         if not model:
             raise LLMConfigurationError(NO_MODEL)
         fallbacks = tuple(name for name in agent.fallbacks if name != model)
         for name in (model, *fallbacks):
             self._providers.resolve(name)
+        every = [tool.spec for tool in self._tools.values()]
         spec = replace(
             agent.with_permissions(request.permissions),
             model=model,
             fallbacks=fallbacks,
-            tools=tools_of(definition, (tool.spec for tool in self._tools.values())),
+            tools=told_apart(tools_of(definition, every), every, definition, lineage),
             workspace=str(self._workspace(request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
+            hooks=steps_of(self._hooks, definition.name, definition.hooks),
+            manifest=self._manifests[definition.name],
+            evaluates=_given(wanted.evaluate, evaluates),
+            pattern=wanted.pattern or agent.pattern,
+            rounds=wanted.rounds or agent.rounds,
+            output_schema=agent.output_schema if request.output_schema is None else request.output_schema,
+        )
+        if lineage is not None:
+            spec = sub_agent(spec, definition, lineage)
+        levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
+        # A plan's steps are two levels below; a sub-agent on the last level is told why it cannot delegate.
+        never = {CREATE_PLAN} if levels < 2 else set()
+        if lineage is None and levels == 0:
+            never.add(DELEGATE)
+        spec = replace(spec, tools=tuple(tool for tool in spec.tools if tool.name not in never))
+        self._refuse_dead_rules(spec)
+        if spec.output_schema is not None:
+            OutputSchema(spec.output_schema)
+        equipped = await self._skills.equipped(spec, request)
+        names = [tool.name for tool in offered(equipped.spec.tools, spec.permissions)]
+        return replace(equipped, spec=replace(equipped.spec, rules=autonomy_rules(names)))
+
+    def _resolve_crew(self, request: RunRequest, asked: str | JsonObject) -> AgentSpec:
+        """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
+        if request.output_schema is not None:
+            raise BadRequest("a crew answers as its members do: give the schema to the agent", field="output_schema")
+        crew = self._crews.found(asked)
+        self._crews.check_agents(crew, self._agents)
+        model = request.model or self._default.model
+        if model:
+            self._providers.resolve(model)
+        spec = replace(
+            self._default.with_permissions(crew.permissions).with_permissions(request.permissions),
+            name=crew.name,
+            model=model,
+            fallbacks=(),
+            tools=(self._tools[DELEGATE].spec,),
+            workspace=str(self._workspace(request.workspace)),
+            mode=Mode(request.mode) if request.mode else self._default.mode,
+            require_done_tool=False,
+            hooks=steps_of(self._hooks, crew.name, ()),
+            pattern="react",
+            evaluates=False,
+            crew=crew,
         )
         self._refuse_dead_rules(spec)
         return spec
@@ -115,6 +222,19 @@ class Preparation:
         every = [tool.spec for tool in self._tools.values()]
         if dead := dead_rules(spec.permissions, every, servers=self._servers, place=place):
             raise BadRequest("; ".join(dead), field="permissions")
+
+    async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
+        """A budget in dollars that nobody could keep is none."""
+        share = request.lineage.share.micros if request.lineage else None
+        if spec.crew is not None or (share is None and request.request.budget.or_else(spec.budget).cost_usd is None):
+            return  # of a crew, each member's model is held against its share
+        for name in (spec.model, *spec.fallbacks):
+            if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
+                raise BadRequest(
+                    f"the price of {name} is unknown, so a budget in dollars cannot be kept: set one in tokens, or"
+                    " LOOM_UNKNOWN_PRICE=assume (as dear as a dear model) or =free (it costs nothing)",
+                    field="budget.cost_usd",
+                )
 
     def _workspace(self, named: str | None) -> Path:
         try:
@@ -127,6 +247,11 @@ class Preparation:
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path
+
+
+def _skipped(resolved: Equipped) -> dict[str, Any]:
+    told = [f"{problem.path}: {problem.why}" for problem in resolved.skipped[:MOST_TOLD]]
+    return {"skipped_skills": told} if told else {}
 
 
 def _given(asked: bool | None, default: bool) -> bool:

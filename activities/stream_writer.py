@@ -42,6 +42,7 @@ class StreamWriter:
         key: str = "",
         status: str = "completed",
         result: JsonObject | None = None,
+        parent_task_id: str | None = None,
         **parameters: Any,
     ) -> None:
         """Queue one event; `key` makes it unique within run, turn and attempt."""
@@ -52,7 +53,14 @@ class StreamWriter:
         now = datetime.now(UTC)
         self._put(
             task_of(
-                self._origin, action, f"{where}/{name}", at=now, status=status, parameters=parameters, result=result
+                self._origin,
+                action,
+                f"{where}/{name}",
+                at=now,
+                status=status,
+                parameters=parameters,
+                result=result,
+                parent_task_id=parent_task_id,
             )
         )
 

@@ -1,6 +1,6 @@
 """Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect accounted for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,14 @@ from temporalio import activity
 
 from activities.effects import Effects
 from activities.heartbeat import heartbeating
+from activities.memory.ephemeral import EphemeralMemory, EphemeralState
 from activities.ports import EventStream, StreamRedactor, ToolBox, ToolContext, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
 from activities.toolbox.hygiene import Hygiene
-from activities.toolbox.made_tools import MadeTools
+from activities.toolbox.interceptors import after_call
+from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import execute
+from loom_domain.hooks import Registered
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import Scope, ToolResult, arguments_digest, artifact_id, describe, tool_message
@@ -35,20 +38,23 @@ class ToolRunner:
         self,
         *,
         tools: ToolBox,
-        made: MadeTools,
+        own: OwnTools,
         transcripts: TranscriptStore,
         stream: EventStream,
         hygiene: Hygiene,
         effects: Effects,
         masked: Callable[[], StreamRedactor],
+        registered: Callable[..., Sequence[Registered]],
     ) -> None:
         self._tools = tools
-        self._made = made
+        self._own = own
         self._transcripts = transcripts
         self._stream = stream
         self._hygiene = hygiene
         self._effects = effects
         self._masked = masked
+        self._ephemeral = EphemeralMemory()
+        self._registered = registered
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
@@ -62,42 +68,34 @@ class ToolRunner:
                 arguments = request.arguments if request.arguments is not None else await self._found(request)
                 if arguments is None:
                     return RESEND
-                return await self._run(request, arguments, writer)
+                with self._ephemeral.of(run_id, request.call_id) as state:
+                    return await self._run(request, arguments, writer, state)
 
     async def _found(self, request: ToolRequest) -> JsonObject | None:
         """The arguments that this worker has for the call, if they are the ones that are meant."""
         found = await self._transcripts.find_arguments(request.origin.run_id, request.call_id)
         return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
-    async def _run(self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter) -> ToolResult:
+    async def _run(
+        self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter, state: EphemeralState
+    ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
-        named: dict[str, Any] = {"turn": request.turn, "attempt": request.attempt}
-        named |= {"call_id": call.id, "tool": call.name}
-
-        masked = self._masked()
-
-        def show(text: str) -> None:
-            if text:
-                writer.emit(Action.TOOL_PROGRESS, content=text, **named)
-
-        writer.emit(
-            Action.TOOL_CALL,
-            key="call",
-            status="running",
-            arguments=self._hygiene.clean_arguments(arguments),
-            summary=self._hygiene.clean(describe(call)),
-            effect=request.effect,
-            **named,
-        )
-        box = self._made.added_to(self._tools, [request.made] if request.made else [])
+        run_id, agent = request.origin.run_id, request.origin.agent
+        told = _Told(writer, request, self._masked())
+        told.began(call, self._hygiene)
+        box = self._own.added_to(self._tools, [request.made] if request.made else [])
         context = ToolContext(
             workspace=Path(request.workspace),
-            run_id=request.origin.run_id,
+            run_id=run_id,
             call_id=call.id,
             idempotency_key=request.key,
             timeout=request.timeout,
+            session_id=request.origin.session_id,
+            root_run_id=request.origin.root_run_id,
+            state=state,
             artifact=artifact_id(request.turn, call.id),
-            progress=lambda text: show(masked.feed(text)),
+            progress=told.progress,
+            skill=request.skill,
         )
         result = await self._effects.carried_out(
             request,
@@ -109,18 +107,56 @@ class ToolRunner:
                 hygiene=self._hygiene,
                 is_cancelled=activity.is_cancelled,
                 note=request.note,
+                after=lambda result: after_call(call, result, run_id, agent, self._registered(agent)),
             ),
-            warn=show,
+            warn=told.show,
         )
-        show(masked.flush())
-        metadata = result.metadata
-        writer.emit(
-            Action.TOOL_RESULT,
-            key="result",
-            status=result.status,
-            result={"content": result.content[:PREVIEW], "length": len(result.content), "metadata": metadata},
-            **named,
-        )
-        _log.info("tool_finished", status=result.status, error_type=result.error_type, **metadata["stage_breakdown"])
-        await self._transcripts.save_result(request.origin.run_id, tool_message(call, result))
+        told.ended(result)
+        stages = result.metadata["stage_breakdown"]
+        _log.info("tool_finished", status=result.status, error_type=result.error_type, **stages)
+        if state:
+            _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
+        await self._transcripts.save_result(run_id, tool_message(call, result))
         return result
+
+
+class _Told:
+    """What the live stream is told of one call, without secrets."""
+
+    def __init__(self, writer: StreamWriter, request: ToolRequest, masked: StreamRedactor) -> None:
+        self._writer = writer
+        self._effect = request.effect
+        self._masked = masked
+        self._named: dict[str, Any] = {
+            "turn": request.turn,
+            "attempt": request.attempt,
+            "call_id": request.call_id,
+            "tool": request.tool,
+        }
+
+    def began(self, call: ToolCall, hygiene: Hygiene) -> None:
+        """The call is on its way."""
+        self._writer.emit(
+            Action.TOOL_CALL,
+            key="call",
+            status="running",
+            arguments=hygiene.clean_arguments(call.arguments),
+            summary=hygiene.clean(describe(call)),
+            effect=self._effect,
+            **self._named,
+        )
+
+    def progress(self, piece: str) -> None:
+        """Partial output; what may be the beginning of a secret is held back."""
+        self.show(self._masked.feed(piece))
+
+    def show(self, text: str) -> None:
+        """Something to see at once."""
+        if text:
+            self._writer.emit(Action.TOOL_PROGRESS, content=text, **self._named)
+
+    def ended(self, result: ToolResult) -> None:
+        """What came of it, after what was held back."""
+        self.show(self._masked.flush())
+        content = {"content": result.content[:PREVIEW], "length": len(result.content), "metadata": result.metadata}
+        self._writer.emit(Action.TOOL_RESULT, key="result", status=result.status, result=content, **self._named)

@@ -1,4 +1,4 @@
-"""`make bench-memory`: what searching 100,000 memories costs, and what of the exact answer it finds.
+"""`make bench-memory`, its second half: what searching 100,000 memories costs, and what of the exact answer it finds.
 
 The memories are made inside Postgres: a vector is what all have in common (so much that any two have a cosine of about
 0.8, as those of the offline embedder), a topic's direction, and one of 4,000 deviations; the words are drawn by their

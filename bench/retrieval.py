@@ -1,4 +1,4 @@
-"""`make bench-retrieval`: what is found by words, by meaning and by both, in English and Chinese, by real parts.
+"""`make bench-memory`, its first half: what is found by words, by meaning and by both, by real parts, in two languages.
 
 The questions are headings, the passages what their authors wrote below them (tests/corpora/retrieval). All passages lie
 in one knowledge base. How rankings are fused is chosen on one half of the questions and told of the other half.
@@ -28,7 +28,7 @@ from loom_domain.ranking import fused
 from tests.corpora.retrieval import Passage, passages
 
 DOC: Final = Path(__file__).parent.parent / "docs" / "knowledge.md"
-MARKS: Final = ("<!-- measured by make bench-retrieval -->", "<!-- end of what was measured -->")
+MARKS: Final = ("<!-- measured by make bench-memory -->", "<!-- end of what was measured -->")
 BASE: Final = "bench"
 TRIED: Final = (1, 2, 5, 10, 20, 40, 60)
 """Values of k."""

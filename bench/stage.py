@@ -50,6 +50,7 @@ def stage() -> Iterator[Stage]:
             "LOOM_HOME": str(folder / ".loom"),
             "LOOM_MODEL": "openai:scripted",
             "LOOM_LOG_LEVEL": "WARNING",
+            "LOOM_LOOP_WINDOW": "0",  # the scripted model reads one file for as many turns as it is told
         }
         up = [str(BIN / "loom"), "up", "--detach", "--no-worker", "--json"]
         parts = json.loads(subprocess.run(up, env=env, check=True, capture_output=True, text=True).stdout)["parts"]

@@ -149,8 +149,23 @@ async def mcp(settings: Settings) -> Entry:
     servers = read_servers(settings.mcp)
     async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
         found = manager.report()
-    told = ", ".join(f"{name}: {each.get('hint') or str(each['tools']) + ' tools'}" for name, each in found.items())
+    told = "; ".join(_server_in_words(name, each) for name, each in found.items())
     return {"ok": all(server["ok"] for server in found.values()), "note": told, "servers": found}
+
+
+async def skills(settings: Settings) -> Entry:
+    """Which skills runs would have in the workspace of the settings, and what is left out of them."""
+    from activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - reads YAML, which nothing else does here
+
+    found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
+    left_out = [f"{each.path}: {each.why}" for each in found.problems if not each.is_warning]
+    note = f"{len(found.skills)} found" + (f", {len(left_out)} left out: `loom skills list`" if left_out else "")
+    return {"ok": True, "note": note, "skills": [skill.name for skill in found.skills], "left_out": left_out}
+
+
+def _server_in_words(name: str, entry: Entry) -> str:
+    left_out = f", left out: {', '.join(entry['refused'])}" if entry["refused"] else ""
+    return f"{name}: {entry.get('hint') or str(entry['tools']) + ' tools'}{left_out}"
 
 
 def model(settings: Settings) -> Entry:

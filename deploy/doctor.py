@@ -1,7 +1,7 @@
 """Is everything there that a run needs? All parts are looked at together; the answer is one JSON value.
 
 `ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
-model and the MCP servers have answers of their own: a stack is sound without them.
+model, the MCP servers and the skills have answers of their own: a stack is sound without them.
 """
 
 import asyncio
@@ -33,6 +33,9 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     if settings.mcp:
         hint = "the MCP servers do not answer"
         parts["mcp"] = await checks.in_time(checks.mcp(settings), hint=hint, patience=MCP_PATIENCE)
+    skills = await checks.in_time(checks.skills(settings), hint="the skills cannot be looked through")
+    if skills.get("skills") or skills.get("left_out"):
+        parts["skills"] = skills
     parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
         "temporal"
     ]

@@ -48,6 +48,9 @@ class Prompter:
                 return Answer(approved=True)
             case "r":
                 return Answer(approved=True, for_run=True)
+            case "e" if ask.cut:
+                self._screen.say(f"the arguments are not whole here; change them at the run itself: {ask.run_id}")
+                return None
             case "e":
                 arguments = await self._edited(ask)
                 return None if arguments is None else Answer(approved=True, arguments=arguments)

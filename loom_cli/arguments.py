@@ -22,7 +22,7 @@ def read_object(text: str, option: str) -> dict[str, Any]:
 
 def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]:
     """Rules as a JSON object, or from a JSON or TOML file that holds one, at its top or under `permissions`."""
-    from loom_domain.permissions import parse_rules  # noqa: PLC0415 - only this option needs it
+    from loom_domain.rules import parse_rules  # noqa: PLC0415 - only this option needs it
 
     rules = read_object(text, option) if text.lstrip().startswith(("{", "[")) else _rules_of(text, option)
     for name, verdict in rules.items():
@@ -35,7 +35,19 @@ def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]
     return rules
 
 
+def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:
+    """A JSON Schema as a JSON object, or from a file that holds one."""
+    return read_object(text, option) if text.lstrip().startswith(("{", "[")) else _object_in(text, option)
+
+
 def _rules_of(name: str, option: str) -> dict[str, Any]:
+    found = _object_in(name, option)
+    inner = found.get("permissions")
+    return dict(inner) if isinstance(inner, Mapping) else found
+
+
+def _object_in(name: str, option: str) -> dict[str, Any]:
+    """The object in a JSON or TOML file."""
     path = Path(name).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
@@ -46,9 +58,7 @@ def _rules_of(name: str, option: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{option}: {name} cannot be read: {error}", field=option) from None
     read = _toml if path.suffix.lower() == ".toml" else read_object
-    found = read(text, f"{option} {name}")
-    inner = found.get("permissions")
-    return dict(inner) if isinstance(inner, Mapping) else found
+    return read(text, f"{option} {name}")
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:

@@ -31,6 +31,13 @@ class Ask:
     digest: str = ""
     for_run: tuple[str, ...] = ()
     """The allow rules that an approval for the rest of the run would add."""
+    run_id: str = ""
+    """The run whose call it is."""
+    agent: str = ""
+    depth: int = 0
+    """0: the run's own; else a sub-agent's, so many levels down."""
+    cut: bool = False
+    """The arguments are not whole here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +60,10 @@ def read_ask(given: Mapping[str, Any]) -> Ask:
         rule=str(given.get("rule", "")),
         digest=str(given.get("digest", "")),
         for_run=tuple(given.get("for_run") or ()),
+        run_id=str(given.get("run_id", "")),
+        agent=str(given.get("agent", "")),
+        depth=int(given.get("depth") or 0),
+        cut=bool(given.get("cut")),
     )
 
 

@@ -15,7 +15,7 @@ from loom_cli.asks import Answer, Ask, Asks
 from loom_cli.connection import closing
 from loom_domain.errors import BadRequest, RefusedError, UnreachableError
 from loom_domain.messages import JsonObject
-from loom_domain.requests import RunResult, RunStatus
+from loom_domain.requests import ENDED, RunResult
 from loom_domain.tasks import Action, Task
 
 QUIET: Final = 0.2
@@ -24,9 +24,6 @@ CATCH_UP: Final = 3.0
 """Seconds after which asks are shown even if events still pour in."""
 PATIENCE: Final = 60.0
 """Seconds for which a server that has answered before may be away."""
-ENDED: Final = frozenset(
-    {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED}
-)
 
 Answerer: TypeAlias = Callable[[Ask], Coroutine[Any, Any, Answer]]
 """Says what becomes of an ask; cancelled when somebody else has said it."""
@@ -127,12 +124,13 @@ class Follower:
                 self._asks.take(status)
             case Streamed(offset=offset, task=task):
                 self._last_event = monotonic()
-                if task.run_id == self._run_id:
-                    self._heed(task)
+                self._heed(task)
                 self._face.event(offset, task)
 
     def _heed(self, task: Task) -> None:
-        call_id = str(task.parameters.get("call_id", ""))
+        # As the run itself names it: the runs between, then the call.
+        below = f"{task.run_id.removeprefix(f'{self._run_id}/')}/" if task.run_id != self._run_id else ""
+        call_id = f"{below}{task.parameters.get('call_id', '')}"
         if task.action is Action.APPROVAL_REQUESTED:
             self._asks.hint(call_id)
         elif task.action is Action.APPROVAL_DECIDED:

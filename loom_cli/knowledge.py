@@ -124,14 +124,11 @@ def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
 
 @asynccontextmanager
 async def _open(settings: "Settings") -> AsyncIterator[_Opened]:
-    from activities.adapters.embedders.choosing import chosen_embedder  # noqa: PLC0415
     from activities.adapters.postgres import Database  # noqa: PLC0415
     from activities.adapters.postgres_knowledge import PostgresKnowledge  # noqa: PLC0415
+    from loom_parts import embedder_from  # noqa: PLC0415
 
-    key = settings.openai_api_key
-    embedder = chosen_embedder(
-        settings.embedder, api_key=key.get_secret_value() if key is not None else "", base_url=settings.openai_base_url
-    )
+    embedder = embedder_from(settings)
     database = Database(settings.database_url or "", max_connections=2, name="loom-knowledge")
     try:
         yield _Opened(store=PostgresKnowledge(database, embedder=embedder), embedder=embedder, settings=settings)

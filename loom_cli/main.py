@@ -6,16 +6,50 @@ Each of them exposes `register(app)` and imports what it works with inside its c
 import atexit
 import os
 import sys
-from typing import NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from deploy.logs import configure_logs
-from loom_cli import knowledge, permissions, runs, show, snapshots, stack, steer, tools
+from loom_cli import (
+    agents,
+    crews,
+    forks,
+    knowledge,
+    memory,
+    permissions,
+    runs,
+    show,
+    skills,
+    snapshots,
+    stack,
+    steer,
+    tools,
+    validate,
+)
 from loom_cli.exits import FAILED, code_of
 from loom_domain.errors import LoomError
 
-COMMANDS = (stack, runs, steer, show, permissions, tools, knowledge, snapshots)
+if TYPE_CHECKING:
+    from activities.adapters.redacting.redaction import SecretMask
+
+COMMANDS = (
+    stack,
+    runs,
+    steer,
+    show,
+    forks,
+    permissions,
+    tools,
+    agents,
+    crews,
+    knowledge,
+    memory,
+    skills,
+    snapshots,
+    validate,
+)
 """Modules with a `register(app)`: the next ones go here."""
 
 
@@ -37,7 +71,7 @@ def build_app() -> typer.Typer:
 def main() -> NoReturn:
     """Entry point of the `loom` command."""
     # Logs go to standard error, where there is something to say; `loom worker` sets its own.
-    configure_logs("DEBUG" if _is_debugging() else "WARNING", "console")
+    configure_logs("DEBUG" if _is_debugging() else "WARNING", "console", _masked)
     try:
         build_app()()
         code = 0  # not reached: the line above always ends with SystemExit
@@ -52,6 +86,19 @@ def main() -> NoReturn:
         typer.echo(f"loom: {type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)", err=True)
         code = code_of(error)
     _leave(code)
+
+
+def _masked(line: str) -> str:
+    return _mask().redact(line)
+
+
+@cache
+def _mask() -> "SecretMask":
+    """Made when there is something to log, since most commands never do."""
+    from activities.adapters.redacting.known_secrets import secrets_of  # noqa: PLC0415
+    from activities.adapters.redacting.redaction import SecretMask  # noqa: PLC0415
+
+    return SecretMask(secrets_of(os.environ))
 
 
 def _is_debugging() -> bool:

@@ -11,7 +11,7 @@ import typer
 
 from loom_cli.output import console, counted, one_line, plain, print_json, tell
 from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom_domain.memory import Layer, Query, View, hit_view, memory_view
+from loom_domain.memory import Layer, MemorySettings, Query, View, hit_view, memory_view
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from activities.adapters.postgres import Database
@@ -158,8 +158,8 @@ async def _reembedded(opened: Opened) -> int:
     if embedder is None:
         raise BadRequest("no embedder is configured, so there are no vectors to make", field="embedder")
     upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension)
-    others = await embed(upkeep, embedder, 10, other_models=True)
-    return others + await embed(upkeep, embedder, 10)
+    others = await embed(upkeep, embedder, MemorySettings().batch, other_models=True)
+    return others + await embed(upkeep, embedder, MemorySettings().batch)
 
 
 def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
@@ -182,16 +182,13 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
 
 @asynccontextmanager
 async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
-    from activities.adapters.embedders.choosing import chosen_embedder  # noqa: PLC0415
     from activities.adapters.postgres import Database  # noqa: PLC0415
     from activities.adapters.postgres_memory import PostgresMemory  # noqa: PLC0415
+    from loom_parts import embedder_from  # noqa: PLC0415
 
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)
-    key = settings.openai_api_key
-    embedder = chosen_embedder(
-        "auto", api_key=key.get_secret_value() if key is not None else "", base_url=settings.openai_base_url
-    )
+    embedder = embedder_from(settings)
     database = Database(settings.database_url, max_connections=2, name="loom-memory")
     try:
         yield Opened(memory=PostgresMemory(database, embedder=embedder), database=database, embedder=embedder)

@@ -35,7 +35,10 @@ def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> Renderabl
     title = f"approve {visible(asked.tool)}? ({call_id})"
     answer = f"answer with `loom approve {run_id} {call_id}` or `loom deny {run_id} {call_id} --reason …`"
     said = [(visible(name), _argument(value)) for name, value in asked.arguments.items()]
+    whose = f"{visible(asked.agent)}, run {visible(asked.run_id)}" if asked.run_id not in ("", run_id) else ""
     known = [
+        ("sub-agent", whose),
+        ("arguments", f"long texts are cut; `loom status {visible(asked.run_id)}` shows all" if asked.cut else ""),
         ("why", visible(asked.reason)),
         ("rule", visible(asked.rule)),
         ("for the run", ", ".join(visible(rule) for rule in asked.for_run) or "nothing beyond this call"),
@@ -71,12 +74,19 @@ def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = N
     body: list[RenderableType] = []
     if ended.output.strip():
         body.append(Text(plain(ended.output).strip()))
+    if ended.quality_metrics:
+        body.append(Text(rated(ended.quality_metrics), style="dim"))
     if ended.error is not None:
         body.append(Text(f"{plain(ended.error.type)}: {plain(ended.error.message)}", style=style))
     if boxed:
         inner = Group(*body) if body else Text("no output", style="dim")
         return Panel(inner, title=Text(title), subtitle=Text(" · ".join(facts)), title_align="left", border_style=style)
     return Group(Text(f"{title} · {' · '.join(facts)}", style=style), *body)
+
+
+def rated(ratings: JsonObject) -> str:
+    """What the model thinks of its answer."""
+    return "rated by the model itself: " + ", ".join(f"{plain(str(name))} {value}" for name, value in ratings.items())
 
 
 def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[RenderableType]:

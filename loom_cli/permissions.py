@@ -13,14 +13,15 @@ from loom_cli.output import plain, print_json, visible
 from loom_domain.errors import BadRequest, LoomError
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Mode
-from loom_domain.rules import MCP
+from loom_domain.tool_calls import MCP
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from pathlib import Path
 
     from activities.ports import Tool, ToolBox
     from loom_domain.mcp import McpServer
-    from loom_domain.permissions import Judgement, Rule
+    from loom_domain.permissions import Judgement
+    from loom_domain.rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

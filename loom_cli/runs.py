@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
-from loom_cli.arguments import absolute, read_object, read_permissions, user_name
+from loom_cli.arguments import absolute, read_object, read_permissions, read_schema, user_name
 from loom_cli.exits import ABORTED, COMPLETED, FAILED, LIMIT
 from loom_cli.output import print_json, tell
 from loom_domain.errors import BadRequest
@@ -54,6 +54,9 @@ def run(
         str | None, typer.Option(metavar="JSON", help='Limits: {"tokens", "cost_usd", "tool_calls", "seconds"}.')
     ] = None,
     require_done: Annotated[bool, typer.Option("--require-done", help="Only the `done` tool ends the run.")] = False,
+    output_schema: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
+    ] = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="Kept with the run.")] = None,
     run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="The new run's id.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start it, print its id and leave.")] = False,
@@ -77,13 +80,14 @@ def run(
         max_turns=max_turns,
         budget=read_object(budget, "--budget") if budget is not None else None,
         require_done_tool=require_done or None,
+        output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
     )
     words = sys.stdin.read() if task == "-" else task
     if yes and detach:
         request = unattended(request)
     read_request({"task": words, **request})
-    _run(words, run_id, request, detach=detach, yes=yes, as_json=as_json)
+    launch(lambda loom: loom.start(words, run_id=run_id, **request), detach=detach, yes=yes, as_json=as_json)
 
 
 def watch(run_id: Run, after: From = 0, as_json: JsonStream = False) -> None:
@@ -140,15 +144,16 @@ def status(run_id: Run, as_json: Json = False) -> None:
 def list_runs(
     status: Annotated[str | None, typer.Option(help="Only those with this status.")] = None,
     session: Annotated[str | None, typer.Option(help="Only those of this session.")] = None,
+    tree: Annotated[str | None, typer.Option(help="This run with all its sub-agents.", metavar="RUN")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """The newest runs first."""
+    """The newest runs first, sub-agents left out."""
     from loom_cli.views import print_runs  # noqa: PLC0415
 
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
-    found = _with(lambda loom: loom.list(status=status, session=session, limit=limit))
+    found = _with(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
     if as_json:
         print_json([_jsonable(entry) for entry in found])
     else:
@@ -169,12 +174,14 @@ def unattended(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "mode": "bypass", **({"permissions": rules} if rules else {})}
 
 
-def _run(words: str, run_id: str | None, request: dict[str, Any], *, detach: bool, yes: bool, as_json: bool) -> None:
-    from loom_cli.watching import start_run, watch_run  # noqa: PLC0415
+def launch(begin: "Callable[[LoomClient], Awaitable[str]]", *, detach: bool, yes: bool, as_json: bool) -> None:
+    """Start a run, by its id, and watch it to its end or leave it; ends with the exit code of how it ended."""
+    from loom_cli.watching import tell_if_nobody_works, watch_run  # noqa: PLC0415
 
     def work(started: Callable[[str], None]) -> RunResult | None:
         async def start_and_watch(loom: "LoomClient") -> RunResult | None:
-            name = await start_run(loom, words, run_id, request)
+            name = await begin(loom)
+            await tell_if_nobody_works(loom)
             started(name)
             if detach:
                 return None

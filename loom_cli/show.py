@@ -32,11 +32,10 @@ def show(
 ) -> None:
     """A run turn by turn, from its history: no worker has to be there."""
     from loom_cli.connection import with_client  # noqa: PLC0415 - `loom --help` is fast without
-    from loom_cli.past import past_turns  # noqa: PLC0415
 
     if context and turn is None:
         raise BadRequest("--context needs the turn: add --turn N", field="turn")
-    turns = with_client(lambda loom: past_turns(loom, run_id))
+    turns = with_client(lambda loom: loom.turns(run_id))
     if turn is not None and turn not in {past.number for past in turns}:
         raise BadRequest(f"--turn: the run has no turn {turn}; its last is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]

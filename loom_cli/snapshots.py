@@ -40,8 +40,8 @@ def diff(
 
     With --turn: until the next snapshot, which another turn or a restore has taken, or until now.
     """
-    with _explained():
-        found = _snapshots().diff(run_id, turn)
+    with explained():
+        found = shadow_git().diff(run_id, turn)
     if as_json:
         print_json({"run_id": run_id, **_difference(found)})
         return
@@ -64,8 +64,8 @@ def restore(
 
     What is there is snapshotted first, so that a restore can be undone. Exit code 1: some paths were left as they are.
     """
-    snapshots = _snapshots()
-    with _explained():
+    snapshots = shadow_git()
+    with explained():
         target, todo = snapshots.plan(run_id, turn=turn, snapshot=snapshot)
     if dry_run:
         _report(run_id, target, todo, undo=None, left=todo.left, as_json=as_json)
@@ -74,7 +74,7 @@ def restore(
         _refuse_while_open(run_id)
     if not yes:
         _confirm(target, todo, as_json=as_json)
-    with _explained():
+    with explained():
         done = snapshots.restore(run_id, snapshot=target.id)
     _report(run_id, target, done.plan, undo=done.undo, left=done.left, as_json=as_json)
     if done.left:
@@ -82,7 +82,7 @@ def restore(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """What keeps Loom from its snapshots, in words for the person who wants them."""
     from activities.ports import StoreUnavailable  # noqa: PLC0415
 
@@ -92,7 +92,7 @@ def _explained() -> Iterator[None]:
         raise RefusedError(str(error)) from None
 
 
-def _snapshots() -> "ShadowGit":
+def shadow_git() -> "ShadowGit":
     from activities.adapters.snapshots.shadow_git import ShadowGit  # noqa: PLC0415
     from loom_settings import read_settings  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
@@ -53,6 +54,7 @@ class Story:
         self.spending = Spending()
         self._asked: dict[str, str] = {}
         self._broke = False
+        self._below: dict[str, Story] = {}
         self._tellers: Mapping[Action, Callable[[Task, Said], Lines]] = {
             Action.START: self._start,
             Action.TURN: self._new_turn,
@@ -62,6 +64,7 @@ class Story:
             Action.TOOL_CALL: self._tool_call,
             Action.TOOL_PROGRESS: self._tool_progress,
             Action.TOOL_RESULT: self._tool_result,
+            Action.EXECUTE: self._execute,
             Action.APPROVAL_REQUESTED: self._approval_requested,
             Action.APPROVAL_DECIDED: self._approval_decided,
             Action.MESSAGE: self._message,
@@ -72,7 +75,9 @@ class Story:
         }
 
     def tell(self, task: Task) -> Lines:
-        """The lines that stay of one event."""
+        """The lines that stay of one event; those of sub-agents stand further in, under the names of their runs."""
+        if task.run_id != self._run_id:
+            return self._tell_below(task)
         return self._tellers.get(task.action, self._other)(task, task.parameters)
 
     def rest(self) -> Lines:
@@ -80,6 +85,25 @@ class Story:
         text, self.text = self.text, ""
         if text.strip():
             yield Text(plain(text).rstrip())
+
+    def _tell_below(self, task: Task) -> Lines:
+        """One line after the other as they come; text of several sub-agents at once only when it is whole."""
+        story = self._below.setdefault(task.run_id, Story(task.run_id, live=True))
+        if task.action is Action.MODEL_CALL and task.status != "failed":
+            self.spending.add(task.parameters)
+        name = _name(task.run_id.removeprefix(f"{self._run_id}/"))
+        for line in story.tell(task):
+            if isinstance(line, Text):
+                yield from (Text.assemble((f"  {name} │ ", "dim"), part) for part in line.split("\n"))
+            elif not isinstance(line, Rule):
+                yield Padding(line, (0, 0, 0, 4))
+
+    def _execute(self, task: Task, said: Said) -> Lines:
+        yield from self.rest()
+        summary = one_line(f"{said.get('agent')}: {said.get('description')}")
+        self.tools[str(said["call_id"])] = RunningTool(summary=summary, since=task.created_at)
+        name = _name(str(said.get("child_run_id", "")).removeprefix(f"{self._run_id}/"))
+        yield _line(f"⤷ {summary}  ({name})", "cyan")
 
     def _start(self, task: Task, said: Said) -> Lines:
         self.started = task.created_at
@@ -91,12 +115,13 @@ class Story:
         yield Text(plain(str(said.get("task", ""))), style="italic")
 
     def _new_turn(self, _: Task, said: Said) -> Lines:
-        turn = int(said.get("to", 0))
+        turn, phase = int(said.get("to", 0)), said.get("phase")
         if turn == self.turn:
             return
         yield from self.rest()
         self.turn, self.status = turn, "running"
-        yield Rule(f"turn {turn}", align="left", style="dim") if self._live else Text(f"── turn {turn} ──")
+        title = f"turn {turn}" + (f" · {one_line(str(phase))}" if phase else "")
+        yield Rule(title, align="left", style="dim") if self._live else Text(f"── {title} ──")
 
     def _thinking(self, _: Task, said: Said) -> Lines:
         self.text += str(said.get("content", ""))
@@ -127,6 +152,8 @@ class Story:
             seconds(float(said.get("ms", 0)) / 1000),
         )
         yield _line("  " + " · ".join(facts), "dim")
+        if ratings := said.get("quality_metrics"):
+            yield _line(f"  {panels.rated(ratings)}", "dim")
 
     def _tool_call(self, task: Task, said: Said) -> Lines:
         yield from self.rest()
@@ -196,6 +223,11 @@ class Story:
         """Whatever else there is, in one line: so new actions are shown, too."""
         facts = ", ".join(f"{name} {one_line(str(value), 200)}" for name, value in said.items())
         yield _line(f"· {task.action.removeprefix('node.')}{f': {facts}' if facts else ''}", "dim")
+
+
+def _name(below: str) -> str:
+    """The runs between, without what makes their ids unique."""
+    return "/".join(part.rpartition("-")[0] or part for part in below.split("/"))
 
 
 def _by(said: Said) -> str:

@@ -1,6 +1,6 @@
 """Runs for people: a table of them, one's status, one's conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from client import LoomClient
 from loom_cli import panels
 from loom_cli.asks import read_ask
-from loom_cli.output import console, one_line, plain, seconds
+from loom_cli.output import console, counted, one_line, plain, seconds
 from loom_cli.spending import Spending
 from loom_domain.errors import UnreachableError
 from loom_domain.messages import JsonObject, Message
@@ -95,12 +95,23 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     ]
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
+    lines += [Text(line, style="dim") for line in _children(status, 1)]
     if status.get("queued_messages"):
         lines.append(Text(f"messages not read yet: {status['queued_messages']}"))
     if error := status.get("error"):
         lines.append(Text(f"{plain(error['type'])}: {plain(error['message'])}", style="red"))
     lines += [panels.ask(read_ask(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())]
     return lines
+
+
+def _children(status: JsonObject, depth: int) -> Iterator[str]:
+    for child in status.get("children") or ():
+        facts = [str(child["status"]).replace("_", " "), counted(int(child.get("turn") or 0), "turn")]
+        if child.get("waiting_on"):
+            facts.append(f"waiting on {child['waiting_on']}")
+        about = f"{child['agent']}: {child['description']} · {' · '.join(facts)} · {child['run_id']}"
+        yield f"{'  ' * depth}└ {one_line(about, 300)}"
+        yield from _children(child, depth + 1)
 
 
 def _message_lines(message: Message) -> list[RenderableType]:

@@ -3,7 +3,7 @@
 import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -27,13 +27,11 @@ POLL_MEMORY: Final = timedelta(seconds=90)
 """A worker polls at least this often; the server lists those that are gone for five minutes more."""
 
 
-async def start_run(loom: LoomClient, task: str, run_id: str | None, request: dict[str, Any]) -> str:
-    """Start a run, and say so when there is nobody to work on it."""
-    name = await loom.start(task, run_id=run_id, **request)
+async def tell_if_nobody_works(loom: LoomClient) -> None:
+    """Say so when there is nobody to work on a run that has been started."""
     queue = load_settings().task_queue
     if not await has_worker(loom, queue):
         tell(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
-    return name
 
 
 async def has_worker(loom: LoomClient, queue: str) -> bool:

@@ -10,22 +10,35 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from loom_domain.loops import call_steps, followed
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.retries import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
 from loom_domain.run_state import Phase, RunState, expires_at
-from loom_domain.run_steps import AskPerson, AwaitAnswer, Backoff, CallsPlanned, PlanCalls, RunTools, ToolsReturned
+from loom_domain.run_steps import (
+    AskPerson,
+    AwaitAnswer,
+    Backoff,
+    CallsPlanned,
+    PlanCalls,
+    RunChildren,
+    RunTools,
+    ToolsReturned,
+)
 from loom_domain.todos import read_todos
 from loom_domain.tool_calls import (
     CREATE_TOOL,
+    HANDED_ON,
     TODO,
     CallPlan,
     Effect,
     OpenCall,
     ToolResult,
+    ToolSpec,
     Verdict,
     call_digest,
     canonical,
     failed,
+    kept_artifact,
     made_tool,
     next_group,
     tool_message,
@@ -50,7 +63,7 @@ def is_accounted(call: OpenCall) -> bool:
     return call.begun or call.away < PATIENCE
 
 
-def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools:
+def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools | RunChildren:
     """What the open calls need next; nobody is asked, and nothing runs, under rules that are out of date."""
     if stale := tuple(call for call in state.calls if call.stale and call.result is None):
         return PlanCalls(calls=stale)
@@ -61,7 +74,9 @@ def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Bac
         return AwaitAnswer(call_id=state.question.call.id)
     if state.retry_at is not None:
         return Backoff(until=state.retry_at)
-    return RunTools(calls=next_group(state.calls, state.agent.parallel_limit))
+    group = next_group(state.calls, state.agent.parallel_limit)
+    quick = tuple(call for call in group if call.call.name not in HANDED_ON)
+    return RunTools(calls=quick) if quick else RunChildren(calls=group)
 
 
 def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
@@ -71,8 +86,9 @@ def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunSt
 
 def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False) -> OpenCall:
     """A call on its way; one that its plan rules out has its result already."""
-    asked_at = at if plan.verdict is Verdict.ASK and not plan.error else None
-    result = None if stale else _ruled_out(plan)
+    call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
+    result = intercepted(plan) or (None if stale else ruled_out(plan))
+    asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
     return OpenCall(call=call, plan=plan, asked_at=asked_at, result=result, stale=int(stale))
 
 
@@ -104,6 +120,10 @@ def _replanned(state: RunState, call: OpenCall, plan: CallPlan, at: datetime) ->
         return replace(call, stale=1)
     if plan.error and call.decision is not None and call.decision.edited:
         return _asked_again(state, call, plan.error, at)
+    if call.plan.arguments is not None:  # interceptors are asked once, when the model asks
+        plan = replace(plan, arguments=call.plan.arguments, interceptor=call.plan.interceptor)
+    if call.decision is not None and call.decision.edited:
+        plan = replace(plan, arguments=None)
     fresh = opened(call.call, plan, at)
     asked_at = fresh.asked_at and (call.asked_at or fresh.asked_at)
     result = fresh.result and _with_edit(fresh.result, call)
@@ -113,6 +133,7 @@ def _replanned(state: RunState, call: OpenCall, plan: CallPlan, at: datetime) ->
 def _asked_again(state: RunState, call: OpenCall, error: str, at: datetime) -> OpenCall:
     """The ask as it was, since the arguments that a person gave instead cannot be carried out."""
     asked = next(c for c in state.transcript.messages[-1].tool_calls if c.id == call.call.id)
+    asked = asked if call.plan.arguments is None else replace(asked, arguments=call.plan.arguments)
     reason = f"the changed arguments cannot be carried out ({error}); these are the model's own again"
     plan = replace(call.plan, digest=call_digest(state.run_id, asked), reason=reason)
     return replace(call, call=asked, plan=plan, decision=None, asked_at=at, stale=0)
@@ -136,7 +157,14 @@ def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[s
     )
 
 
-def _ruled_out(plan: CallPlan) -> ToolResult | None:
+def intercepted(plan: CallPlan) -> ToolResult | None:
+    """The result of a call that an interceptor has answered or stopped."""
+    if plan.stopped:
+        return failed(f"Not permitted: {plan.stopped}. Find another way.", "permission")
+    return None if plan.answer is None else ToolResult(content=plan.answer)
+
+
+def ruled_out(plan: CallPlan) -> ToolResult | None:
     """The result of a call that its plan keeps from running."""
     if plan.error:
         return failed(plan.error, plan.error_type or "validation")
@@ -175,14 +203,21 @@ def _with_what_they_left(state: RunState, finished: Sequence[OpenCall]) -> RunSt
         if result is None:
             continue
         if result.artifact:
-            kept = {"id": result.artifact, "call_id": call.call.id, "tool": call.call.name, "characters": result.length}
+            kept = kept_artifact(call.call.id, call.call.name, result)
             state = replace(state, artifacts=(*state.artifacts, kept))
         if call.call.name == TODO and result.status == "success":
             state = replace(state, todos=read_todos(call.call.arguments, state.turn))
         if call.call.name == CREATE_TOOL and result.status == "success":
-            spec = state.agent.with_tool(made_tool(call.call.arguments))
-            state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+            state = _with_tool(state, made_tool(call.call.arguments))
     return state
+
+
+def _with_tool(state: RunState, made: ToolSpec) -> RunState:
+    """The first of a name stays: what a person allowed it to do must not become what another does."""
+    if any(tool.name == made.name for tool in state.agent.tools):
+        return state
+    spec = state.agent.with_tool(made)
+    return replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
 
 
 def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) -> OpenCall:
@@ -190,13 +225,14 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) ->
         return replace(call, attempt=call.attempt + 1, inline=True) if outcome.resend else replace(call, result=outcome)
     if outcome.kind == "provider":
         return replace(call, result=_broken(outcome))
-    again = isinstance(after_failure(Tries(lost=call.attempt - 1), outcome), Again)
+    lost = call.lost + (outcome.kind == "lost")
+    again = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
     # With an account of effects the next attempt finds out what came of this one; else nobody ever will.
     if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     away = call.away + (outcome.type == STORE_AWAY)
-    return replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away)
+    return replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away, lost=lost)
 
 
 def _broken(failure: Failure) -> ToolResult:
@@ -222,7 +258,8 @@ def settled(state: RunState) -> RunState:
     """Once every call of the turn has its result, the results join the conversation."""
     if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls):
         return state
-    return _observed(replace(state, phase=Phase.READY, retry_at=None))
+    repetition = followed(state.repetition, call_steps(state.calls), state.agent.loop_window)
+    return _observed(replace(state, phase=Phase.READY, retry_at=None, repetition=repetition))
 
 
 def end_calls(state: RunState, text: str) -> RunState:

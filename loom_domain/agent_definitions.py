@@ -1,4 +1,4 @@
-"""Agents as a user's module defines them: what differs from the default agent, by name.
+"""Agents as a user's module or file defines them: what differs from the default agent, by name.
 
 A definition becomes a spec when a run is prepared: everything that it leaves open comes from the default agent.
 """
@@ -6,21 +6,26 @@ A definition becomes a spec when a run is prepared: everything that it leaves op
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Final
 
+from loom_domain.agent_config import Activation, AgentConfig, covers, inherit
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import BadRequest
+from loom_domain.messages import JsonObject
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import DONE, ToolSpec
-
-_MCP: Final = "mcp__"
+from loom_domain.reflecting import Pattern
+from loom_domain.requests import Budget
+from loom_domain.tool_calls import DONE, MCP, ToolSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentDefinition:
-    """An agent by name; None is: as the default agent has it."""
+    """An agent by name; None, and whatever is empty, is: as the agent that it extends has it, or the default one."""
 
     name: str
+    description: str = ""
+    """What it is good at, for whoever chooses among agents."""
+    extends: str = ""
+    """The agent that it takes everything from which it leaves open; empty: the default one's settings only."""
     model: str | None = None
     """`provider:name`, or `demo`."""
     fallbacks: tuple[str, ...] = ()
@@ -29,24 +34,63 @@ class AgentDefinition:
     tools: tuple[str, ...] | None = None
     """The tools that it has, by name, `mcp__server` for all of a server; None: all. `done` it always has."""
     permissions: Mapping[str, str] = field(default_factory=dict)
-    mode: Mode = Mode.DEFAULT
+    mode: Mode | None = None
+    knowledge: tuple[str, ...] = ()
+    """Knowledge bases that are looked into whenever a person speaks, by name."""
     max_turns: int | None = None
+    budget: Budget = field(default_factory=Budget)
     max_output_tokens: int | None = None
     temperature: float | None = None
-    require_done_tool: bool = False
+    context_window: int | None = None
+    approval_timeout: float | None = None
+    require_done_tool: bool | None = None
+    output_schema: JsonObject | None = None
+    """JSON Schema that its final answers have to fit, where the request brings none."""
+    pattern: Pattern | None = None
+    """How it reasons."""
+    rounds: int | None = None
+    """Of the pattern `reflect`."""
+    evaluates: bool | None = None
+    """Its model rates each final answer."""
+    config: AgentConfig = field(default_factory=AgentConfig)
+    """What children inherit: skills, and tools beside and off the list."""
+    activation: Activation | None = None
+    hooks: tuple[str, ...] = ()
+    """Hooks and interceptors that are not for every agent, by name."""
     origin: str = ""
     """Where it was defined, for people."""
 
     def has(self, tool: str) -> bool:
         """Whether it was given this tool."""
-        if self.tools is None or tool == DONE or tool in self.tools:
-            return True
-        return any(name.startswith(_MCP) and tool.startswith(f"{name}__") for name in self.tools)
+        return self.config.chooses_tool(tool, self.tools)
+
+
+def child_of(
+    parent: AgentDefinition,
+    name: str,
+    *,
+    add_skills: Iterable[str] = (),
+    remove_skills: Iterable[str] = (),
+    add_tools: Iterable[str] = (),
+    remove_tools: Iterable[str] = (),
+) -> AgentDefinition:
+    """The parent's definition under another name, with more or fewer skills and tools."""
+    config = inherit(
+        parent.config,
+        add_skills=add_skills,
+        remove_skills=remove_skills,
+        add_tools=add_tools,
+        remove_tools=remove_tools,
+    )
+    return replace(parent, name=name, config=config)
 
 
 def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
     """The agent as it runs, without its tools: those are chosen from what the worker has when a run is prepared."""
-    open_ones = ("model", "max_turns", "max_output_tokens", "temperature")
+    open_ones = (
+        *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
+        *("output_schema", "pattern", "rounds", "evaluates"),
+    )
     given = {name: getattr(definition, name) for name in open_ones if getattr(definition, name) is not None}
     return replace(
         default,
@@ -54,8 +98,10 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
         fallbacks=definition.fallbacks or default.fallbacks,
         system_prompt=definition.system_prompt or default.system_prompt,
         permissions={**default.permissions, **definition.permissions},
-        mode=default.mode if definition.mode is Mode.DEFAULT else definition.mode,
+        knowledge=definition.knowledge or default.knowledge,
+        budget=definition.budget.or_else(default.budget),
         require_done_tool=definition.require_done_tool or default.require_done_tool,
+        config=replace(definition.config, activation=definition.activation or definition.config.activation),
         **given,
     )
 
@@ -73,10 +119,10 @@ def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], se
     """
     known = sorted(tools)
     for definition in definitions:
-        for name in definition.tools or ():
+        for name in (*(definition.tools or ()), *definition.config.extra_tools, *definition.config.disabled_tools):
             if name in known or name == DONE or any(_is_of(server, name) for server in servers):
                 continue
-            near = get_close_matches(name, [*known, *(f"{_MCP}{server}" for server in servers)], n=1)
+            near = get_close_matches(name, [*known, *(f"{MCP}{server}" for server in servers)], n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the tools are {', '.join(known) or 'none'}"
             raise BadRequest(
                 f"agent {definition.name!r} ({definition.origin}) names the tool {name!r}, which is not there: {hint}",
@@ -85,4 +131,4 @@ def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], se
 
 
 def _is_of(server: str, name: str) -> bool:
-    return name == f"{_MCP}{server}" or name.startswith(f"{_MCP}{server}__")
+    return covers([f"{MCP}{server}"], name)

@@ -11,7 +11,7 @@ from typing import Final
 from loom_domain.messages import JsonObject
 from loom_domain.permissions import Judgement, Mode, judge
 from loom_domain.subjects import Place, Subject
-from loom_domain.tool_calls import Verdict
+from loom_domain.tool_calls import STRICTNESS, Verdict
 
 SUB_AGENT: Final[Mapping[str, str]] = {
     "read_file": "allow",
@@ -19,11 +19,20 @@ SUB_AGENT: Final[Mapping[str, str]] = {
     "grep": "allow",
     "write_file": "deny",
     "bash": "ask",
+    "todo": "allow",
+    "load_skill": "allow",
+    "read_skill_resource": "allow",
+    "run_skill_script": "ask",
+    "skill__*": "ask",
+    "delegate_task": "allow",
+    "create_plan": "allow",
+    "read_artifact": "allow",
+    "share_artifact": "allow",
+    "message_agent": "allow",
     "default": "deny",
 }
 """The rules of a sub-agent that has none of its own."""
 
-_STRICTNESS: Final[Mapping[Verdict, int]] = {Verdict.ALLOW: 0, Verdict.ASK: 1, Verdict.DENY: 2}
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
 
@@ -49,7 +58,10 @@ def judge_under(
     declared: Verdict | None = None,
     place: Place = _NOWHERE,
 ) -> Judgement:
-    """The strictest of what the levels say, root first; of equally strict ones the one nearest to the root."""
+    """The strictest of what the levels say, root first; of equally strict ones the one nearest to the root.
+
+    An ask that a level above would make is put to a person in the child's name, and a person's grant answers it there.
+    """
     said = [
         replace(
             judge(
@@ -69,4 +81,7 @@ def judge_under(
     ]
     if not said:
         return Judgement(verdict=Verdict.DENY, rule="built-in", reason="nobody's rules were given")
-    return max(said, key=lambda judged: _STRICTNESS[judged.verdict])
+    strictest = max(said, key=lambda judged: STRICTNESS.index(judged.verdict))
+    if strictest is said[-1]:
+        return strictest
+    return replace(strictest, reason=f"{strictest.reason}, in the rules of {strictest.whose} above")

@@ -1,14 +1,30 @@
 """What the workflow sends to its activities, derived from the state alone."""
 
 from loom_domain.acting import is_accounted
+from loom_domain.active_skills import active_in
+from loom_domain.budget import Spend
 from loom_domain.compressing import MAX_FRUITLESS
 from loom_domain.compression import KnownFacts
 from loom_domain.context import Measures
-from loom_domain.run_state import RunState
+from loom_domain.evaluating import is_whole
+from loom_domain.lifecycle import HookStep
+from loom_domain.limits import allowance
+from loom_domain.messages import ToolCall
+from loom_domain.run_state import RunState, result_of
+from loom_domain.sections import SECTIONS
+from loom_domain.skills import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 from loom_domain.tasks import Origin
 from loom_domain.tool_calls import OpenCall, arguments_digest, canonical, describe
 from loom_domain.transcript import tail_of
-from loom_domain.work import CompressRequest, ModelRequest, PlanRequest, ToolRequest
+from loom_domain.work import (
+    CompressRequest,
+    EvaluateRequest,
+    HookRequest,
+    ModelRequest,
+    PlanRequest,
+    PrepareRequest,
+    ToolRequest,
+)
 
 INLINE_ARGUMENTS = 512
 """Characters of arguments that go to a tool by value; longer ones are in history already, in the model's answer."""
@@ -18,9 +34,27 @@ def origin_of(state: RunState) -> Origin:
     """Whose events these are."""
     return Origin(
         run_id=state.run_id,
-        root_run_id="",
+        root_run_id=state.tree.lineage.root_run_id if state.tree.lineage else "",
         session_id=state.request.session_id or "",
         agent=state.request.agent,
+    )
+
+
+def prepare_request(state: RunState) -> PrepareRequest:
+    """The resolution of the agent."""
+    return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
+
+
+def hook_request(state: RunState, step: HookStep) -> HookRequest:
+    """What a hook around the run is asked with."""
+    return HookRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        step=step,
+        task=state.request.task,
+        metadata=state.request.metadata,
+        result=None if state.outcome is None else result_of(state, state.outcome),
+        notices=state.notices,
     )
 
 
@@ -37,7 +71,11 @@ def model_request(state: RunState) -> ModelRequest:
         notices=state.notices,
         measures=_measures(state),
         compresses=state.window.fruitless < MAX_FRUITLESS,
+        allowance=allowance(state),
+        wrap_up=state.wrap_up is not None,
         refused=state.window.refused,
+        pieces=state.nudges if state.partial and state.agent.output_schema is not None else 0,
+        stage=state.reflection.stage,
     )
 
 
@@ -57,9 +95,18 @@ def compress_request(state: RunState) -> CompressRequest:
         tail=tail_of(state.known, state.transcript.messages, state.produced),
         measures=_measures(state),
         facts=_facts(state),
-        plain=due.plain,
+        plain=due.plain or not _affords(state, due.tokens),
         notices=state.notices,
     )
+
+
+def _affords(state: RunState, tokens: int) -> bool:
+    """Whether a model may write the summary, and shorten what it wrote too long."""
+    share = allowance(state)
+    if share is None:
+        return True
+    need = Spend(tokens=tokens + 2 * len(SECTIONS) * state.agent.section_tokens, micros=state.tree.kept.micros)
+    return not share.lacks(need + need)
 
 
 def _measures(state: RunState) -> Measures:
@@ -77,11 +124,37 @@ def _facts(state: RunState) -> KnownFacts:
     )
 
 
+def evaluate_request(state: RunState) -> EvaluateRequest:
+    """The evaluation that is due."""
+    if state.answer is None:
+        raise ValueError("there is no answer to evaluate; ask `next_action` first")
+    return EvaluateRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        attempt=1 + is_whole(state),
+        spec_digest=state.spec_digest,
+        spec=state.agent if state.send_spec else None,
+        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        answer=state.answer.output,
+        notices=state.notices,
+    )
+
+
 def summary_of(state: RunState) -> str:
     """What the Web UI says of the model call that is due."""
+    if state.agent.crew is not None:
+        return f"t{state.turn} · crew {state.agent.name}: what comes next"
     results = sum(message.role == "tool" for message in state.transcript.messages[state.known.count :])
     seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
-    return f"t{state.turn} · model {state.agent.model}{seen}"
+    reflection = state.reflection
+    counted = f" {reflection.round} of {state.agent.rounds}" if reflection.stage in ("critique", "revision") else ""
+    stage = f"{reflection.stage}{counted} · " if reflection.stage else ""
+    return f"t{state.turn} · {stage}model {state.agent.model}{seen}"
+
+
+def summary_of_evaluation(state: RunState) -> str:
+    """What the Web UI says of the evaluation that is due."""
+    return f"t{state.turn} · evaluate the answer"
 
 
 def summary_of_compression(state: RunState) -> str:
@@ -111,7 +184,9 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
     """One attempt at one tool call; `execution` names the run's chain of executions."""
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
-    by_value = edited or open_call.inline or len(canonical(call.arguments)) <= INLINE_ARGUMENTS
+    by_value = (
+        edited or plan.arguments is not None or open_call.inline or len(canonical(call.arguments)) <= INLINE_ARGUMENTS
+    )
     return ToolRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -120,13 +195,32 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         tool=call.name,
         arguments=call.arguments if by_value else None,
         arguments_digest="" if by_value else arguments_digest(call.arguments),
-        made=next((tool for tool in state.agent.tools if tool.name == call.name and tool.source), None),
+        made=next((tool for tool in state.agent.tools if tool.name == call.name and goes_along(tool)), None),
+        skill=_skill_of(state, call),
         effect=plan.effect,
         begun=open_call.begun,
-        accounted=is_accounted(open_call),
+        accounted=state.ledger and is_accounted(open_call),
         timeout=plan.timeout,
         workspace=state.agent.workspace,
-        note=f"A person changed the arguments to {canonical(call.arguments)}." if edited else "",
+        note=_note(open_call),
         execution=execution,
         notices=state.notices if with_notices else (),
     )
+
+
+def _note(open_call: OpenCall) -> str:
+    """What the model has to know of a call that is not the one it asked for."""
+    by = "A person" if open_call.decision is not None and open_call.decision.edited else ""
+    if not by and open_call.plan.arguments is not None:
+        by = f"The interceptor {open_call.plan.interceptor}"
+    return f"{by} changed the arguments to {canonical(open_call.call.arguments)}." if by else ""
+
+
+def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
+    """The skill that a call is about, as pinned; what this turn or an earlier one has loaded is active."""
+    if not is_skill_tool(call.name):
+        return None
+    before = [c.call for c in state.calls[: next(n for n, c in enumerate(state.calls) if c.call.id == call.id)]]
+    loading = [str(each.arguments.get("name")) for each in before if each.name == LOAD_SKILL]
+    active = {*active_in(state.transcript.messages), *loading} if call.name == LOAD_SKILL else set()
+    return use_of(state.agent.skills, call.name, call.arguments, active=active)

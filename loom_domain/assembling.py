@@ -159,5 +159,7 @@ def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
 
 
 def _texts(components: Iterable[Component], place: Placement) -> str:
-    wanted = (c for c in components if c.place is place and c.text.strip())
+    # A text has no place among messages: one that names none stands at the end.
+    places = (place, Placement.BODY) if place is Placement.RECENCY else (place,)
+    wanted = (c for c in components if c.place in places and c.text.strip())
     return "\n\n".join(map(rendered, wanted))

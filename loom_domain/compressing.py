@@ -12,7 +12,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from loom_domain.agents import window_size
 from loom_domain.compression import transcript_after
+from loom_domain.limits import charged
 from loom_domain.retries import Again, Failure, Tries, after_failure, count
 from loom_domain.run_state import Phase, RunState
 from loom_domain.run_steps import CompressionFailed, ContextCompressed
@@ -22,7 +24,7 @@ from loom_domain.thinking import resend
 from loom_domain.tokens import is_plausible, learned
 from loom_domain.transcript import Transcript
 from loom_domain.window import Due, TooLong, Window
-from loom_domain.work import Compressed, ModelReply
+from loom_domain.work import ModelReply
 
 MAX_FRUITLESS: Final = 3
 LEAST_GAIN: Final = 0.1
@@ -69,7 +71,8 @@ def take_compressed(state: RunState, event: ContextCompressed) -> RunState:
         fruitless=0 if gained else state.window.fruitless + 1,
     )
     shorter = transcript_after(state.transcript.messages, done.summary, done.kept)
-    return _known(_charged(replace(state, window=window), done), shorter)
+    paid = charged(replace(state, window=window), done.usage, done.cost_micros, event.at)
+    return _known(paid, shorter)
 
 
 def take_compression_failure(state: RunState, event: CompressionFailed) -> RunState:
@@ -106,7 +109,7 @@ def measured(window: Window, reply: ModelReply) -> Window:
 
 def nearly_full(state: RunState) -> str | None:
     """A warning, once, when the next calls may bring a compression."""
-    size = state.window.size or state.agent.context_window
+    size = window_size(state.window.size, state.agent)
     if state.window.warned or state.window.tokens < state.agent.warn_at * size:
         return None
     return (
@@ -126,11 +129,6 @@ def _known(state: RunState, transcript: Transcript) -> RunState:
         rules_changed=False,
         retry_at=None,
     )
-
-
-def _charged(state: RunState, done: Compressed) -> RunState:
-    cost = None if state.cost_micros is None or done.cost_micros is None else state.cost_micros + done.cost_micros
-    return replace(state, usage=state.usage + done.usage, cost_micros=cost)
 
 
 def _given_up(state: RunState, window: Window, failure: Failure, at: datetime) -> RunState:

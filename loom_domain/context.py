@@ -13,11 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loom_domain.agents import AUTONOMY_RULES, AgentSpec
+from loom_domain.active_skills import skill_in
+from loom_domain.agents import AUTONOMY_RULES, AgentSpec, window_size
 from loom_domain.assembling import Assembled, Component, ContextPart, Placement, Priority, assemble, size_of
 from loom_domain.grouping import Group, groups_of, is_from_person, last_turn, unanswered
 from loom_domain.messages import Message
 from loom_domain.older_results import collapsed, limited, without_ephemeral
+from loom_domain.output_schema import instructions
+from loom_domain.skill_context import late_hint, skill_parts
 from loom_domain.tokens import conversation_tokens, tools_tokens
 from loom_domain.tool_calls import ToolSpec
 
@@ -47,7 +50,7 @@ class Measures:
 
     def window(self, spec: AgentSpec) -> int:
         """The window's size."""
-        return min(self.size or spec.context_window, spec.context_window)
+        return window_size(self.size, spec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,17 +85,17 @@ def look(
     *,
     tools: Sequence[ToolSpec],
     measures: Measures,
-    extra: Sequence[Component] = (),
     fixed: bool = False,
 ) -> Sight:
     """What a call with this conversation sees; `fixed`: as far collapsed as measured, as in a turn of the past."""
     window = measures.window(spec)
     reserved = tools_tokens(tools)
     groups = groups_of(messages)
+    about_skills = skill_parts(spec.skills, tools)
 
     def shown(until: int) -> tuple[tuple[Component, ...], tuple[int, ...]]:
         seen = _seen(messages, tools, groups, until, int(ONE_TURN * window / measures.ratio))
-        parts = (*_components(spec, seen, groups), *extra)
+        parts = (*_components(spec, seen, groups, about_skills), *late_hint(spec.skills, tools, messages))
         return parts, tuple(map(size_of, parts))
 
     until = measures.collapsed
@@ -123,10 +126,9 @@ def explained(
     *,
     tools: Sequence[ToolSpec],
     measures: Measures,
-    extra: Sequence[Component] = (),
 ) -> tuple[ContextPart, ...]:
     """Each part of the context of a model call: its source, its tokens by Loom's own count, and what it lost."""
-    sight = look(spec, messages, tools=tools, measures=measures, extra=extra, fixed=True)
+    sight = look(spec, messages, tools=tools, measures=measures, fixed=True)
     names = ", ".join(tool.name for tool in tools)
     described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
     described = replace(described, priority=Priority.CRITICAL, place=Placement.PRIMACY)
@@ -164,10 +166,16 @@ def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent
     return point
 
 
-def _components(spec: AgentSpec, messages: Sequence[Message], groups: Sequence[Group]) -> Iterator[Component]:
+def _components(
+    spec: AgentSpec, messages: Sequence[Message], groups: Sequence[Group], about_skills: Sequence[Component]
+) -> Iterator[Component]:
     if spec.system_prompt.strip():
         yield _prompt("instructions", "the agent's prompt", spec.system_prompt.strip())
-    yield _prompt("rules", "Loom's rules", AUTONOMY_RULES)
+    yield from about_skills
+    yield _prompt("rules", "Loom's rules", spec.rules or AUTONOMY_RULES)
+    if spec.output_schema is not None:
+        form = instructions(spec.output_schema, through_done=spec.require_done_tool)
+        yield _prompt("answer_format", "the output schema", form)
     first_said = next((place for place, message in enumerate(messages) if is_from_person(message)), -1)
     last_said = max((place for place, message in enumerate(messages) if is_from_person(message)), default=-1)
     answered = last_turn(messages, groups)
@@ -205,7 +213,7 @@ def _group(messages: Sequence[Message], place: int, priority: Priority) -> Compo
 
 def _who(message: Message) -> str:
     if message.role == "user" and not is_from_person(message):
-        return "reminder"
+        return str(message.metadata.get("by") or "reminder")
     if message.role == "assistant" and message.tool_calls:
         return f"assistant, calling {', '.join(call.name for call in message.tool_calls)}"
     return str(message.metadata.get("by") or message.role)
@@ -215,7 +223,7 @@ def _priority(messages: Sequence[Message], *, is_task: bool) -> Priority:
     if unanswered(messages):
         return Priority.CRITICAL
     if messages[0].role != "user":
-        return Priority.MEDIUM
+        return Priority.HIGH if any(map(skill_in, messages)) else Priority.MEDIUM
     if not is_from_person(messages[0]):
         return Priority.LOW
     return Priority.ESSENTIAL if is_task else Priority.HIGH

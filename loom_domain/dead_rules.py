@@ -15,7 +15,6 @@ from loom_domain.rules import (
     DEFAULT,
     DOMAIN,
     MAIN_FIELDS,
-    MCP,
     Kind,
     Rule,
     is_server,
@@ -23,9 +22,11 @@ from loom_domain.rules import (
     names,
     parameter,
     parse_rule,
+    parse_rules,
 )
+from loom_domain.skills import COMPILED, SKILL_TOOLS
 from loom_domain.subjects import Place, normal
-from loom_domain.tool_calls import ASK_USER, CREATE_TOOL, DONE, MADE, ToolSpec, Verdict
+from loom_domain.tool_calls import ASK_USER, CREATE_TOOL, DONE, MADE, MCP, ToolSpec, Verdict
 
 _ALWAYS_OFFERED: Final = (DONE, ASK_USER)
 _NOWHERE: Final = Place()
@@ -38,7 +39,6 @@ class _World:
     rules: Sequence[Rule]
     known: Mapping[str, ToolSpec | None]
     servers: Collection[str] | None
-    named: Collection[str]
     place: Place
 
 
@@ -47,13 +47,11 @@ def dead_rules(
     tools: Sequence[ToolSpec],
     *,
     servers: Collection[str] | None = None,
-    named: Collection[str] = (),
     place: Place = _NOWHERE,
 ) -> tuple[str, ...]:
     """One complaint for each rule that never matches, saying what to write instead.
 
-    `servers` are the names of the configured MCP servers (None: not known, so their rules are not looked at); `named`
-    are tools beyond the built-in ones whose calls have a name that patterns are held against, such as agents.
+    `servers` are the names of the configured MCP servers (None: not known, so their rules are not looked at).
     """
     found: list[str] = []
     read: list[Rule] = []
@@ -63,18 +61,14 @@ def dead_rules(
         except BadRequest as error:
             found.append(error.message)
     known = {**dict.fromkeys(BUILT_IN), **{tool.name: tool for tool in tools}}
-    world = _World(rules=read, known=known, servers=servers, named=named, place=place)
+    world = _World(rules=read, known=known, servers=servers, place=place)
     found.extend(f"permission rule {rule.text!r} {complaint}" for rule in read for complaint in _of_rule(rule, world))
     return tuple(found)
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
     """The tools that a model is shown: all but those denied by name, or by a glob of names."""
-    denied = [
-        rule
-        for rule in (parse_rule(text, verdict) for text, verdict in rules.items())
-        if rule.pattern is None and rule.verdict is Verdict.DENY
-    ]
+    denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
     )
@@ -85,9 +79,8 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
         if rule.pattern is not None:
             yield "gives `default` a pattern: it has none"
         return
-    if rule.tool.startswith(MADE):
-        if CREATE_TOOL not in world.known:
-            yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
+    if rule.tool.startswith((MADE, COMPILED)):
+        yield from _of_made(rule, world)
         return
     if rule.tool.startswith(MCP):
         yield from _of_server(rule, world)
@@ -97,6 +90,12 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
     yield from _shadowed(rule, world.rules)
     if rule.pattern is not None:
         yield from _of_pattern(rule, world)
+
+
+def _of_made(rule: Rule, world: _World) -> Iterator[str]:
+    """Which skills, and so which scripts, there are depends on the workspace of each run."""
+    if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
+        yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
@@ -161,7 +160,7 @@ def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> 
     if "*" in rule.tool:
         return
     match kind_of(rule.tool):
-        case Kind.NAME if rule.tool not in world.named:
+        case Kind.NAME:
             yield from _of_nameless(rule, spec)
         case Kind.HOST:
             yield from _of_host(pattern)
@@ -172,7 +171,7 @@ def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> 
 
 
 def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
-    if parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW:
+    if rule.tool in SKILL_TOOLS or (parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW):
         return
     arguments = ", ".join(spec.parameters.get("properties", {})) if spec else ""
     yield (

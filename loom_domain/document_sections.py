@@ -26,7 +26,7 @@ DEEPEST: Final = 3
 """Headings above a definition that are told."""
 
 _FENCE: Final = re.compile(r"^ {0,3}(```+|~~~+)")
-_HEADING: Final = re.compile(r"^ {0,3}(#{1,6})[ \t]+(.+?)[ \t]*#*[ \t]*$")
+_HEADING: Final = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$")
 _UNDERLINE: Final = re.compile(r"^ {0,3}(=+|-{2,}|~{3,}|\^{3,})[ \t]*$")
 _ITEM: Final = re.compile(r"^ {0,3}(?:[-*+]|\d{1,3}[.)])[ \t]")
 _DEFINITION: Final = re.compile(
@@ -98,7 +98,7 @@ def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
         if found := _FENCE.match(line):
             fence = _fenced(fence, found[1])
         elif not fence and (heading := _HEADING.match(line)):
-            yield at, len(heading[1]), _short(heading[2])
+            yield at, len(heading[1]), _short(heading[2].rstrip().rstrip("#").rstrip())
         elif not fence and at and (underline := _UNDERLINE.match(line)) and _is_title(lines, at - 1, line):
             yield at - 1, 1 if underline[1][0] == "=" else 2, _short(lines[at - 1].strip())
 

@@ -21,9 +21,13 @@
         ├── PermissionDeniedError
         ├── LLMConfigurationError
         ├── LLMRefusedError
+        ├── OutputSchemaError
         ├── ExecutionAbortedError
         ├── BudgetExceededError
         ├── ManifestChangedError
+        ├── CrewFailedError
+        ├── NoMemberFitsError
+        ├── HookFailedError
         └── CircuitBreakerOpenError
 
 A tool's error becomes a tool result that the model reads; a provider's error crosses the activity boundary as an
@@ -131,6 +135,10 @@ class LLMRefusedError(TerminalError):
     """The model or its provider declined to answer."""
 
 
+class OutputSchemaError(TerminalError):
+    """The answer does not fit the output schema, also after repairs; `context` has `problems` and the last `answer`."""
+
+
 class ExecutionAbortedError(TerminalError):
     """Somebody stopped the run."""
 
@@ -141,6 +149,18 @@ class BudgetExceededError(TerminalError):
 
 class ManifestChangedError(TerminalError):
     """The worker's tools are no longer those that the run was started with, and the settings say to refuse."""
+
+
+class CrewFailedError(TerminalError):
+    """A crew cannot do its task: a member that it cannot do without has failed, or whoever leads it."""
+
+
+class NoMemberFitsError(TerminalError):
+    """A routed crew has no member for the task, and no fallback."""
+
+
+class HookFailedError(TerminalError):
+    """A hook around the run raised, took too long or answered what means nothing; `hook` and `moment` name it."""
 
 
 class CircuitBreakerOpenError(TerminalError):

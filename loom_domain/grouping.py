@@ -39,8 +39,8 @@ def unanswered(messages: Sequence[Message]) -> bool:
 
 
 def is_from_person(message: Message) -> bool:
-    """Whether a person said this; reminders of the framework are no such messages."""
-    return message.role == "user" and message.metadata.get("kind") != "reminder"
+    """Whether a person said this; reminders and recollections are the framework's."""
+    return message.role == "user" and "kind" not in message.metadata
 
 
 def _ends(messages: Sequence[Message]) -> list[int]:

@@ -16,7 +16,21 @@ from loom_domain.subjects import Place, Subject, expanded, normal
 Words = Sequence[str | None]
 
 _PROTECTED_FOLDERS: Final = frozenset(
-    {".git", ".hg", ".svn", ".vscode", ".idea", ".husky", ".devcontainer", ".circleci", ".loom", ".ssh", ".gnupg"}
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        ".vscode",
+        ".idea",
+        ".husky",
+        ".devcontainer",
+        ".circleci",
+        ".loom",
+        ".ssh",
+        ".gnupg",
+        ".agents",
+        ".claude",
+    }
 )
 _PROTECTED_FILES: Final = frozenset(
     """

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from loom_domain.agents import AgentSpec
+from loom_domain.lifecycle import HookAnswer
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunResult
 from loom_domain.tasks import Origin, Published
@@ -14,6 +15,10 @@ from loom_domain.work import (
     CallPlans,
     Compressed,
     CompressRequest,
+    ConductRequest,
+    Evaluated,
+    EvaluateRequest,
+    HookRequest,
     ModelReply,
     ModelRequest,
     PlanRequest,
@@ -31,8 +36,17 @@ class Failed:
     message: str
 
 
-Asked: TypeAlias = PrepareRequest | ModelRequest | ToolRequest | PlanRequest | CompressRequest
-Came: TypeAlias = Prepared | ModelReply | ToolResult | CallPlans | Compressed | Failed
+Asked: TypeAlias = (
+    PrepareRequest
+    | HookRequest
+    | ModelRequest
+    | ConductRequest
+    | ToolRequest
+    | PlanRequest
+    | CompressRequest
+    | EvaluateRequest
+)
+Came: TypeAlias = Prepared | HookAnswer | ModelReply | ToolResult | CallPlans | Compressed | Evaluated | Failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +108,7 @@ class History:
         for fact in self.facts:
             self._learn(fact)
 
-    def pinned(self, asked: ModelRequest | CompressRequest) -> Pinned:
+    def pinned(self, asked: ModelRequest | CompressRequest | EvaluateRequest) -> Pinned:
         """What is known of the spec that the activity went by."""
         return self._pinned.get(asked.spec_digest, Pinned())
 

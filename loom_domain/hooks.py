@@ -1,16 +1,21 @@
-"""Hooks before a tool call: code of a user's that may object to what the rules would let through.
+"""Hooks and interceptors as a user's module registers them, and what a hook may have against a tool call.
 
-A hook answers None (no objection), `Deny` or `Ask`. It can only make a verdict stricter: what the rules deny stays
-denied, whatever a hook says. A hook that fails or does not answer objects.
+A gate (`on_start`, `on_planning`, `on_tool_call`) answers None (no objection), `Deny` or `Ask`. It can only make a
+verdict stricter: what the rules deny stays denied, whatever a hook says. A gate that fails or does not answer objects.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final, TypeAlias
 
-from loom_domain.messages import ToolCall
+from loom_domain.agent_definitions import AgentDefinition
+from loom_domain.errors import BadRequest
+from loom_domain.extending import DEFAULT_AGENT
+from loom_domain.lifecycle import PATIENCE, HookStep, Moment
+from loom_domain.messages import JsonObject
 from loom_domain.permissions import Judgement
-from loom_domain.tool_calls import Verdict
+from loom_domain.tool_calls import STRICTNESS, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,6 @@ class Ask:
 
 Answer: TypeAlias = Deny | Ask | None
 
-ToolCallHook: TypeAlias = Callable[[ToolCall, str], Answer | Awaitable[Answer]]
-"""Asked with the call and the run's id before the rules are; async or not."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objection:
@@ -48,9 +50,6 @@ class Objection:
         return f"hook {self.hook}"
 
 
-_STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
-
-
 def strictest(objections: Iterable[Objection]) -> Objection | None:
     """The first denial, else the first ask, else none."""
     raised = list(objections)
@@ -62,7 +61,112 @@ def tightened(judged: Judgement, objection: Objection | None) -> Judgement:
     if objection is None:
         return judged
     verdict = Verdict.DENY if isinstance(objection.answer, Deny) else Verdict.ASK
-    if _STRICTNESS.index(verdict) <= _STRICTNESS.index(judged.verdict):
+    if STRICTNESS.index(verdict) <= STRICTNESS.index(judged.verdict):
         return judged
     # An approval for the rest of the run adds rules, and no rule answers a hook: it would be asked again.
     return Judgement(verdict=verdict, rule=objection.rule, reason=objection.answer.reason, can_be_granted=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What an interceptor has in the place of a result: the task does not take place."""
+
+    result: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """What a hook is told of the run that it stands beside."""
+
+    run_id: str
+    agent: str
+    task: str
+    session_id: str = ""
+    metadata: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hook:
+    """A function of a user's that is asked, or told, at one moment."""
+
+    moment: Moment
+    name: str
+    function: Callable[..., Any]
+    agents: tuple[str, ...] | None = None
+    """For these agents, and those that name the hook; None: for every agent."""
+    tools: tuple[str, ...] | None = None
+    """Before a tool call: only of these tools."""
+    timeout: float = PATIENCE
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """When it is due."""
+        return (self.moment,)
+
+
+RUN: Final = "run"
+TOOL: Final = "tool"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interceptor:
+    """A user's code around tasks: `before` may change what is asked or stop it, `after` may change what comes of it."""
+
+    name: str
+    before: Callable[..., Any] | None = None
+    after: Callable[..., Any] | None = None
+    around: tuple[str, ...] = (RUN, TOOL)
+    agents: tuple[str, ...] | None = None
+    timeout: float = PATIENCE
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """When it is due around a run."""
+        sides = ((Moment.BEFORE, self.before), (Moment.AFTER, self.after))
+        return tuple(moment for moment, side in sides if side is not None and RUN in self.around)
+
+
+Registered: TypeAlias = Hook | Interceptor
+
+
+def is_for(registered: Registered, agent: str, named: Iterable[str]) -> bool:
+    """Whether a hook or an interceptor is one of this agent's, which names some of them itself."""
+    return registered.agents is None or agent in registered.agents or registered.name in named
+
+
+def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookStep, ...]:
+    """Everything of these that an agent has, to be pinned into its runs."""
+    return tuple(
+        HookStep(moment=moment, name=each.name, timeout=each.timeout)
+        for each in registered
+        if is_for(each, agent, named)
+        for moment in each.moments
+    )
+
+
+def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefinition]) -> None:
+    """Refuse names given twice, and names that nobody has; raises BadRequest with the nearest one."""
+    taken = [(moment, each.name) for each in registered for moment in each.moments]
+    if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
+        raise BadRequest(
+            f"two hooks for one moment are called {twice!r}: give one another name with `name=`", field="hooks"
+        )
+    known = sorted({each.name for each in registered})
+    agents = list(agents)
+    for agent in agents:
+        for name in agent.hooks:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(known) or 'none'}"
+                raise BadRequest(
+                    f"agent {agent.name!r} ({agent.origin}) names the hook {name!r}, which is not there: {hint}",
+                    field="hooks",
+                )
+    names = {DEFAULT_AGENT, *(agent.name for agent in agents)}
+    for each in registered:
+        if unknown := [name for name in each.agents or () if name not in names]:
+            raise BadRequest(
+                f"the hook {each.name!r} is for the agent {unknown[0]!r}, which is not there: the agents are"
+                f" {', '.join(sorted(names))}",
+                field="hooks",
+            )

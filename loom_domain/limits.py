@@ -1,12 +1,85 @@
-"""What a run may use up before it has to end: turns, tokens, money, tool calls, time."""
+"""What a run may use up before it has to end: turns, tokens, money, tool calls, time, sub-agents.
 
-from datetime import datetime
+The limits are those of the whole tree: what those below have spent counts, and what they were lent counts until they
+have ended. A model call is bounded beforehand by what is left (`activities/affording.py`), so a budget is not overshot.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Final
 
-from loom_domain.requests import RunError, RunStatus
-from loom_domain.run_state import Outcome, RunState, cost_of
+from loom_domain.acting import with_calls
+from loom_domain.budget import WRAP_UP_TOKENS, Share, Spend
+from loom_domain.lineage import TreeLimits
+from loom_domain.messages import Usage
+from loom_domain.requests import Budget, RunError, RunStatus
+from loom_domain.run_state import Outcome, RunState, cost_of, total_tool_calls, total_usage
+from loom_domain.shares import below, left_of
+from loom_domain.steering import note
+from loom_domain.tasks import Action
+from loom_domain.tool_calls import failed
+from loom_domain.tree import Tree
 
 WARN_AT: Final = 0.8
+
+
+def share_of(budget: Budget, limits: TreeLimits) -> Share:
+    """What a root run with this budget may spend with everything below it."""
+    children = limits.children if budget.children is None else min(budget.children, limits.children)
+    return Share(
+        tokens=budget.tokens,
+        micros=None if budget.cost_usd is None else round(budget.cost_usd * 1_000_000),
+        tool_calls=budget.tool_calls,
+        turns=budget.turns,
+        children=children,
+    )
+
+
+def rooted(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
+    """The tree of a prepared run with its limits and its share: lent by its parent, or as the request says."""
+    if limits is None:
+        return tree
+    if tree.lineage is not None:
+        return replace(tree, limits=limits, share=tree.lineage.share)
+    deep = limits.depth if budget.depth is None else min(budget.depth, limits.depth)
+    return replace(tree, limits=replace(limits, depth=deep), share=share_of(budget, limits))
+
+
+def spent_by(state: RunState) -> Spend:
+    """What the run has spent itself."""
+    return Spend(
+        tokens=state.usage.total_tokens,
+        micros=state.cost_micros or 0,
+        tool_calls=state.tool_calls,
+        turns=state.turns,
+    )
+
+
+def left(state: RunState) -> Share:
+    """What the run may still spend, or lend."""
+    return left_of(state.tree, spent_by(state))
+
+
+def allowance(state: RunState) -> Share | None:
+    """What the next model call may take; None where nothing limits it."""
+    if state.tree.limits is None:
+        return None
+    share = left(state)
+    return None if share.tokens is None and share.micros is None else Share(tokens=share.tokens, micros=share.micros)
+
+
+def kept_back(state: RunState, reserved: Spend) -> Spend:
+    """What the run keeps for a last answer of its own, by what its latest call took and might have taken."""
+    return Spend(tokens=state.window.tokens + WRAP_UP_TOKENS, micros=reserved.micros, turns=1)
+
+
+def deadline(state: RunState) -> datetime | None:
+    """When the tree's time is over."""
+    if state.tree.lineage is not None:
+        return state.tree.lineage.deadline
+    seconds = state.request.budget.seconds
+    return None if seconds is None else state.started_at + timedelta(seconds=seconds)
 
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
@@ -15,14 +88,18 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
-            message = (
-                f"the budget for {name} is spent: {_number(spent)} of {_number(limit)}. Start again with a larger one."
-            )
-            return Outcome(
-                status=RunStatus.BUDGET_EXHAUSTED,
-                error=RunError(type="BudgetExceededError", message=message, context={"limit": name}),
-            )
+            return exhausted(name, f"{_number(spent)} of {_number(limit)}")
     return None
+
+
+def within_tool_calls(state: RunState) -> RunState:
+    """The run without the calls that its budget for tool calls does not cover any more."""
+    most = left(state).tool_calls if state.tree.limits is not None else None
+    if most is None:
+        return state
+    beyond = [call.call.id for call in state.calls if call.result is None][max(0, most) :]
+    not_run = failed(f"not run: the budget for tool calls covered {most} more", "unavailable")
+    return with_calls(state, lambda c: replace(c, result=not_run) if c.call.id in beyond else c)
 
 
 def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
@@ -42,25 +119,52 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     )
 
 
+def exhausted(name: str, told: str) -> Outcome:
+    """The outcome of a run that has no more of something."""
+    message = f"the budget for {name} is spent: {told}. Start again with a larger one."
+    return Outcome(
+        status=RunStatus.BUDGET_EXHAUSTED,
+        error=RunError(type="BudgetExceededError", message=message, context={"limit": name}),
+    )
+
+
+def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime) -> RunState:
+    """The run with what a model call has used; an unknown price is said once to who set a budget in dollars."""
+    usage = state.usage + usage
+    if state.cost_micros is not None and cost_micros is not None:
+        return replace(state, usage=usage, cost_micros=state.cost_micros + cost_micros)
+    if state.cost_micros is not None and state.request.budget.cost_usd is not None:
+        text = "The price of this model is unknown: the budget in dollars cannot be kept. Set one in tokens."
+        state = note(state, Action.BUDGET, at, text=text)
+    return replace(state, usage=usage, cost_micros=None)
+
+
 def warning(state: RunState, at: datetime) -> str | None:
     """A reminder for the model when four fifths of something are spent; given once."""
     if state.warned:
         return None
     nearly = [
         f"{name}: {_number(spent)} of {_number(limit)}"
-        for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns))
+        for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns), _sub_agents(state))
         if limit is not None and spent >= WARN_AT * limit
     ]
     return f"Nearly spent — {', '.join(nearly)}. Come to a conclusion soon." if nearly else None
 
 
-def _budget(state: RunState, at: datetime) -> tuple[tuple[str, float, float | None], ...]:
-    budget = state.request.budget
+def _sub_agents(state: RunState) -> tuple[str, float, float | None]:
+    return ("sub_agents", below(state.tree).children, state.tree.share.children or None)
+
+
+def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float | None]]:
+    share = share_of(state.request.budget, TreeLimits()) if state.tree.limits is None else state.tree.share
+    end = deadline(state)
+    seconds = None if end is None else (end - state.started_at).total_seconds()
     return (
-        ("tokens", state.usage.total_tokens, budget.tokens),
-        ("cost_usd", cost_of(state) or 0.0, budget.cost_usd),
-        ("tool_calls", state.tool_calls, budget.tool_calls),
-        ("seconds", (at - state.started_at).total_seconds(), budget.seconds),
+        ("tokens", total_usage(state).total_tokens, share.tokens),
+        ("cost_usd", cost_of(state) or 0.0, None if share.micros is None else share.micros / 1_000_000),
+        ("tool_calls", total_tool_calls(state), share.tool_calls),
+        ("seconds", (at - state.started_at).total_seconds(), seconds),
+        ("turns_in_all", (spent_by(state) + below(state.tree)).turns, share.turns),
     )
 
 

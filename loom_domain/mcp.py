@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
-from loom_domain.tool_calls import Effect, Verdict, short_digest
+from loom_domain.tool_calls import MCP, Effect, Verdict, short_digest
 
-PREFIX: Final = "mcp__"
 NAME_LIMIT: Final = 64
 """Characters of a tool's name that every provider takes."""
 DESCRIPTION_LIMIT: Final = 2048
@@ -114,7 +113,7 @@ def tool_name(server: str, tool: str) -> str:
     A name that has to be changed carries a digest of what it was. It does so whether or not another tool would get the
     same name: else a tool that a server adds later could take over the name that a run is pinned to.
     """
-    plain = f"{PREFIX}{server}__{tool}"
+    plain = f"{MCP}{server}__{tool}"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
     if name == plain and len(name) <= NAME_LIMIT:
         return name

@@ -27,6 +27,8 @@ class Layer(StrEnum):
     L4 = "L4"
 
 
+LEAST_SUMMARY: Final = 20
+"""Characters below which a summary says nothing."""
 WHOLE: Final = frozenset({Layer.L1, Layer.L2})
 """The layers that keep Tasks as they were."""
 
@@ -62,6 +64,27 @@ class MemorySettings:
     """Texts that are embedded at once."""
     same_from: float = 0.98
     """Cosine from which two summaries of a session say the same."""
+    recall_recent: int = 10
+    """Entries of L1 that a run is reminded of when a person has spoken."""
+    recall_important: int = 10
+    """The same of L2."""
+    recall_summaries: int = 5
+    """The same of L3 and L4."""
+    recall_tokens: int = 4_000
+    """Of all of these together."""
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense; raises ValueError that names the setting."""
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            least: Any = timedelta(0) if isinstance(value, timedelta) else 0
+            if value < least:
+                raise ValueError(f"{name} must not be negative")
+        for name in ("important_over", "same_from"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name} must be between 0 and 1")
+        if self.summary_length < LEAST_SUMMARY or self.batch < 1:
+            raise ValueError(f"summary_length must be at least {LEAST_SUMMARY}, and batch at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

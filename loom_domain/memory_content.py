@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from loom_domain.messages import well_formed
 from loom_domain.tasks import Task
 from loom_domain.tool_calls import canonical
 
@@ -34,7 +35,7 @@ def content_of(task: Task) -> str:
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
-    return (clean("\n".join([*texts, *facts])) or str(task.action))[:LONGEST]
+    return (well_formed("\n".join([*texts, *facts])) or str(task.action))[:LONGEST]
 
 
 def is_small_talk(text: str) -> bool:
@@ -80,11 +81,6 @@ def fingerprint(text: str) -> bytes:
 def says_the_same(one: str, other: str) -> bool:
     """Whether two texts that mean nearly the same agree in numbers and negations, which vectors hardly see."""
     return _marks(one) == _marks(other)
-
-
-def clean(text: str) -> str:
-    """As every store takes it: no NUL, no half of a surrogate pair."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _marks(text: str) -> list[str]:

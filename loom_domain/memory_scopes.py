@@ -64,6 +64,14 @@ class ScopedWrite:
     """The version that the writer has read; None: it has read none."""
 
 
+def path_of(run_id: str, root_run_id: str) -> NodePath:
+    """The path of a run from the root of its tree; a child's id is its parent's with one more part after a slash."""
+    if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
+        return (run_id,)
+    parts = run_id[len(root_run_id) + 1 :].split("/")
+    return (root_run_id, *(f"{root_run_id}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1)))
+
+
 def place_of(scope: MemoryScope, node: NodePath) -> str:
     """Where entries of a scope lie: one id in one place is one entry."""
     match scope:

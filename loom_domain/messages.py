@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 JsonObject: TypeAlias = Mapping[str, Any]
 """A decoded JSON object; its values are whatever JSON can say."""
@@ -62,13 +62,28 @@ class Message:
 
 
 def user(text: str, **metadata: Any) -> Message:
-    """A message from a person, or from Loom on their behalf (`metadata["kind"] == "reminder"`)."""
+    """A message from a person, or from Loom on their behalf: then `metadata["kind"]` says what it is."""
     return Message(role="user", content=text, metadata=metadata)
+
+
+AGENT: Final = "agent"
+"""The kind of a message that another agent has sent."""
 
 
 def reminder(text: str) -> Message:
     """A short note of the framework to the model, told apart from what people say."""
     return user(f"<system-reminder>{text}</system-reminder>", kind="reminder")
+
+
+def recollection(text: str, source: str) -> Message:
+    """What Loom found for the words before it; `source` tells people where."""
+    inside = text.replace("</memory>", "<\\/memory>")
+    return user(f"<memory>\n{inside}\n</memory>", kind="memory", by=source)
+
+
+def well_formed(text: str) -> str:
+    """The text as every store takes it: no NUL, no half of a surrogate pair."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def last_text(messages: Sequence[Message]) -> str:

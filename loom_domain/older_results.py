@@ -1,7 +1,7 @@
 """What a model call sees of tool results that are no longer new. The conversation itself keeps them whole.
 
 ephemeral   of a tool marked so, only the results of its last uses stay
-collapsed   before a point, results and long arguments are cut to their beginning
+collapsed   before a point, results and long arguments are cut to their beginning; not instructions of skills
 limited     one turn's results never take more than a share of the window
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from loom_domain.active_skills import skill_in
 from loom_domain.grouping import Group
 from loom_domain.messages import JsonObject, Message, ToolCall
 from loom_domain.tokens import MESSAGE, conversation_tokens, text_tokens, within
@@ -72,7 +73,7 @@ def _pointer(message: Message) -> str:
 
 def _collapsed(message: Message) -> Message:
     if message.role == "tool":
-        return _short_result(message) if _is_large(message) else message
+        return _short_result(message) if _is_large(message) and not skill_in(message) else message
     calls = tuple(map(_short_call, message.tool_calls))
     return message if calls == message.tool_calls else replace(message, tool_calls=calls)
 

@@ -14,6 +14,7 @@ from loom_domain.compression import transcript_after
 from loom_domain.context import explained
 from loom_domain.dead_rules import offered
 from loom_domain.messages import Message, ToolCall
+from loom_domain.requests import RunRequest
 from loom_domain.run_state import RunState
 from loom_domain.tool_calls import ToolResult, tool_message
 from loom_domain.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, transcript_of
@@ -48,8 +49,8 @@ class CompressionAttempt:
     error: str = ""
 
 
-Record: TypeAlias = Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt
-"""What history holds of a run; a state is what one execution carried on into the next."""
+Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt
+"""What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +70,7 @@ class PastCall:
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
         measures = replace(self.attempt.request.measures, collapsed=reply.collapsed)
         tools = offered(self.spec.tools, self.spec.permissions)
-        return explained(self.spec, self.messages, tools=tools, measures=measures, extra=reply.recalled)
+        return explained(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +125,10 @@ class _Past:
 
 def _learned(past: _Past, record: Record) -> _Past:
     match record:
-        case Prepared(spec=spec):
+        case RunRequest():
+            return past
+        case Prepared(spec=spec, earlier=earlier):
+            past = past if earlier is None else past.with_transcripts(transcript_of(earlier.messages))
             return past.with_spec(spec.digest, spec)
         case RunState():
             known = transcript_of(record.transcript.messages[: record.known.count])
@@ -158,7 +162,7 @@ def _after_model(past: _Past, request: ModelRequest, reply: ModelReply | None) -
     if before is None or reply is None:
         return past
     if reply.message is not None:
-        return past.with_transcripts(before, before.extended([reply.message]))
+        return past.with_transcripts(before, before.extended([*reply.recalled, reply.message]))
     return past.with_transcripts(before)
 
 

@@ -33,31 +33,18 @@ from loom_domain.rules import (
     touches,
 )
 from loom_domain.subjects import Place, Subject, Touched
-from loom_domain.tool_calls import Verdict
-
-__all__ = [
-    "BUILT_IN",
-    "DEFAULT",
-    "Judgement",
-    "Mode",
-    "Place",
-    "Rule",
-    "Subject",
-    "judge",
-    "matching",
-    "parse_rule",
-    "parse_rules",
-]
+from loom_domain.tool_calls import STRICTNESS, Verdict
 
 BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
+    "delegate_task": Verdict.ALLOW,
+    "create_plan": Verdict.ALLOW,
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
 """What a judgement's rule begins with when a guard decided."""
 
 _EDITS: Final = frozenset({"write_file", "edit_file"})
-_STRICT_FIRST: Final = (Verdict.DENY, Verdict.ASK, Verdict.ALLOW)
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
 _REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&"})
@@ -170,7 +157,7 @@ def _concerns(call: _Call, rule: Rule) -> bool:
 def _bare(rules: Sequence[Rule], tool: str) -> Rule | None:
     """The strictest rule that names the tool without a pattern."""
     found = [rule for rule in rules if rule.pattern is None and names(rule, tool)]
-    return min(found, key=lambda rule: _STRICT_FIRST.index(rule.verdict), default=None)
+    return max(found, key=lambda rule: STRICTNESS.index(rule.verdict), default=None)
 
 
 def _first(call: _Call, rules: Sequence[Rule], verdict: Verdict, subjects: Sequence[Subject]) -> Rule | None:

@@ -3,15 +3,18 @@
     history                                              tasks
     a prepared run                                       node.start
     notices, in an activity's input or as told locally   whatever they say
+    a hook around the run                                node.hook
     a model call that began                              node.turn
     its answer, or its error                             node.model_call; an approval requested for each ask
+    a crew's step                                        node.turn, node.planning
     a tool call that began, its result                   node.tool_call, node.tool_result
+    an evaluated answer                                  node.model_call
     calls judged again, a compressed conversation        an approval requested for each ask; node.compression
     the end                                              node.complete, node.error
 
-Pieces of text are not made again: the whole text is in the answer. What only the activity knew is taken from history's
-own times (`created_at`, `ms`). An attempt whose worker died is taken to have come as far as its first task; so here may
-be a task that nobody saw live, but none is missing.
+Pieces of text are not made again, since the whole text is in the answer, nor is `node.manifest`, which speaks of a
+worker. What only the activity knew is taken from history's own times (`created_at`, `ms`). An attempt whose worker died
+is taken to have come as far as its first task; so here may be a task that nobody saw live, but none is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,16 +22,24 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final, Protocol, assert_never
 
+from loom_domain.agents import AgentSpec
+from loom_domain.crew_log import plan_view
 from loom_domain.errors import BY_NAME
 from loom_domain.history_facts import Began, Did, Ended, Fact, Failed, History, Pinned, Told
+from loom_domain.lifecycle import HookAnswer
+from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall
-from loom_domain.requests import RunStatus
+from loom_domain.requests import RunRequest, RunStatus, fork_view
 from loom_domain.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
 from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, describe
 from loom_domain.work import (
     CallPlans,
     Compressed,
     CompressRequest,
+    ConductRequest,
+    Evaluated,
+    EvaluateRequest,
+    HookRequest,
     ModelReply,
     ModelRequest,
     PlanRequest,
@@ -36,8 +47,11 @@ from loom_domain.work import (
     PrepareRequest,
     ToolRequest,
     compression_segment,
+    evaluation_facts,
+    evaluation_segment,
     model_segment,
     tool_segment,
+    turn_facts,
 )
 
 PREVIEW: Final = 2000
@@ -63,6 +77,27 @@ def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
     known = History(facts)
     made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
     return tuple(sorted(made.values(), key=lambda task: task.created_at))
+
+
+def started(request: RunRequest, spec: AgentSpec, lineage: Lineage | None) -> dict[str, Any]:
+    """What the first event of a run says."""
+    forked = fork_view(request.forked_from)
+    return {
+        "task": request.task,
+        "agent": spec.name,
+        "model": spec.model,
+        "workspace": spec.workspace,
+        "tools": [tool.name for tool in spec.tools],
+        "skills": [skill.name for skill in spec.skills],
+        "max_turns": request.max_turns or spec.max_turns,
+        "metadata": dict(request.metadata),
+        **({"forked_from": forked} if forked else {}),
+        **(_told_of(lineage) if lineage else {}),
+    }
+
+
+def _told_of(lineage: Lineage) -> dict[str, Any]:
+    return {"description": lineage.description, "depth": lineage.depth, "parent_run_id": lineage.parent_run_id}
 
 
 def _tasks(fact: Fact, known: History, mask: Mask) -> Iterator[Task]:
@@ -91,15 +126,19 @@ def _done(did: Did, known: History, mask: Mask) -> Iterator[Task]:
 
 
 def _work(
-    asked: ModelRequest | ToolRequest | PlanRequest | CompressRequest,
+    asked: HookRequest | ModelRequest | ConductRequest | ToolRequest | PlanRequest | CompressRequest | EvaluateRequest,
     did: Did,
     began: datetime,
     known: History,
     mask: Mask,
 ) -> Iterator[Task]:
     match asked:
+        case HookRequest():
+            return _hook(asked, did, began, mask)
         case ModelRequest():
             return _model(asked, did, began, known.pinned(asked))
+        case ConductRequest():
+            return _crew_step(asked, did, began)
         case ToolRequest():
             arguments = known.arguments.get(asked.call_id, {}) if asked.arguments is None else asked.arguments
             return _tool(asked, did, began, ToolCall(id=asked.call_id, name=asked.tool, arguments=arguments), mask)
@@ -110,22 +149,34 @@ def _work(
             )
         case CompressRequest():
             return _compression(asked, did, began, known.pinned(asked))
+        case EvaluateRequest():
+            return _evaluation(asked, did, began, known.pinned(asked))
         case _:
             assert_never(asked)
 
 
 def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
-    request, spec = asked.request, prepared.spec
-    said: JsonObject = {
-        "task": request.task,
-        "agent": spec.name,
-        "model": spec.model,
-        "workspace": spec.workspace,
-        "tools": [tool.name for tool in spec.tools],
-        "max_turns": request.max_turns or spec.max_turns,
-        "metadata": dict(request.metadata),
-    }
-    return task_of(asked.origin, Action.START, "t0/start", at=did.began or did.ended, status="running", parameters=said)
+    said = started(asked.request, prepared.spec, asked.lineage)
+    above = asked.lineage.task_id if asked.lineage else None
+    at = did.began or did.ended
+    return task_of(
+        asked.origin, Action.START, "t0/start", at=at, status="running", parameters=said, parent_task_id=above
+    )
+
+
+def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator[Task]:
+    step, said = asked.step, {}
+    match did.came:
+        case Failed(type="HookFailedError", message=message):
+            status, said = "failed", {"message": message}
+        case HookAnswer(verdict=verdict, reason=reason):
+            status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
+        case _:
+            return
+    facts = {"hook": step.name, "moment": step.moment, "ms": _ms(began, did.ended)}
+    shown = {**facts, **{name: text for name, text in said.items() if text}}
+    key = f"t{asked.turn}/{step.moment}-{step.name}"
+    yield task_of(asked.origin, Action.HOOK, key, at=did.ended, status=status, parameters=shown)
 
 
 def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
@@ -133,7 +184,7 @@ def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> It
     came = did.came
     resent = isinstance(came, ModelReply) and came.message is None and came.too_long is None
     if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
-        said: JsonObject = {"from": asked.turn - 1, "to": asked.turn, "depth": 0}
+        said = turn_facts(asked.origin, asked.turn, asked.stage if isinstance(asked, ModelRequest) else "")
         yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
     named: dict[str, Any] = {"model": pinned.model, "turn": asked.turn, "attempt": asked.attempt}
     match came:
@@ -151,11 +202,21 @@ def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> It
             return
 
 
+def _crew_step(asked: ConductRequest, did: Did, began: datetime) -> Iterator[Task]:
+    came, where = did.came, _where(model_segment(asked.turn, asked.attempt))
+    if isinstance(came, ModelReply) and came.message is None and came.uncovered is None:
+        return
+    yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=turn_facts(asked.origin, asked.turn))
+    if isinstance(came, ModelReply) and came.message is not None:
+        said = plan_view(came.message, asked.turn)
+        yield task_of(asked.origin, Action.PLANNING, f"{where}/plan", at=did.ended, parameters=said)
+
+
 def _model_call(origin: Origin, where: str, at: datetime, status: str, said: JsonObject) -> Task:
     return task_of(origin, Action.MODEL_CALL, f"{where}/call", at=at, status=status, parameters=said)
 
 
-def _spent(reply: ModelReply, began: datetime, ended: datetime) -> JsonObject:
+def _spent(reply: ModelReply | Evaluated, began: datetime, ended: datetime) -> JsonObject:
     usage = reply.usage
     return {
         "input_tokens": usage.input_tokens,
@@ -174,13 +235,13 @@ def _asks(
     at: datetime,
 ) -> Iterator[Task]:
     for call, plan in planned:
-        if plan.verdict is not Verdict.ASK or plan.error:
+        if plan.verdict is not Verdict.ASK or plan.error or plan.stopped:
             continue
         said = {
             "turn": asked.turn,
             "call_id": call.id,
             "tool": call.name,
-            "arguments": dict(call.arguments),
+            "arguments": dict(call.arguments if plan.arguments is None else plan.arguments),
             "reason": plan.reason,
             "rule": plan.rule,
             "digest": plan.digest,
@@ -230,6 +291,14 @@ def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinn
             yield task_of(asked.origin, Action.COMPRESSION, f"{where}/compressed", at=did.ended, parameters=said)
         case _:
             return
+
+
+def _evaluation(asked: EvaluateRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
+    came = did.came
+    if isinstance(came, Evaluated) and not came.resend:
+        named = {"model": pinned.model, **evaluation_facts(asked, came)}
+        where = _where(evaluation_segment(asked.turn, asked.attempt))
+        yield _model_call(asked.origin, where, did.ended, "completed", {**named, **_spent(came, began, did.ended)})
 
 
 def _end(ended: Ended) -> Notice:

@@ -1,9 +1,9 @@
 """What a caller asks for and what it gets back: the public contract in types."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from loom_domain.messages import JsonObject
 
@@ -22,6 +22,11 @@ class RunStatus(StrEnum):
     FAILED = "failed"
 
 
+ENDED: Final = frozenset(
+    {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED}
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
     """What a run may spend; None is without limit."""
@@ -31,6 +36,33 @@ class Budget:
     tool_calls: int | None = None
     seconds: float | None = None
     """Wall time since the start, pauses and waits included."""
+    turns: int | None = None
+    """Of the run and everything that it delegates, while `max_turns` is of the run alone."""
+    depth: int | None = None
+    """Levels of sub-agents."""
+    children: int | None = None
+    """Sub-agents in all."""
+
+    def or_else(self, other: "Budget") -> "Budget":
+        """This budget, with the other's limits where it has none."""
+        mine = {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
+        return replace(other, **mine)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForkedFrom:
+    """The turn of another run at whose end this one begins."""
+
+    run_id: str
+    turn: int
+    """0: before its first."""
+    message: str | None = None
+    """Said to the agent there."""
+
+
+def fork_view(forked: ForkedFrom | None) -> JsonObject | None:
+    """Which turn of which run a fork began at."""
+    return None if forked is None else {"run_id": forked.run_id, "turn": forked.turn}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +80,13 @@ class RunRequest:
     """None: as many as the agent has by default."""
     budget: Budget = field(default_factory=Budget)
     require_done_tool: bool | None = None
+    skills: tuple[str, ...] = ()
+    """Skills that are active from the start, beside those that the agent may load."""
     output_schema: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
+    forked_from: ForkedFrom | None = None
+    crew: str | JsonObject | None = None
+    """The crew that does it, in the place of an agent: a registered one by name, or the whole of one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,3 +114,7 @@ class RunResult:
     tool_calls: int
     artifacts: tuple[JsonObject, ...]
     error: RunError | None
+    children: tuple[JsonObject, ...] = ()
+    """The runs that it delegated work to; usage, cost and tool calls above include theirs."""
+    own: JsonObject | None = None
+    """Usage, cost and tool calls without theirs; None where there are none."""

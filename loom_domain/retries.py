@@ -47,13 +47,15 @@ class Tries:
     """Times the conversation was shortened because it was too long for the model."""
     resent: int = 0
     """Times a worker did not know the transcript and asked for it whole."""
+    uncovered: int = 0
+    """Times that the budget did not cover the call, and nothing was sent."""
     earlier: int = 0
     """Attempts at the same call that other models have spent."""
 
     @property
     def attempt(self) -> int:
         """Number of the attempt that comes next, from 1."""
-        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.earlier
+        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.uncovered + self.earlier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

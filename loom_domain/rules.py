@@ -16,7 +16,6 @@ from loom_domain.tool_calls import Verdict
 DEFAULT: Final = "default"
 """The key that is no tool: the verdict of calls that no rule names."""
 
-MCP: Final = "mcp__"
 DOMAIN: Final = "domain:"
 
 _RULE: Final = re.compile(r"(?P<tool>[A-Za-z_*][\w.*-]*)(?:\((?P<pattern>.+)\))?", re.DOTALL)

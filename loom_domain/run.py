@@ -1,34 +1,48 @@
 """The whole machine of a run: two pure questions, `next_action(state)` and `evolve(state, event)`.
 
     phase      what next_action answers                      what brings the next phase
-    STARTING   Prepare                                       RunPrepared            -> READY
+    STARTING   Prepare; then RunHook, and AskPerson where    the last hook's answer -> READY, or the end
+               a hook wants the start reviewed
     READY      BeginTurn                                     TurnBegan              -> THINKING, or the end at a limit
     THINKING   CallModel, or Backoff after a failure;        ModelReplied           -> ACTING with tool calls, READY or
                CompressContext where it is put off                                     the end without
-    ACTING     PlanCalls, AskPerson, RunTools: until every   the last result        -> READY
-               call of the turn has a result
-    any        Finish, once there is an outcome; AwaitResume, while somebody holds the run
+    ACTING     PlanCalls, AskPerson, RunTools, RunChildren:  the last result        -> READY
+               until every call has a result
+    EVALUATING EvaluateAnswer, where the run is to           AnswerEvaluated        -> the end
+    any        Finish, once there is an outcome; AwaitResume, while somebody holds the run; AwaitBudget, while the
+               parent is asked for more
 
 What happens to the calls inside ACTING is in `acting.py`, what follows a failed model call in `thinking.py`, one that
-is put off because the context is full in `compressing.py`. Signals and updates are events like any other
-(`steering.py`); they may come at any moment between two actions or in the middle of one. An event that does not fit the
-phase changes nothing. A final answer is held back while somebody holds the run or has written something unread.
+is put off because the context is full in `compressing.py`, what follows when something is used up in `wrapping_up.py`.
+Signals and updates are events like any other (`steering.py`), and so is what comes from the runs above and below
+(`delegation.py`); they may come at any moment between two actions or in the middle of one. An event that does not fit
+the phase changes nothing. A final answer is held back while somebody holds the run or has written something unread.
 """
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import assert_never
 
 from loom_domain.acting import end_calls, next_for_calls, opened, settled, take_plans, take_results, with_calls
+from loom_domain.answers import answered, before_turn, take_critique, take_done, take_text, with_draft
 from loom_domain.compressing import measured, nearly_full, put_off, take_compressed, take_compression_failure
-from loom_domain.limits import limit_hit, turns_used_up, warning
-from loom_domain.messages import Message, reminder, user
+from loom_domain.delegation import take_from_tree
+from loom_domain.evaluating import take_evaluation, take_evaluation_failure
+from loom_domain.grouping import is_from_person
+from loom_domain.in_touch import in_touch
+from loom_domain.limits import charged, kept_back, limit_hit, rooted, turns_used_up, warning, within_tool_calls
+from loom_domain.lineage import Lineage
+from loom_domain.loops import Repetition, circles, is_loop
+from loom_domain.messages import Message, reminder
+from loom_domain.reflecting import Reflection
 from loom_domain.requests import RunError, RunRequest, RunStatus
 from loom_domain.retries import Tries
-from loom_domain.run_state import Outcome, Phase, RunState, ended, question_of
+from loom_domain.run_state import Outcome, Phase, RunState, WrapUp, ended, question_of
 from loom_domain.run_steps import (
     Action,
+    AnswerEvaluated,
     AsksExpired,
+    AwaitBudget,
     AwaitResume,
     Backoff,
     BackoffEnded,
@@ -38,12 +52,16 @@ from loom_domain.run_steps import (
     CompressContext,
     CompressionFailed,
     ContextCompressed,
+    EvaluateAnswer,
+    EvaluationFailed,
     Event,
     Finish,
+    HookFailed,
+    HookReturned,
     ModelFailed,
     ModelReplied,
     NoticesPublished,
-    Prepare,
+    OwnEvent,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -52,23 +70,22 @@ from loom_domain.run_steps import (
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.starting import closing, decided, next_to_start, prepared_to_start, take_hook
 from loom_domain.steering import expire, name_of, note, refusal, steer
 from loom_domain.tasks import Action as TaskAction
 from loom_domain.thinking import resend, take_failure
 from loom_domain.todos import forgotten
-from loom_domain.tool_calls import ASK_USER, DONE, OpenCall, ToolResult, describe, failed, read_done
+from loom_domain.tool_calls import ASK_USER, DONE, describe, failed
 from loom_domain.transcript import transcript_of
-from loom_domain.work import ModelReply, Prepared
-
-MAX_EMPTY: Final = 3
-"""Answers in a row that may be empty before the run fails."""
-MAX_PIECES: Final = 10
-"""Pieces of one answer that may be cut at the output limit before the run ends."""
+from loom_domain.tree import Tree
+from loom_domain.tree_steps import TreeEvent
+from loom_domain.work import Earlier, ModelReply, Prepared
+from loom_domain.wrapping_up import last_words, stopped, summed_up, summing_up, take_shortage
 
 
-def start(run_id: str, request: RunRequest, at: datetime) -> RunState:
-    """The state of a run that has just been asked for."""
-    return RunState(run_id=run_id, request=request, started_at=at)
+def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
+    """The state of a run that has just been asked for; `lineage` is that of one which another run has started."""
+    return RunState(run_id=run_id, request=request, started_at=at, tree=Tree(lineage=lineage))
 
 
 def next_action(state: RunState) -> Action:
@@ -77,28 +94,46 @@ def next_action(state: RunState) -> Action:
         return Finish(outcome=state.outcome)
     if state.hold is not None:
         return AwaitResume()
+    if any(want.run_id == state.run_id for want in state.tree.wants):
+        return AwaitBudget()
+    return _next_in_phase(state)
+
+
+def _next_in_phase(state: RunState) -> Action:
     match state.phase:
         case Phase.STARTING:
-            return Prepare()
+            return next_to_start(state)
         case Phase.READY:
             return BeginTurn()
         case Phase.THINKING:
-            if state.retry_at is not None:
-                return Backoff(until=state.retry_at)
-            return CompressContext() if state.window.due else CallModel()
+            return _next_for_model(state)
         case Phase.ACTING:
             return next_for_calls(state)
+        case Phase.EVALUATING:
+            return BeginTurn() if state.inbox else EvaluateAnswer()
         case _:
             assert_never(state.phase)
 
 
-def evolve(state: RunState, event: Event) -> RunState:  # noqa: C901, PLR0912 - one case an event: the table is the point
-    """The run after `event`; an event that does not fit changes nothing."""
+def _next_for_model(state: RunState) -> Action:
+    if state.retry_at is not None:
+        return Backoff(until=state.retry_at)
+    return CompressContext() if state.window.due else CallModel()
+
+
+def evolve(state: RunState, event: Event) -> RunState:
+    """The run after `event`, with what its relatives have to know of it; an event that does not fit changes nothing."""
+    return in_touch(take_from_tree(state, event) if isinstance(event, TreeEvent) else decided(_evolved(state, event)))
+
+
+def _evolved(state: RunState, event: OwnEvent) -> RunState:  # noqa: C901, PLR0912 - one case an event: the table is the point
     match event:
         case RunPrepared(prepared=prepared):
             return _prepared(state, prepared)
         case RunRefused(error=error):
             return ended(state, Outcome(status=RunStatus.FAILED, error=error))
+        case HookReturned() | HookFailed():
+            return take_hook(state, event)
         case TurnBegan(at=at):
             return _begin_turn(state, at)
         case ModelReplied(reply=reply, at=at):
@@ -109,6 +144,10 @@ def evolve(state: RunState, event: Event) -> RunState:  # noqa: C901, PLR0912 - 
             return take_compressed(state, event)
         case CompressionFailed():
             return take_compression_failure(state, event)
+        case AnswerEvaluated():
+            return take_evaluation(state, event)
+        case EvaluationFailed():
+            return take_evaluation_failure(state, event)
         case BackoffEnded():
             return replace(state, retry_at=None)
         case CallsPlanned():
@@ -135,29 +174,76 @@ def _take_steering(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def _prepared(state: RunState, prepared: Prepared) -> RunState:
-    if state.phase is not Phase.STARTING:
+    if state.spec is not None:
         return state
     spec = prepared.spec.with_permissions(state.request.permissions)
-    return replace(
+    if state.tree.lineage is not None:
+        spec = replace(spec, above=state.tree.lineage.above)
+    if prepared.earlier is not None:
+        state = _forked(state, prepared.earlier)
+    resolved = replace(
         state,
-        phase=Phase.READY,
+        request=replace(state.request, budget=state.request.budget.or_else(spec.budget)),
         spec=spec,
         spec_digest=spec.digest,
         send_spec=spec != prepared.spec,
         search_attributes=prepared.search_attributes,
         ledger=prepared.ledger,
-        transcript=transcript_of([user(state.request.task)]),
+        tree=rooted(state.tree, state.request.budget, prepared.limits),
+        reflection=Reflection(stage="draft" if spec.pattern == "reflect" else ""),
     )
+    return prepared_to_start(resolved)
+
+
+def _forked(state: RunState, earlier: Earlier) -> RunState:
+    transcript = transcript_of(earlier.messages)
+    return replace(state, transcript=transcript, known=transcript.ref, todos=earlier.todos, artifacts=earlier.artifacts)
 
 
 def _begin_turn(state: RunState, at: datetime) -> RunState:
     if not isinstance(next_action(state), BeginTurn):
         return state
     if state.answer is not None and not state.inbox:
-        return ended(state, state.answer)
-    if outcome := limit_hit(state, at):
-        return ended(state, outcome)
+        return answered(state, state.answer, at)
+    if state.wrap_up is None:
+        state = _stopped(state, at)
+    if not isinstance(next_action(state), BeginTurn):
+        return state
+    state = before_turn(state)
+    return _next_turn(state, at) if state.wrap_up is None else _last_turn(state, state.wrap_up)
+
+
+def _stopped(state: RunState, at: datetime) -> RunState:
+    """The run at a limit: with its draft as its answer, with a wish, summing up, or at its end; else as it is."""
+    loop = _loop(state)
+    if loop is None and limit_hit(state, at) is None:
+        return state
+    if (finished := with_draft(state, at)) is not None:
+        return finished
+    return (summing_up(state, loop, at) if loop else stopped(state, at)) or state
+
+
+def _loop(state: RunState) -> Outcome | None:
+    """The outcome of a run that goes round in circles although its model was told, or None."""
+    if not is_loop(state.repetition, state.agent.loop_window):
+        return None
+    message = (
+        f"stopped after {state.turn} turns: the last {state.repetition.turns} repeated calls just made, with the same"
+        " results. Say what to do instead in a new run, or raise LOOM_LOOP_WINDOW if this is how the task goes."
+    )
+    error = RunError(type="LoopDetected", message=message, context={"limit": "loop", "reason": "loop"})
+    return Outcome(status=RunStatus.LIMIT_REACHED, error=error)
+
+
+def _last_turn(state: RunState, wrap_up: WrapUp) -> RunState:
+    state, told = last_words(replace(state, turn=state.turn + 1), wrap_up)
+    return _begun(state, (*state.inbox, told))
+
+
+def _next_turn(state: RunState, at: datetime) -> RunState:
     heard = state.inbox
+    if any(is_from_person(message) for message in heard):
+        state = replace(state, repetition=Repetition())
     if warn := warning(state, at):
         state = note(replace(state, warned=True), TaskAction.BUDGET, at, text=warn)
         heard = (*heard, reminder(warn))
@@ -167,26 +253,30 @@ def _begin_turn(state: RunState, at: datetime) -> RunState:
     if left := forgotten(state.todos, state.turn + 1):
         state = replace(state, todos=replace(state.todos, turn=state.turn + 1))
         heard = (*heard, reminder(left))
-    return replace(
-        state,
-        phase=Phase.THINKING,
-        turn=state.turn + 1,
-        transcript=state.transcript.extended(heard),
-        inbox=(),
-        answer=None,
-    )
+    if circling := circles(state.repetition):
+        warned = replace(state, repetition=replace(state.repetition, warned=True))
+        state = note(warned, TaskAction.BUDGET, at, text=circling)
+        heard = (*heard, reminder(circling))
+    return _begun(replace(state, turn=state.turn + 1), heard)
+
+
+def _begun(state: RunState, heard: tuple[Message, ...]) -> RunState:
+    transcript = state.transcript.extended(heard)
+    return replace(state, phase=Phase.THINKING, transcript=transcript, inbox=(), answer=None)
 
 
 def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     if state.phase is not Phase.THINKING:
         return state
+    if reply.uncovered is not None:
+        return with_draft(state, at) or take_shortage(state, reply.uncovered, at)
     if reply.too_long is not None:
         return put_off(state, reply.too_long, reply.collapsed)
     if reply.message is None:
         return resend(state)
-    transcript = state.transcript.extended([reply.message])
+    transcript = state.transcript.extended([*reply.recalled, reply.message])
     state = replace(
-        _charged(state, reply, at),
+        charged(state, reply.usage, reply.cost_micros, at),
         phase=Phase.READY,
         tries=Tries(),
         retry_at=None,
@@ -201,26 +291,24 @@ def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
             for call, plan in zip(reply.message.tool_calls, reply.plans, strict=True)
         ),
     )
-    return _act(state, at) if state.calls else _answer(state, reply.message, cut=reply.stop == "length")
+    if reply.reserved is not None:
+        state = replace(state, tree=replace(state.tree, kept=kept_back(state, reply.reserved)))
+    if state.wrap_up is not None:
+        return summed_up(end_calls(state, "not run: the run has come to its end"), state.wrap_up, reply)
+    if state.reflection.stage == "critique":
+        return take_critique(state, reply, at)
+    return _act(state, reply, at) if state.calls else take_text(state, reply, reply.message.text, at)
 
 
-def _charged(state: RunState, reply: ModelReply, at: datetime) -> RunState:
-    usage = state.usage + reply.usage
-    if state.cost_micros is not None and reply.cost_micros is not None:
-        return replace(state, usage=usage, cost_micros=state.cost_micros + reply.cost_micros)
-    if state.cost_micros is not None and state.request.budget.cost_usd is not None:
-        text = "The price of this model is unknown: the budget in dollars cannot be kept. Set one in tokens."
-        state = note(state, TaskAction.BUDGET, at, text=text)
-    return replace(state, usage=usage, cost_micros=None)
-
-
-def _act(state: RunState, at: datetime) -> RunState:
+def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     done = next((c for c in state.calls if c.call.name == DONE and not c.plan.error), None)
     if done is not None:
-        return _done(state, done)
+        return take_done(state, done, reply, at)
     if state.turn >= state.max_turns:
         wanted = tuple(describe(call.call) for call in state.calls)
-        return ended(end_calls(state, "not run: the run's turns are used up"), turns_used_up(state, wanted))
+        state = end_calls(state, "not run: the run's turns are used up")
+        return with_draft(state, at) or summing_up(state, turns_used_up(state, wanted), at)
+    state = within_tool_calls(state)
     return settled(replace(_told_questions(state, at), phase=Phase.ACTING, nudges=0, partial=""))
 
 
@@ -232,56 +320,9 @@ def _told_questions(state: RunState, at: datetime) -> RunState:
     return state
 
 
-def _done(state: RunState, done: OpenCall) -> RunState:
-    text = read_done(done.call).output or state.transcript.messages[-1].text
-    said = "Not yet: a message has come in. Read it first, then call `done` again." if state.inbox else "Done."
-    state = with_calls(state, lambda c: replace(c, result=ToolResult(content=said)) if c is done else c)
-    state = replace(end_calls(state, "not run: `done` was called beside this"), nudges=0, partial="")
-    return _answered(state, Outcome(status=RunStatus.COMPLETED, output=text, explicit=True))
-
-
-def _answer(state: RunState, message: Message, *, cut: bool) -> RunState:
-    text = state.partial + message.text
-    if cut:
-        return _continued(replace(state, partial=text))
-    if not text.strip():
-        return _asked_again(state)
-    state = replace(state, partial="", nudges=0)
-    if state.agent.require_done_tool and not state.inbox:
-        note_to_model = "Call the `done` tool with the result when the task is finished; go on otherwise."
-        return replace(state, inbox=(reminder(note_to_model),))
-    return _answered(state, Outcome(status=RunStatus.COMPLETED, output=text))
-
-
-def _answered(state: RunState, outcome: Outcome) -> RunState:
-    """The run ends with an answer, unless somebody holds it or has written something that the answer cannot know."""
-    if state.hold is not None or state.inbox:
-        return replace(state, answer=outcome)
-    return ended(state, outcome)
-
-
-def _continued(state: RunState) -> RunState:
-    """An answer that ran into the output limit goes on in the next turn; its pieces become one text."""
-    if state.nudges + 1 < MAX_PIECES:
-        return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
-    message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"
-    error = RunError(type="MaxOutputReached", message=message, context={"limit": "output_tokens"})
-    return ended(state, Outcome(status=RunStatus.LIMIT_REACHED, output=state.partial, error=error))
-
-
-def _asked_again(state: RunState) -> RunState:
-    if state.nudges + 1 < MAX_EMPTY:
-        return _nudged(state, "Your answer was empty. Use a tool, or give the final answer.")
-    error = RunError(type="LLMBadResponseError", message=f"the model answered with nothing {MAX_EMPTY} times in a row")
-    return ended(state, Outcome(status=RunStatus.FAILED, output=state.partial, error=error))
-
-
-def _nudged(state: RunState, text: str) -> RunState:
-    return replace(state, nudges=state.nudges + 1, inbox=(*state.inbox, reminder(text)))
-
-
 def closed(state: RunState) -> RunState:
     """The state of a finished run: every call answered, with what is known of it."""
+    state = closing(state)
     unasked = failed("not run: the run ended while this waited for approval", "aborted")
     state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person else c)
     return end_calls(state, "not finished: the run ended before. If this had begun, it may have taken effect in part.")

@@ -3,15 +3,21 @@
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from loom_domain.agents import DEFAULT_MAX_TURNS, AgentSpec
+from loom_domain.grouping import is_from_person
+from loom_domain.lifecycle import HookStep
+from loom_domain.loops import Repetition
 from loom_domain.messages import JsonObject, Message, Usage, last_text
+from loom_domain.reflecting import Reflection
 from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Tries
 from loom_domain.tasks import Action, Notice
 from loom_domain.todos import Todos
 from loom_domain.tool_calls import ASK_USER, OpenCall, describe
 from loom_domain.transcript import Transcript, TranscriptRef
+from loom_domain.tree import Tree, child_view, usage_view
 from loom_domain.window import Window
 
 
@@ -22,6 +28,7 @@ class Phase(StrEnum):
     READY = "ready"
     THINKING = "thinking"
     ACTING = "acting"
+    EVALUATING = "evaluating"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +45,27 @@ class Outcome:
 
     status: RunStatus
     output: str = ""
+    structured: Any = None
+    """The answer as a value, where the run has an output schema."""
     explicit: bool = False
     """Ended by the `done` tool."""
+    is_final: bool = False
+    """The output is what there is to say, even if that is nothing."""
+    quality: JsonObject | None = None
+    """The ratings of the answer."""
+    judged: bool = False
+    """The answer's evaluation is over, whatever came of it."""
     error: RunError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrapUp:
+    """One last answer, without tools, that sums up a run which has to end."""
+
+    outcome: Outcome
+    """How the run ends after it."""
+    turn: int = 0
+    """The turn in which it is given; 0: not yet begun."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +84,8 @@ class RunState:
     search_attributes: tuple[str, ...] = ()
     ledger: bool = False
     """Workers keep account of effects; recorded when the run was prepared."""
+    hooks_left: tuple[HookStep, ...] = ()
+    """Hooks to come before the first turn; once there is an outcome, those after it."""
     turn: int = 0
     tries: Tries = field(default_factory=Tries)
     retry_at: datetime | None = None
@@ -79,6 +106,12 @@ class RunState:
     """A final answer held back: somebody holds the run, or has written something that the answer cannot know."""
     nudges: int = 0
     """Reminders in a row that brought no progress."""
+    repairs: int = 0
+    """Answers that did not fit the output schema."""
+    repetition: Repetition = field(default_factory=Repetition)
+    reflection: Reflection = field(default_factory=Reflection)
+    draft: Outcome | None = None
+    """The answer that is being criticised or revised."""
     warned: bool = False
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
@@ -86,8 +119,12 @@ class RunState:
     todos: Todos = field(default_factory=Todos)
     artifacts: tuple[JsonObject, ...] = ()
     """Outputs that are kept whole, as the result names them."""
+    tree: Tree = field(default_factory=Tree)
+    """Its relatives, and what it may spend with those below it."""
     hold: Hold | None = None
     outcome: Outcome | None = None
+    wrap_up: WrapUp | None = None
+    """Something is used up: the run ends after one more answer."""
     rules_changed: bool = False
     """Rules changed while the model was thinking: its calls have to be judged again."""
     notices: tuple[Notice, ...] = ()
@@ -106,6 +143,11 @@ class RunState:
         """Turns that the run may take."""
         default = self.spec.max_turns if self.spec else DEFAULT_MAX_TURNS
         return self.request.max_turns or default
+
+    @property
+    def turns(self) -> int:
+        """Turns taken; the last answer of a run that sums up is none."""
+        return self.turn - (self.wrap_up is not None and self.wrap_up.turn == self.turn)
 
     @property
     def asks(self) -> tuple[OpenCall, ...]:
@@ -137,7 +179,7 @@ def status_of(state: RunState) -> RunStatus:
         return state.outcome.status
     if state.hold is not None:
         return RunStatus.PAUSED
-    if state.asks:
+    if state.asks or state.tree.asks:
         return RunStatus.WAITING_FOR_APPROVAL
     return RunStatus.WAITING_FOR_INPUT if state.question else RunStatus.RUNNING
 
@@ -148,13 +190,18 @@ def waiting_on(state: RunState) -> str | None:
         return None
     if state.hold is not None:
         return "resume"
-    if state.asks:
-        return "approval: " + "; ".join(describe(open_call.call) for open_call in state.asks)
+    if state.asks or state.tree.asks:
+        below = (f"{ask.tool} of sub-agent {ask.agent}" for ask in state.tree.asks)
+        return "approval: " + "; ".join((*(describe(open_call.call) for open_call in state.asks), *below))
     if state.question is not None:
         return f"answer: {question_of(state.question)}"
     if state.phase is Phase.THINKING:
         what = "compression" if state.window.due else "model"
         return what if state.retry_at is None else f"{what}, next try at {state.retry_at.isoformat()}"
+    if state.phase is Phase.EVALUATING:
+        return "evaluation"
+    if state.tree.running:
+        return "sub-agents: " + "; ".join(f"{child.agent}: {child.description}" for child in state.tree.running)
     running = [describe(open_call.call) for open_call in state.calls if open_call.result is None]
     return "tools: " + "; ".join(running) if running else None
 
@@ -166,54 +213,42 @@ def expires_at(state: RunState, call: OpenCall) -> datetime | None:
     return call.asked_at + timedelta(seconds=state.agent.approval_timeout)
 
 
-def status_view(state: RunState) -> JsonObject:
-    """The answer of the query `status`."""
-    return {
-        "run_id": state.run_id,
-        "status": status_of(state),
-        "agent": state.request.agent,
-        "model": state.spec.model if state.spec else state.request.model,
-        "turn": state.turn,
-        "max_turns": state.max_turns,
-        "waiting_on": waiting_on(state),
-        "pending_approvals": [_approval_view(state, call) for call in state.asks],
-        "question": question_of(state.question) if state.question else None,
-        "usage": usage_view(state.usage),
-        "cost": cost_of(state),
-        "budget": _budget_view(state),
-        "context": _context_view(state),
-        "tool_calls": state.tool_calls,
-        "queued_messages": len(state.inbox),
-        "todos": [{"task": todo.task, "status": todo.status} for todo in state.todos.items],
-        "children": [],
-    }
-
-
 def result_of(state: RunState, outcome: Outcome) -> RunResult:
     """The result of a run that ends with `outcome`."""
     return RunResult(
         status=outcome.status,
-        output=outcome.output or _best_text(state),
-        structured_output=None,
+        output=outcome.output if outcome.output or outcome.is_final else _best_text(state),
+        structured_output=outcome.structured,
         completed_explicitly=outcome.explicit,
-        turns=state.turn,
-        usage=usage_view(state.usage),
+        turns=state.turns,
+        usage=usage_view(total_usage(state)),
         cost=cost_of(state),
-        quality_metrics=None,
-        tool_calls=state.tool_calls,
+        quality_metrics=outcome.quality,
+        tool_calls=total_tool_calls(state),
         artifacts=state.artifacts,
+        children=tuple(child_view(child) for child in state.tree.children),
+        own=_own(state) if state.tree.children else None,
         error=_with_unread(outcome.error, state),
     )
 
 
+def _own(state: RunState) -> JsonObject:
+    micros = state.cost_micros
+    return {
+        "usage": usage_view(state.usage),
+        "cost": None if micros is None else micros / 1_000_000,
+        "tool_calls": state.tool_calls,
+    }
+
+
 def _best_text(state: RunState) -> str:
-    held = state.answer.output if state.answer is not None else ""
-    return held or state.partial or last_text(state.transcript.messages)
+    held = state.answer or state.draft
+    return (held.output if held else "") or state.partial or last_text(state.transcript.messages)
 
 
 def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
     """The error with the messages that people sent and the model never saw."""
-    unread = [message.text for message in state.inbox if message.metadata.get("kind") != "reminder"]
+    unread = [message.text for message in state.inbox if is_from_person(message)]
     if error is None or not unread:
         return error
     told = f"{error.message} Not read: {len(unread)} message{'s' * (len(unread) != 1)} sent to the run."
@@ -227,52 +262,23 @@ def told_end(state: RunState, result: RunResult, at: datetime) -> RunState:
     return replace(state, notices=(*state.notices, notice))
 
 
-def usage_view(usage: Usage) -> JsonObject:
-    """Token counts under their public names."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "total_tokens": usage.total_tokens,
-        "model_calls": usage.model_calls,
-    }
+def total_usage(state: RunState) -> Usage:
+    """Tokens of the run and of everything that it delegated."""
+    return state.usage + state.tree.usage
+
+
+def total_micros(state: RunState) -> int | None:
+    """Millionths of a US dollar of the same; None once a call had no known price."""
+    below = state.tree.cost_micros
+    return None if state.cost_micros is None or below is None else state.cost_micros + below
+
+
+def total_tool_calls(state: RunState) -> int:
+    """Tool calls of the same."""
+    return state.tool_calls + sum(child.tool_calls for child in state.tree.children)
 
 
 def cost_of(state: RunState) -> float | None:
-    """US dollars so far; None once a call had no known price."""
-    return None if state.cost_micros is None else state.cost_micros / 1_000_000
-
-
-def _approval_view(state: RunState, call: OpenCall) -> JsonObject:
-    expiry = expires_at(state, call)
-    return {
-        "call_id": call.call.id,
-        "tool": call.call.name,
-        "arguments": dict(call.call.arguments),
-        "reason": call.plan.reason,
-        "rule": call.plan.rule,
-        "digest": call.plan.digest,
-        "for_run": list(call.plan.grants),
-        "asked_at": call.asked_at.isoformat() if call.asked_at else None,
-        "expires_at": expiry.isoformat() if expiry else None,
-    }
-
-
-def _context_view(state: RunState) -> JsonObject:
-    size = state.spec.context_window if state.spec else None
-    return {
-        "tokens": state.window.tokens,
-        "window": state.window.size or size,
-        "compressions": state.window.compressions,
-    }
-
-
-def _budget_view(state: RunState) -> JsonObject:
-    budget = state.request.budget
-    return {
-        "tokens": {"spent": state.usage.total_tokens, "limit": budget.tokens},
-        "cost_usd": {"spent": cost_of(state), "limit": budget.cost_usd},
-        "tool_calls": {"spent": state.tool_calls, "limit": budget.tool_calls},
-        "seconds": {"limit": budget.seconds},
-        "turns": {"spent": state.turn, "limit": state.max_turns},
-    }
+    """US dollars of the same."""
+    micros = total_micros(state)
+    return None if micros is None else micros / 1_000_000

@@ -5,17 +5,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from loom_domain.lifecycle import HookAnswer, HookStep
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunError
 from loom_domain.retries import Failure
 from loom_domain.run_state import Outcome
 from loom_domain.tool_calls import OpenCall, ToolResult
-from loom_domain.work import CallPlans, Compressed, ModelReply, Prepared
+from loom_domain.tree_steps import TreeEvent
+from loom_domain.work import CallPlans, Compressed, Evaluated, ModelReply, Prepared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepare:
     """Resolve and pin the agent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunHook:
+    """Let a user's code have its say before the first turn."""
+
+    step: HookStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +40,11 @@ class CallModel:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressContext:
     """Make the conversation shorter before the model is asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluateAnswer:
+    """Have the final answer rated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +84,18 @@ class RunTools:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunChildren:
+    """Start a child run for each of these calls, and wait until all have ended."""
+
+    calls: tuple[OpenCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitBudget:
+    """Wait for the parent's answer to a wish for more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AwaitResume:
     """Wait until somebody resumes or aborts."""
 
@@ -83,14 +109,18 @@ class Finish:
 
 Action: TypeAlias = (
     Prepare
+    | RunHook
     | BeginTurn
     | CallModel
     | CompressContext
+    | EvaluateAnswer
     | Backoff
     | PlanCalls
     | AskPerson
     | AwaitAnswer
     | RunTools
+    | RunChildren
+    | AwaitBudget
     | AwaitResume
     | Finish
 )
@@ -108,6 +138,24 @@ class RunRefused:
     """The run cannot start as asked, or cannot go on."""
 
     error: RunError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HookReturned:
+    """A hook around the run has answered."""
+
+    step: HookStep
+    answer: HookAnswer
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HookFailed:
+    """A hook around the run gave no answer that counts."""
+
+    step: HookStep
+    failure: Failure
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +192,22 @@ class ContextCompressed:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionFailed:
     """An attempt at compressing failed."""
+
+    failure: Failure
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerEvaluated:
+    """The final answer is rated, or the worker asked for the conversation whole."""
+
+    evaluated: Evaluated
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationFailed:
+    """The final answer could not be rated."""
 
     failure: Failure
     at: datetime
@@ -228,10 +292,12 @@ class ResumeRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageReceived:
-    """A person tells the running agent something."""
+    """A person tells the running agent something, or another agent does."""
 
     text: str
     by: str = ""
+    from_agent: bool = False
+    """It is no person's word: it answers no question that is meant for people."""
     at: datetime
 
 
@@ -268,14 +334,18 @@ class WaitEnded:
 SteeringEvent: TypeAlias = (
     Approved | Denied | AbortRequested | PauseRequested | ResumeRequested | MessageReceived | PermissionsSet
 )
-Event: TypeAlias = (
+OwnEvent: TypeAlias = (
     RunPrepared
     | RunRefused
+    | HookReturned
+    | HookFailed
     | TurnBegan
     | ModelReplied
     | ModelFailed
     | ContextCompressed
     | CompressionFailed
+    | AnswerEvaluated
+    | EvaluationFailed
     | BackoffEnded
     | CallsPlanned
     | ToolsReturned
@@ -285,3 +355,4 @@ Event: TypeAlias = (
     | WaitEnded
     | SteeringEvent
 )
+Event: TypeAlias = OwnEvent | TreeEvent

@@ -10,10 +10,13 @@ from datetime import datetime
 from typing import Any, Final, assert_never
 
 from loom_domain.acting import granted, with_calls
+from loom_domain.agents import AgentSpec
+from loom_domain.asks import find_ask, open_asks
 from loom_domain.errors import BadRequest
-from loom_domain.messages import user
-from loom_domain.permissions import parse_rules
+from loom_domain.messages import AGENT, user
+from loom_domain.relations import with_answer
 from loom_domain.requests import RunError, RunStatus
+from loom_domain.rules import parse_rules
 from loom_domain.run_state import Hold, Outcome, Phase, RunState, expires_at
 from loom_domain.run_steps import (
     AbortRequested,
@@ -28,6 +31,7 @@ from loom_domain.run_steps import (
 )
 from loom_domain.tasks import Action, Notice
 from loom_domain.tool_calls import Decision, OpenCall, ToolResult, call_digest, canonical, failed
+from loom_domain.tree import TreeAsk
 
 _NAMES: Final[Mapping[type[SteeringEvent], str]] = {
     AbortRequested: "abort",
@@ -72,8 +76,7 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
         case Approved():
             return _approve(state, event)
         case Denied():
-            decision = Decision(approved=False, reason=event.reason, by=event.by, at=event.at)
-            return _decide(state, _asked(state, event.call_id), decision)
+            return _deny(state, event)
         case AbortRequested():
             return _abort(state, event)
         case PauseRequested():
@@ -107,14 +110,15 @@ def note(state: RunState, action: Action, at: datetime, **parameters: Any) -> Ru
 
 
 def _refused_answer(state: RunState, call_id: str | None, digest: str | None) -> str | None:
-    if call_id is None and len(state.asks) > 1:
-        return f"{len(state.asks)} calls wait for approval; name one: {', '.join(c.call.id for c in state.asks)}"
-    call = _find(state, call_id)
-    if call is None:
+    asks = open_asks(state)
+    if call_id is None and len(asks) > 1:
+        return f"{len(asks)} calls wait for approval; name one: {', '.join(ask.call_id for ask in asks)}"
+    ask = find_ask(state, call_id)
+    if ask is None:
         named = f"call {call_id!r} does not wait" if call_id else "no call waits"
         return f"{named} for approval"
-    if digest is not None and digest != call.plan.digest:
-        return f"the digest {digest} is not that of call {call.call.id!r} ({call.plan.digest}): it was changed since"
+    if digest is not None and digest != ask.digest:
+        return f"the digest {digest} is not that of call {ask.call_id!r} ({ask.digest}): it was changed since"
     return None
 
 
@@ -126,21 +130,30 @@ def _refused_rules(rules: Any) -> str | None:
     return None
 
 
-def _find(state: RunState, call_id: str | None) -> OpenCall | None:
-    if call_id is None:
-        return state.asks[0] if len(state.asks) == 1 else None
-    return next((call for call in state.asks if call.call.id == call_id), None)
-
-
-def _asked(state: RunState, call_id: str | None) -> OpenCall:
-    call = _find(state, call_id)
-    if call is None:
+def _asked(state: RunState, call_id: str | None) -> TreeAsk:
+    ask = find_ask(state, call_id)
+    if ask is None:
         raise ValueError(f"no open ask {call_id!r}; ask `refusal` first")
-    return call
+    return ask
+
+
+def _own(state: RunState, ask: TreeAsk) -> OpenCall | None:
+    """The run's own call; None for one of a sub-agent, whose answer goes down to it."""
+    if ask.run_id != state.run_id:
+        return None
+    return next(call for call in state.asks if call.call.id == ask.call_id)
+
+
+def _handed_down(state: RunState, ask: TreeAsk, signal: str, **answer: Any) -> RunState:
+    given = {name: value for name, value in answer.items() if value not in ("", None)}
+    return replace(state, tree=with_answer(state.tree, ask, signal, given))
 
 
 def _approve(state: RunState, event: Approved) -> RunState:
-    call = _asked(state, event.call_id)
+    ask = _asked(state, event.call_id)
+    if (call := _own(state, ask)) is None:
+        answer = {"scope": event.scope, "arguments": event.arguments, "digest": ask.digest, "by": event.by}
+        return _handed_down(state, ask, "approve", **answer)
     # Not by `==`, for which True is 1.
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
     decision = Decision(approved=True, scope=event.scope, by=event.by, at=event.at, edited=edited)
@@ -151,6 +164,13 @@ def _approve(state: RunState, event: Approved) -> RunState:
     state = _decide(state, call, decision)
     # What an edited approval allows for the run depends on the plan for the new arguments.
     return state if edited or event.scope == "once" else granted(state, call.plan.grants)
+
+
+def _deny(state: RunState, event: Denied) -> RunState:
+    ask = _asked(state, event.call_id)
+    if (call := _own(state, ask)) is None:
+        return _handed_down(state, ask, "deny", reason=event.reason, by=event.by)
+    return _decide(state, call, Decision(approved=False, reason=event.reason, by=event.by, at=event.at))
 
 
 def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
@@ -180,6 +200,8 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
 def _heard(state: RunState, event: MessageReceived) -> RunState:
     """A message answers the question that the run waits with, or is read when the next turn begins."""
     question = state.question
+    if event.from_agent:
+        return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
     if question is None:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
     by = f"{event.by} answers" if event.by else "The answer"
@@ -209,15 +231,24 @@ def _resumed(state: RunState, at: datetime) -> RunState:
 
 def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
     request = replace(state.request, permissions={**state.request.permissions, **event.rules})
-    state = replace(state, request=request, rules_changed=state.phase is Phase.THINKING)
-    if state.spec is not None:
-        spec = state.spec.with_permissions(event.rules)
+    spec = state.spec.with_permissions(event.rules) if state.spec is not None else None
+    return under_other_rules(replace(state, request=request), spec)
+
+
+def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
+    """The run with a spec that allows something else: what has not run yet is judged again."""
+    state = replace(state, rules_changed=state.phase is Phase.THINKING)
+    if spec is not None:
         state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
     return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
 
 
 def _noted(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
-    number = state.noticed + 1
     said = {name: value for name, value in parameters.items() if value not in ("", None)}
-    notice = Notice(action=action, key=f"n{number}", at=at, parameters=said)
-    return replace(state, noticed=number, notices=(*state.notices, notice))
+    return noticed(state, Notice(action=action, key="", at=at, parameters=said))
+
+
+def noticed(state: RunState, notice: Notice) -> RunState:
+    """The run with this notice for the stream, under a number of its own unless it brings a key."""
+    number = state.noticed + 1
+    return replace(state, noticed=number, notices=(*state.notices, replace(notice, key=notice.key or f"n{number}")))

@@ -13,12 +13,14 @@ class Action(StrEnum):
     EXECUTE = "execute"
     REGISTERED = "tool.registered"
     START = "node.start"
+    MANIFEST = "node.manifest"
     TURN = "node.turn"
     PLANNING = "node.planning"
     THINKING = "node.thinking"
     SEGMENT_RESET = "node.segment_reset"
     MODEL_CALL = "node.model_call"
     FALLBACK = "node.fallback"
+    HOOK = "node.hook"
     TOOL_CALL = "node.tool_call"
     TOOL_PROGRESS = "node.tool_progress"
     TOOL_RESULT = "node.tool_result"
@@ -61,6 +63,24 @@ class Origin:
     root_run_id: str = ""
     session_id: str = ""
     agent: str = "default"
+
+    @property
+    def depth(self) -> int:
+        """Levels below the root."""
+        return len(runs_above(self.run_id, self.root_run_id))
+
+
+def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
+    """The runs that a run was delegated by, root first: a child's id is its parent's with one more part."""
+    if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
+        return ()
+    parts = run_id.removeprefix(f"{root_run_id}/").split("/")
+    return tuple("/".join((root_run_id, *parts[:count])) for count in range(len(parts)))
+
+
+def is_last(task: "Task", run_id: str) -> bool:
+    """Whether this task ends the stream of that run; those of runs below it do not."""
+    return task.action in FINAL_ACTIONS and task.run_id == run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +128,7 @@ def task_of(
     status: str = "completed",
     parameters: JsonObject | None = None,
     result: JsonObject | None = None,
+    parent_task_id: str | None = None,
 ) -> Task:
     """The task of one run that `key` names; the same key and action give the same `task_id`, whoever makes it."""
     return Task(
@@ -121,6 +142,7 @@ def task_of(
         status=status,
         parameters=parameters or {},
         result=result,
+        parent_task_id=parent_task_id,
     )
 
 

@@ -32,7 +32,9 @@ def resend(state: RunState) -> RunState:
 
 def _whole(state: RunState) -> RunState:
     """The next model call names nothing that a worker would have to know."""
-    return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True)
+    # The digest anew: another release may give the same spec another name, and would never know it by the old one.
+    digest = state.agent.digest
+    return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True, spec_digest=digest)
 
 
 def take_failure(state: RunState, event: ModelFailed) -> RunState:
@@ -51,7 +53,10 @@ def take_failure(state: RunState, event: ModelFailed) -> RunState:
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
         case _:
-            return ended(state, Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries)))
+            if state.wrap_up is not None:  # it ends anyway, without a last answer
+                return ended(state, state.wrap_up.outcome)
+            failed = Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries))
+            return ended(state, state.draft or failed)  # a draft is an answer all the same
 
 
 def _may_do_better(failure: Failure) -> bool:

@@ -16,11 +16,29 @@ DONE: Final = "done"
 ASK_USER: Final = "ask_user"
 """The tool that asks a person; the answer is the next message that somebody sends."""
 
+MESSAGE_AGENT: Final = "message_agent"
+"""The tool by which a running agent writes to another one of its tree."""
+
+READ_ARTIFACT: Final = "read_artifact"
+"""The tool that reads an output which was kept whole, or what was shared."""
+
+SHARE: Final = "share_artifact"
+"""The tool by which an agent shares a text with all others of its tree."""
+
 TODO: Final = "todo"
 """The tool by which a model keeps its list of what is to do; the run remembers the last one."""
 
 CREATE_TOOL: Final = "create_tool"
 """The tool by which an agent makes another one; the run's spec has it from then on."""
+
+DELEGATE: Final = "delegate_task"
+CREATE_PLAN: Final = "create_plan"
+HANDED_ON: Final = (DELEGATE, CREATE_PLAN)
+"""Calls that the run carries out itself, by child runs."""
+"""The tool that gives a task to a sub-agent: a child run, started by the run itself."""
+
+MCP: Final = "mcp__"
+"""How the names of tools begin that an MCP server brings."""
 
 MADE: Final = "made__"
 """How the names of tools begin that agents make."""
@@ -71,6 +89,10 @@ class Scope(StrEnum):
     """What Loom itself keeps: artifacts, memory, the run's own lists."""
 
 
+STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
+"""Verdicts from the laxest to the strictest."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
     """A tool as the model and the run see it; pinned into the run at its start."""
@@ -114,6 +136,14 @@ class CallPlan:
     """Binds an approval to this tool with these arguments; set for asks."""
     grants: tuple[str, ...] = ()
     """The allow rules that an approval for the rest of the run would add; set for asks."""
+    interceptor: str = ""
+    """The interceptor that changed, answered or stopped the call."""
+    arguments: JsonObject | None = None
+    """In the place of the model's own, as the interceptor left them; what was judged, and what runs."""
+    answer: str | None = None
+    """The interceptor's result: nothing runs."""
+    stopped: str = ""
+    """Why the interceptor does not let the call run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +207,8 @@ class OpenCall:
     """An earlier attempt may have begun, and nobody has seen its end."""
     away: int = 0
     """Attempts that found the account of effects away."""
+    lost: int = 0
+    """Attempts that a dead worker took with it."""
     stale: int = 0
     """How often rules or arguments changed since the plan was made: it has to be made again."""
 
@@ -210,6 +242,11 @@ def arguments_digest(arguments: JsonObject) -> str:
 def artifact_id(turn: int, call_id: str) -> str:
     """The id, within its run, of a call's whole output."""
     return f"t{turn}-{call_id if len(call_id) <= 60 else short_digest(call_id)}"
+
+
+def kept_artifact(call_id: str, tool: str, result: ToolResult) -> JsonObject:
+    """An output that is kept whole, as a run's result names it."""
+    return {"id": result.artifact, "call_id": call_id, "tool": tool, "characters": result.length}
 
 
 def describe(call: ToolCall, width: int = 60) -> str:
@@ -262,8 +299,12 @@ class DoneCall:
 def read_done(call: ToolCall) -> DoneCall:
     """The answer inside a `done` call, under whichever common name the model gave it."""
     named = (call.arguments.get(key) for key in ("result", "output", "answer", "summary", "message"))
-    text = next((value for value in named if isinstance(value, str) and value), "")
+    text = next((_text_of(value) for value in named if value and isinstance(value, str | dict | list)), "")
     return DoneCall(output=text, arguments=call.arguments)
+
+
+def _text_of(value: str | dict[str, Any] | list[Any]) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def made_tool(arguments: JsonObject) -> ToolSpec:

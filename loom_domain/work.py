@@ -4,18 +4,26 @@ Every byte here enters history, so defaults are left out when they are written d
 conversation goes by name (`transcript`), and an agent's spec by digest.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from loom_domain.agents import AgentSpec
-from loom_domain.assembling import Component
+from loom_domain.budget import Share, Spend
 from loom_domain.compression import KnownFacts
 from loom_domain.context import Measures
 from loom_domain.grouping import Group
+from loom_domain.lifecycle import HookStep
+from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import JsonObject, Message, ToolCall, Usage
-from loom_domain.requests import RunRequest
+from loom_domain.output_schema import CheckedAnswer
+from loom_domain.reflecting import Stage
+from loom_domain.requests import RunRequest, RunResult
+from loom_domain.skills import SkillUse
 from loom_domain.tasks import Notice, Origin, Segment
+from loom_domain.todos import Todos
 from loom_domain.tool_calls import CallPlan, Effect, ToolSpec
+from loom_domain.tool_calls import arguments_digest as digest_of
 from loom_domain.transcript import Tail
 from loom_domain.window import TooLong, Trigger
 
@@ -28,6 +36,17 @@ class PrepareRequest:
 
     origin: Origin
     request: RunRequest
+    lineage: Lineage | None = None
+    """Of a run that another one has started."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """What a forked run begins with: the conversation of another run up to some turn, and what that run then had."""
+
+    messages: tuple[Message, ...]
+    todos: Todos = field(default_factory=Todos)
+    artifacts: tuple[JsonObject, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +57,24 @@ class Prepared:
     search_attributes: tuple[str, ...] = ()
     ledger: bool = False
     """The workers keep account of effects: a lost call is asked after instead of being given up as unknown."""
+    limits: TreeLimits | None = None
+    """How far the run's tree may grow; None: recorded before there were trees."""
+    earlier: Earlier | None = None
+    """Of a forked run, which workers have under its name by now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HookRequest:
+    """Ask one hook around the run."""
+
+    origin: Origin
+    turn: int = 0
+    step: HookStep
+    task: str
+    metadata: JsonObject = field(default_factory=dict)
+    result: RunResult | None = None
+    """Once the run has ended."""
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +93,26 @@ class ModelRequest:
     measures: Measures = field(default_factory=Measures)
     compresses: bool = False
     """The run compresses its conversation when it is told that it is too long; else the call is made all the same."""
+    allowance: Share | None = None
+    """What of a budget is left for the call; None: nothing limits it."""
+    wrap_up: bool = False
+    """The run's last answer: no tools."""
     refused: bool = False
     """It has done so for this call already, since the provider refused it."""
+    pieces: int = 0
+    """Answers before this one that belong to it, since they were cut."""
+    stage: Stage = ""
+    """What the turn is for, in a run that reflects."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConductRequest:
+    """The same for a crew, as far as its history tells the stream."""
+
+    origin: Origin
+    turn: int
+    attempt: int = 1
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +130,18 @@ class ModelReply:
     """Tokens of the context by Loom's own count, to be held against the provider's."""
     collapsed: int = 0
     """Messages at the conversation's beginning whose results the model saw shortened."""
-    recalled: tuple[Component, ...] = ()
-    """What the context had besides the conversation, such as memories."""
+    recalled: tuple[Message, ...] = ()
+    """What memory brought to what people had just said; it stands in the conversation before the answer."""
+    uncovered: Spend | None = None
+    """There is no answer, and nothing was sent: the call might have taken this, which is more than it was allowed."""
+    reserved: Spend | None = None
+    """What the call might have taken at most, of one that has an allowance."""
     too_long: TooLong | None = None
     """There is no answer: the conversation has to be compressed first."""
+    checked: CheckedAnswer | None = None
+    """What the output schema says of a final answer; None: there is no schema, or this is none."""
+    approves: bool = False
+    """Of a critique: the draft can go out as it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +173,34 @@ class Compressed:
     kept: tuple[Group, ...] = ()
     tokens: int = 0
     """Of the context that is left."""
+    usage: Usage = field(default_factory=Usage)
+    cost_micros: int | None = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluateRequest:
+    """Have a final answer rated by the agent's model."""
+
+    origin: Origin
+    turn: int
+    attempt: int = 1
+    spec_digest: str
+    spec: AgentSpec | None = None
+    tail: Tail
+    answer: str
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """What the model said of it."""
+
+    metrics: Mapping[str, float] | None = None
+    """Each from 0 to 1; None: it said nothing that could be read."""
+    why: str = ""
+    """Why there are none."""
+    resend: bool = False
+    """The worker does not know the transcript or the spec; send them whole."""
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
 
@@ -147,7 +238,9 @@ class ToolRequest:
     arguments_digest: str = ""
     """Set when `arguments` is None: only arguments with this digest are meant."""
     made: ToolSpec | None = None
-    """The tool itself, where the agent made it at run time."""
+    """The tool itself, where the run alone has it: the agent made it, or it is a script of a skill."""
+    skill: SkillUse | None = None
+    """The skill that the call is about."""
     effect: Effect = Effect.ONCE
     begun: bool = False
     """An earlier attempt may have begun: without an account of effects, nobody knows what came of it."""
@@ -163,8 +256,9 @@ class ToolRequest:
 
     @property
     def key(self) -> str:
-        """Idempotency key: the same for every attempt at this call, different for every other call."""
-        return f"{self.origin.run_id}/{self.execution}/t{self.turn}/{self.call_id}"
+        """Idempotency key: the same for every attempt at this call with these arguments, different for any other."""
+        named = self.arguments_digest or digest_of(self.arguments or {})
+        return f"{self.origin.run_id}/{self.execution}/t{self.turn}/{self.call_id}/{named}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,6 +270,18 @@ class PublishRequest:
     notices: tuple[Notice, ...]
 
 
+def turn_facts(origin: Origin, turn: int, stage: str = "") -> JsonObject:
+    """What the stream says of a turn that begins."""
+    facts: JsonObject = {"from": turn - 1, "to": turn, "depth": origin.depth}
+    return {**facts, "phase": stage} if stage else facts
+
+
+def evaluation_facts(request: EvaluateRequest, evaluated: Evaluated) -> JsonObject:
+    """What the stream says of an evaluation, beside what it took."""
+    facts = {"turn": request.turn, "attempt": request.attempt, "purpose": "evaluation"}
+    return {**facts, "quality_metrics": evaluated.metrics, **({"why": evaluated.why} if evaluated.why else {})}
+
+
 def model_segment(turn: int, attempt: int) -> Segment:
     """The stretch of the stream that one attempt at a model call writes."""
     return Segment(name=f"t{turn}-model", attempt=attempt)
@@ -184,6 +290,11 @@ def model_segment(turn: int, attempt: int) -> Segment:
 def compression_segment(turn: int, attempt: int) -> Segment:
     """The stretch of the stream that one attempt at compressing writes."""
     return Segment(name=f"t{turn}-compress", attempt=attempt)
+
+
+def evaluation_segment(turn: int, attempt: int) -> Segment:
+    """The stretch of the stream that one attempt at evaluating writes."""
+    return Segment(name=f"t{turn}-evaluate", attempt=attempt)
 
 
 def tool_segment(turn: int, call_id: str, attempt: int) -> Segment:

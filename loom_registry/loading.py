@@ -37,6 +37,13 @@ def with_absolute_file(name: str) -> str:
     return f"{Path(where).expanduser().absolute()}{colon}{attribute}" if where.endswith(".py") else name
 
 
+def project_of(name: str) -> Path:
+    """The folder of the module of a loaded app."""
+    where = name if name.endswith(".py") else name.partition(":")[0]
+    place = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
+    return Path(place).expanduser().absolute().parent if place else Path.cwd()
+
+
 def search(folder: Path) -> None:
     """Let modules of this folder be imported, after everything else."""
     if str(folder) not in sys.path:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from loom_app import LoomApp
 from loom_domain.errors import BadRequest
+from loom_domain.skills import SkillFolder
 
 TOOLS: Final = "loom.tools"
 SKILLS: Final = "loom.skills"
@@ -42,15 +43,6 @@ class Package:
     def title(self) -> str:
         """Name and version."""
         return f"{self.name} {self.version}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SkillFolder:
-    """A folder of skills that a package brings."""
-
-    path: Path
-    package: str
-    version: str
 
 
 def installed() -> Mapping[str, Package]:
@@ -96,15 +88,27 @@ def app_of(package: Package) -> LoomApp:
 def skills_of(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
     """The folders of skills that packages bring."""
     return tuple(
-        SkillFolder(path=_folder(package, entry), package=package.name, version=package.version)
+        SkillFolder(path=str(_folder(package, entry)), source=f"package {package.title}")
         for package in packages
         for entry in package.skills
     )
 
 
+def unopened_skills(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
+    """The same for packages that are not enabled, as far as they can be found without importing anything."""
+    found = ((package, _place(entry)) for package in packages for entry in package.skills)
+    return tuple(SkillFolder(path=str(path), source=f"package {p.title}") for p, path in found if path.is_dir())
+
+
 def normalised(name: str) -> str:
     """A distribution's name as indexes compare it (PEP 503)."""
     return name if name == ALL else re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _place(entry: EntryPoint) -> Path:
+    folder = entry.module.replace(".", "/")
+    root = Path(str(entry.dist.locate_file(folder))) if entry.dist else Path(folder)
+    return root.joinpath(*(entry.attr.split("/") if entry.attr else ()))
 
 
 def _package(distribution: Distribution, found: Mapping[str, Sequence[EntryPoint]]) -> Package:

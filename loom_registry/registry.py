@@ -1,17 +1,22 @@
 """What a worker serves: the built-in tools, the user's app and the enabled packages, with no name given twice."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from activities.ports import Tool
 from activities.toolbox.user_tool import UserTool
 from loom_app import LoomApp
 from loom_domain.agent_definitions import AgentDefinition, check_tools
+from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest
-from loom_domain.hooks import ToolCallHook
+from loom_domain.extending import resolved
+from loom_domain.hooks import Registered, check_hooks, is_for
 from loom_domain.mcp import McpServer
-from loom_registry.loading import load_app
-from loom_registry.packages import SkillFolder, app_of, enabled, installed, skills_of
+from loom_domain.skills import SkillFolder
+from loom_registry import agent_files, crew_files
+from loom_registry.loading import load_app, project_of
+from loom_registry.packages import app_of, enabled, installed, skills_of
 
 BUILT_IN = "built-in"
 
@@ -26,8 +31,16 @@ class Registry:
     """Where each tool comes from: `built-in`, `app …`, `package NAME VERSION`."""
     agents: Mapping[str, AgentDefinition] = field(default_factory=dict)
     mcp_servers: tuple[McpServer, ...] = ()
-    hooks: tuple[ToolCallHook, ...] = ()
+    hooks: tuple[Registered, ...] = ()
+    """Hooks and interceptors, in the order of their registration."""
     skills: tuple[SkillFolder, ...] = ()
+    crews: Mapping[str, Crew] = field(default_factory=dict)
+
+    def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
+        """Those of an agent: for every agent, by its definition, or `pinned` into a run by name."""
+        definition = self.agents.get(agent)
+        named = {*pinned, *(definition.hooks if definition else ())}
+        return tuple(each for each in self.hooks if is_for(each, agent, named))
 
 
 def collect(
@@ -37,16 +50,32 @@ def collect(
     packages: str = "",
     tool_timeout: float = 120.0,
     servers: Sequence[McpServer] = (),
+    agents: Sequence[Path] = (),
+    crews: Sequence[Path] = (),
+    files: Iterable[Path] = (),
 ) -> Registry:
     """Load what the settings name; raises BadRequest for whatever is not there, is broken or clashes.
 
-    `servers` are the MCP servers that the settings bring themselves.
+    `servers` are the MCP servers that the settings bring themselves, `agents` and `crews` folders of such files; beside
+    the app's module there may be more of them, and agents in `files` are read in any case.
     """
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
+    folders, crew_folders = [*agents], [*crews]
     if app:
         sources[f"app {app}"] = load_app(app)
-    return merged(sources, built_in=built_in, skills=skills_of(chosen), tool_timeout=tool_timeout, servers=servers)
+        folders.append(project_of(app) / agent_files.FOLDER)
+        crew_folders.append(project_of(app) / crew_files.FOLDER)
+    named = (path.resolve() for path in files)
+    return merged(
+        sources,
+        built_in=built_in,
+        skills=skills_of(chosen),
+        tool_timeout=tool_timeout,
+        servers=servers,
+        written=agent_files.read_agents(dict.fromkeys((*named, *agent_files.agent_files(folders)))),
+        teams=crew_files.read_crews(crew_files.crew_files(crew_folders)),
+    )
 
 
 def merged(
@@ -56,8 +85,10 @@ def merged(
     skills: Iterable[SkillFolder] = (),
     tool_timeout: float = 120.0,
     servers: Sequence[McpServer] = (),
+    written: Iterable[AgentDefinition] = (),
+    teams: Iterable[Crew] = (),
 ) -> Registry:
-    """Several apps as one registry; raises BadRequest that names both sides of a clash."""
+    """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
     tools, origins = dict(built_in), dict.fromkeys(built_in, BUILT_IN)
     agents: dict[str, AgentDefinition] = {}
     known = {server.name: server for server in servers}
@@ -65,21 +96,32 @@ def merged(
         for name, tool in app.tools.items():
             _refuse_twice("tool", name, origins, f"{source}: {app.origins[name]}")
             tools[name], origins[name] = _with_timeout(tool, tool_timeout), f"{source}: {app.origins[name]}"
-        for agent in app.list_agents():
-            _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
-            agents[agent.name] = agent
         for server in app.mcp_servers:
             _refuse_twice("server", server.name, dict.fromkeys(known, "settings, or another app"), source)
             known[server.name] = server
+    for agent in (*(agent for app in sources.values() for agent in app.list_agents()), *written):
+        _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
+        agents[agent.name] = agent
+    crews: dict[str, Crew] = {}
+    for crew in (*(crew for app in sources.values() for crew in app.list_crews()), *teams):
+        _refuse_twice("crew", crew.name, {c.name: c.origin for c in crews.values()}, crew.origin)
+        crews[crew.name] = crew
     check_tools(agents.values(), tools, tuple(known))
+    hooks = tuple(hook for app in sources.values() for hook in app.hooks)
+    check_hooks(hooks, agents.values())
     return Registry(
         tools=dict(sorted(tools.items())),
         origins=origins,
-        agents=agents,
+        agents=resolved(agents),
         mcp_servers=tuple(known.values()),
-        hooks=tuple(hook for app in sources.values() for hook in app.hooks),
-        skills=tuple(skills),
+        hooks=hooks,
+        skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
+        crews=dict(sorted(crews.items())),
     )
+
+
+def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:
+    yield from (SkillFolder(path=path, source=source) for path in app.skills)
 
 
 def _refuse_twice(kind: str, name: str, origins: Mapping[str, str], origin: str) -> None:

@@ -47,17 +47,39 @@ class Commands:
 @contextmanager
 def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Iterator[Commands]:
     """The command without the settings of whoever runs the tests; logging and modules are afterwards as they were."""
-    known, path, handlers = set(sys.modules), list(sys.path), list(logging.getLogger().handlers)
+    path = list(sys.path)
     for name in [name for name in os.environ if name.startswith(("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LOOM_HOME", str(folder / ".loom"))
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    yield Commands(folder)
-    structlog.reset_defaults()
-    logging.getLogger().handlers[:] = handlers
+    with logs_as_they_were(monkeypatch):
+        yield Commands(folder)
     sys.path[:] = path
-    here = (module for name, module in sys.modules.items() if name not in known)
-    for module in [module for module in here if str(getattr(module, "__file__", None) or "").startswith(str(folder))]:
-        del sys.modules[module.__name__]
+    forget_modules_of(folder)
+
+
+@contextmanager
+def logs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever the body configures is undone: loggers keep what they were first used with only if they are told to."""
+    configure = structlog.configure
+    monkeypatch.setattr(
+        structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
+    )
+    root, noisy = logging.getLogger(), logging.getLogger("mcp.client.stdio")
+    handlers, levels = root.handlers[:], (root.level, noisy.level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.level, noisy.level = levels
+        structlog.reset_defaults()
+
+
+def forget_modules_of(folder: Path) -> None:
+    """Modules of this folder are not found again in another's place."""
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        if any(str(place).startswith(str(folder)) for place in places):
+            del sys.modules[name]

@@ -4,12 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from activities.adapters.postgres import Database
+from tests.databases import fresh_database
 from tests.harness import Addresses
+
+# How long an example takes says nothing on a machine that others use, too; benches measure.
+settings.register_profile("loom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loom")
 
 LOOM = str(Path(sys.executable).parent / "loom")
 
@@ -39,3 +48,23 @@ def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(scope="module")
+async def url(addresses: Addresses) -> AsyncIterator[str]:
+    """A database of the module's own."""
+    async with fresh_database(addresses.database) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+async def database(url: str) -> AsyncIterator[Database]:
+    """The same as Loom uses it."""
+    async with aclosing(Database(url)) as database:
+        yield database
+
+
+@pytest.fixture
+def session() -> str:
+    """A session that nobody else has."""
+    return uuid4().hex

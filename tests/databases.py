@@ -15,8 +15,10 @@ async def fresh_database(server: str) -> AsyncIterator[str]:
     """The URL of an empty database, beside the one of `server`, that is gone afterwards."""
     name = f"test_{uuid4().hex}"
     await rows(server, SQL("CREATE DATABASE {}").format(Identifier(name)))
-    yield urlsplit(server)._replace(path=f"/{name}").geturl()
-    await rows(server, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        await rows(server, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
 async def rows(url: str, statement: Any, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

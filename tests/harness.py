@@ -20,6 +20,7 @@ from tests.waiting import eventually
 from worker import working
 from workflows.agent_run import AgentRun
 from workflows.converter import data_converter
+from workflows.crew_run import CrewRun
 from workflows.runner import WORKFLOW_RUNNER
 
 
@@ -66,6 +67,11 @@ class Harness:
         """Wait until that many calls wait for a person."""
         return await self.until(run_id, lambda status: len(status["pending_approvals"]) == calls)
 
+    async def below(self, run_id: str) -> list[str]:
+        """The ids of all runs that a run has delegated work to, at any depth."""
+        ids = [str(child["run_id"]) for child in (await self.client.status(run_id))["children"]]
+        return [each for child in ids for each in (child, *await self.below(child))]
+
     async def histories(self, run_id: str) -> list[WorkflowHistory]:
         """The history of every execution of a run, oldest first, across continue-as-new."""
         chain: list[WorkflowHistory] = []
@@ -110,6 +116,10 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "workspace": workspace,
             "home": workspace.parent / ".loom",
             "metrics_port": None,
+            "skills_home": None,
+            "memory": "off",
+            # Scripts say the same for as many turns as a test needs.
+            "loop_window": 0,
             **given,
         }
     )
@@ -117,7 +127,7 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
 
 async def replay_all(ready: Harness) -> None:
     """Replay every run of the harness; raises when a replay takes another path than its history."""
-    replayer = Replayer(workflows=[AgentRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
-    for run_id in ready.started:
+    replayer = Replayer(workflows=[AgentRun, CrewRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+    for run_id in [each for root in ready.started for each in (root, *await ready.below(root))]:
         for history in await ready.histories(run_id):
             await replayer.replay_workflow(history)

@@ -14,18 +14,10 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from loom_cli import memory
 from loom_cli.exits import UNREACHABLE, USAGE, code_of
-from tests.databases import fresh_database
-from tests.harness import Addresses
 from tests.memories import task
 
 APP = typer.Typer()
 memory.register(APP)
-
-
-@pytest.fixture(scope="module")
-async def url(addresses: Addresses) -> AsyncIterator[str]:
-    async with fresh_database(addresses.database) as url:
-        yield url
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import pty
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -110,6 +111,7 @@ def picture(shown: Screen) -> str:
 
 SAID: dict[str, Any] = {"from": 0, "to": 1}
 TURN = task(Action.TURN, **SAID)
+RATINGS = {"confidence": 0.9, "coverage": 1.0, "novelty": 0.25}
 CALLED = task(Action.MODEL_CALL, model="demo", input_tokens=100, output_tokens=10, cost=0.002, ms=1500)
 RUNNING = task(Action.TOOL_CALL, status="running", call_id="c1", tool="bash", summary="bash: pytest -q", arguments={})
 RAN = task(
@@ -196,6 +198,24 @@ def test_the_text_of_an_attempt_that_broke_off_is_withdrawn() -> None:
     assert "— the model call was interrupted, starting again (attempt 2) —" in seen
     assert seen.count("turn 1 ") == 1
     assert "right words" in seen
+
+
+def test_what_a_turn_is_for_and_how_an_answer_was_rated_is_shown() -> None:
+    shown, out = screen()
+    rated: dict[str, Any] = {
+        "purpose": "evaluation",
+        "quality_metrics": RATINGS,
+        "cost": 0.001,
+        "ms": 500,
+        "model": "demo",
+    }
+    tell(shown, task(Action.TURN, to=1, phase="critique"), task(Action.MODEL_CALL, **rated), task(Action.COMPLETE))
+    shown.ended(replace(DONE, quality_metrics=RATINGS))
+
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "── turn 1 · critique ──"
+    assert lines[2] == "  rated by the model itself: confidence 0.9, coverage 1.0, novelty 0.25"
+    assert lines[-1] == "rated by the model itself: confidence 0.9, coverage 1.0, novelty 0.25"
 
 
 def test_a_failed_model_call_is_shown_with_its_error() -> None:

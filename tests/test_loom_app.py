@@ -18,13 +18,17 @@ from activities.toolbox.conversation import done_tool
 from activities.toolbox.shell import Finished
 from examples.tools import shop
 from loom_app import Ask, BadRequest, Deny, LoomApp, ToolCall, ToolContext
-from loom_domain.agent_definitions import spec_of, tools_of
+from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
+from loom_domain.extending import resolved
+from loom_domain.lifecycle import Moment
 from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom_registry.agent_files import read_agent_file
 from loom_registry.describe import described
 from loom_registry.loading import load_app, with_absolute_file
 from loom_registry.packages import enabled, installed
 from loom_registry.registry import Registry, collect, merged
+from tests.commands import forget_modules_of
 
 DONE: dict[str, Tool] = {"done": done_tool()}
 
@@ -247,6 +251,8 @@ async def asks() -> bool:
         (numpy_style, {"name": "x" * 65}, "cannot be a tool's name"),
         (numpy_style, {"name": "default"}, "reserved"),
         (numpy_style, {"name": "mcp__x__y"}, "reserved"),
+        (numpy_style, {"name": "create_tool"}, "reserved"),
+        (numpy_style, {"name": "made__x"}, "reserved"),
         (numpy_style, {"effect": "reed"}, "option `effect`: Input should be 'read', 'idempotent' or 'once'"),
         (numpy_style, {"efect": "read"}, "option `efect`.*the options are name, description, effect"),
         (numpy_style, {"timeout": 0}, "option `timeout`"),
@@ -361,10 +367,13 @@ def test_an_agent_takes_what_it_leaves_open_from_the_default_one() -> None:
     assert "test_loom_app.py" in agent.origin
     for name, given, says in (
         ("clerk", {}, "two agents are called 'clerk'"),
-        ("", {}, "cannot be an agent's name"),
+        ("", {}, "cannot be a name"),
         ("a", {"mode": "fast"}, "mode 'fast' must be one of default, read-only"),
         ("a", {"tools": "rate"}, "`tools` is a list"),
-        ("a", {"max_turns": 0}, "max_turns must be at least 1"),
+        ("a", {"max_turns": 0}, "max_turns 0 must be at least 1"),
+        ("a", {"pattern": "tree"}, "pattern 'tree' must be one of react or reflect"),
+        ("a", {"rounds": 11}, "rounds 11 must be at most 10"),
+        ("a", {"output": {"type": "objekt"}}, "output_schema: its schema is no JSON Schema"),
         ("a", {"permissions": {"rate": "maybe"}}, "'maybe'"),
     ):
         with pytest.raises(BadRequest, match=says):
@@ -393,7 +402,10 @@ def test_hooks_are_kept_in_order() -> None:
     async def second(_call: ToolCall, _run_id: str) -> Deny | Ask | None:
         return Deny("no")
 
-    assert app.hooks == (first, second)
+    assert [(hook.name, hook.moments) for hook in app.hooks] == [
+        ("first", (Moment.TOOL_CALL,)),
+        ("second", (Moment.TOOL_CALL,)),
+    ]
 
 
 def of(*apps: LoomApp) -> Registry:
@@ -460,13 +472,11 @@ def test_the_example_is_whole() -> None:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory whose modules are forgotten afterwards."""
-    before = set(sys.modules)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "mine.py").exists()])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    forget_modules_of(tmp_path)
 
 
 APP = "from loom_app import LoomApp\napp = LoomApp()\n@app.tool\ndef hi() -> str:\n    return 'hi'\n"
@@ -548,8 +558,8 @@ def test_only_packages_that_are_named_are_loaded(packages: Path) -> None:
     found = collect(built_in=DONE, packages="acme-one,acme-two")
     assert list(found.tools) == ["done", "hello", "hi"]
     assert found.origins["hi"].startswith("package acme.one 2.0: acme_one.hi ")
-    assert [(folder.path, folder.package, folder.version) for folder in found.skills] == [
-        (packages / "acme_skills", "acme.one", "2.0")
+    assert [(folder.path, folder.source) for folder in found.skills] == [
+        (str(packages / "acme_skills"), "package acme.one 2.0")
     ]
     with pytest.raises(BadRequest, match="package Acme_Tools 1.2, entry point all .*RuntimeError"):
         collect(built_in=DONE, packages="acme-tools")
@@ -585,6 +595,39 @@ async def test_what_a_package_would_bring_is_read_in_a_process_of_its_own(packag
         with pytest.raises(BadRequest, match=says):
             await described(name, here)
     assert not {"acme_tools", "acme_two", "liar"} & set(sys.modules)
+
+
+def test_a_file_says_the_same_of_how_an_agent_comes_to_its_answers(tmp_path: Path) -> None:
+    file = tmp_path / "editor.yaml"
+    file.write_text("pattern: reflect\nrounds: 3\nevaluate: true\noutput_schema: {type: array}\n")
+
+    agent = read_agent_file(file)
+
+    assert (agent.pattern, agent.rounds, agent.evaluates, agent.output_schema) == (
+        "reflect",
+        3,
+        True,
+        {"type": "array"},
+    )
+    child = resolved({"editor": agent, "child": AgentDefinition(name="child", extends="editor", rounds=1)})["child"]
+    assert (child.pattern, child.rounds, child.evaluates) == ("reflect", 1, True)
+    file.write_text("output_schema: {type: objekt}\n")
+    with pytest.raises(BadRequest, match=f"{file}: output_schema: its schema is no JSON Schema"):
+        read_agent_file(file)
+
+
+def test_an_agent_says_how_it_comes_to_its_answers() -> None:
+    default = AgentSpec(name="default", model="demo", evaluates=True)
+    plain, careful = (
+        LoomApp().create_agent("plain"),
+        LoomApp().create_agent("careful", output=list[int], pattern="reflect", rounds=3, evaluate=False),
+    )
+
+    spec = spec_of(careful, default)
+    assert (spec.pattern, spec.rounds, spec.evaluates) == ("reflect", 3, False)
+    assert spec.output_schema == {"type": "array", "items": {"type": "integer"}}
+    left_open = spec_of(plain, default)
+    assert (left_open.pattern, left_open.evaluates, left_open.output_schema) == ("react", True, None)
 
 
 def test_the_default_agent_fills_what_a_definition_leaves_open() -> None:

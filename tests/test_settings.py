@@ -33,6 +33,10 @@ def test_everything_has_a_default(empty_directory: Path) -> None:
     assert settings.metrics_port == 9091
 
 
+def test_loops_are_stopped_and_answers_not_rated_unless_somebody_says_otherwise(empty_directory: Path) -> None:
+    assert (read_settings().loop_window, read_settings().evaluation) == (5, "off")
+
+
 def test_environment_beats_dotenv_beats_toml(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_directory / "loom.toml").write_text('model = "demo"\nmax_turns = 7\ntemporal_address = "toml:1"\n')
     (empty_directory / ".env").write_text("LOOM_MAX_TURNS=8\nTEMPORAL_ADDRESS=dotenv:2\nOTHERS=ignored\n")
@@ -59,10 +63,18 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
     name: str, text: str, empty_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (empty_directory / name).write_text(text)
-    with pytest.raises(BadRequest, match="only the environment itself"):
+    with pytest.raises(BadRequest, match="LOOM_SANDBOX is not taken from .env|only the environment itself"):
         read_settings()
+    (empty_directory / ".env").unlink(missing_ok=True)
     monkeypatch.setenv("LOOM_SANDBOX", "off")
     assert read_settings().sandbox == "off"
+
+
+@pytest.mark.parametrize("name", ["LOOM_APP", "loom_packages", "LOOM_FETCH_ALLOW", "LOOM_SANDBOX_MEMORY"])
+def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, empty_directory: Path) -> None:
+    (empty_directory / ".env").write_text(f"{name}=1\n")
+    with pytest.raises(BadRequest, match=f"{name} is not taken from .env: export it"):
+        read_settings()
 
 
 def test_servers_and_openings_are_read_from_the_file(empty_directory: Path) -> None:

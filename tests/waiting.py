@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], *, within: float = 20.0) -> T:
-    """The first answer of `look` that is not None; fails after `within` seconds."""
+    """The first answer of `look` that is neither None nor False; fails after `within` seconds."""
     deadline = monotonic() + within
-    while (seen := await look()) is None:
+    while (seen := await look()) is None or seen is False:
         if monotonic() > deadline:
             raise AssertionError(f"nothing seen within {within} s")
         await asyncio.sleep(0.02)

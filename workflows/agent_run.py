@@ -10,7 +10,10 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
 from activities.compress import Compressor
+from activities.crews import Conductor
+from activities.evaluate import Evaluator
 from activities.failures import failure_of
+from activities.lifecycle import HookRunner
 from activities.llm import LanguageModel
 from activities.planning import CallPlanner
 from activities.prepare import Preparation
@@ -18,24 +21,32 @@ from activities.progress import Progress
 from activities.tools import ToolRunner
 from loom_domain.asking import (
     compress_request,
+    evaluate_request,
+    hook_request,
     model_request,
     origin_of,
     plan_request,
+    prepare_request,
     summary_of,
     summary_of_compression,
+    summary_of_evaluation,
     tool_request,
 )
+from loom_domain.delegation import child_start
+from loom_domain.lifecycle import HookAnswer, HookStep
 from loom_domain.messages import JsonObject, Message
 from loom_domain.requests import RunResult, RunStatus
 from loom_domain.retries import Failure
 from loom_domain.run import closed, evolve, next_action
-from loom_domain.run_state import Outcome, result_of, status_view, told_end, waiting_on
+from loom_domain.run_state import Outcome, result_of, told_end, waiting_on
 from loom_domain.run_steps import (
     AbortRequested,
     Action,
+    AnswerEvaluated,
     AskPerson,
     AsksExpired,
     AwaitAnswer,
+    AwaitBudget,
     AwaitResume,
     Backoff,
     BackoffEnded,
@@ -45,22 +56,32 @@ from loom_domain.run_steps import (
     CompressContext,
     CompressionFailed,
     ContextCompressed,
+    EvaluateAnswer,
+    EvaluationFailed,
     Event,
     Finish,
+    HookFailed,
+    HookReturned,
     ModelFailed,
     ModelReplied,
     NoticesPublished,
     PlanCalls,
     Prepare,
+    RunChildren,
+    RunHook,
     RunPrepared,
     RunTools,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.starting import next_last_hook
+from loom_domain.status import status_view
 from loom_domain.tool_calls import OpenCall, ToolResult, describe
-from loom_domain.work import PrepareRequest, PublishRequest
+from loom_domain.tree_steps import ChildrenBegan
+from loom_domain.work import PublishRequest
 from workflows import options
+from workflows.children import Parent, child_name
 from workflows.details import markdown
 from workflows.ends import fail, initial_state, refused
 from workflows.projection import attribute_updates, attributes_of
@@ -79,18 +100,28 @@ class AgentRun:
         self._state = initial_state(request, carried)
         self._shown: dict[str, str | float] = {}
         self._updates = 0
+        self._as_parent = Parent(
+            tree=lambda: self._state.tree,
+            advance=self._advance,
+            has_ended=lambda: self._state.outcome is not None,
+            has_notices=lambda: bool(self._state.notices),
+            publish_notices=self._publish_notices,
+        )
         listen(Steered(current=lambda: self._state, advance=self._advance, count_update=self._count_update))
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform one action after the other until the run is finished."""
+        letters = asyncio.create_task(self._as_parent.deliver_letters())
         while not isinstance(action := next_action(self._state), Finish):
             try:
                 self._advance(await self._perform(action))
                 await self._rotate_if_due()
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
-        return await self._finish(action.outcome)
+        result = await self._finish(action.outcome)
+        letters.cancel()
+        return result
 
     @workflow.query
     def status(self, *_: object) -> JsonObject:
@@ -114,25 +145,31 @@ class AgentRun:
     def _count_update(self) -> None:
         self._updates += 1
 
-    async def _perform(self, action: Action) -> Event:  # noqa: C901 - one case an action
+    async def _perform(self, action: Action) -> Event:  # noqa: C901, PLR0912 - one case an action
         match action:
             case Prepare():
                 return await self._prepare()
+            case RunHook(step=step):
+                return await self._run_hook(step)
             case BeginTurn():
                 return TurnBegan(at=workflow.now())
             case CallModel():
                 return await self._call_model()
             case CompressContext():
                 return await self._compress()
+            case EvaluateAnswer():
+                return await self._evaluate()
             case PlanCalls(calls=calls):
                 return await self._plan_calls(calls)
             case RunTools(calls=calls):
                 return await self._run_tools(calls)
+            case RunChildren(calls=calls):
+                return await self._run_children(calls)
             case AskPerson(until=until):
                 return AsksExpired(at=workflow.now()) if await self._wait(action, until) else WaitEnded()
             case Backoff(until=until):
                 return BackoffEnded() if await self._wait(action, until) else WaitEnded()
-            case AwaitResume() | AwaitAnswer():
+            case AwaitResume() | AwaitAnswer() | AwaitBudget():
                 await self._wait(action, None)
                 return WaitEnded()
             case Finish():
@@ -141,17 +178,41 @@ class AgentRun:
                 assert_never(action)
 
     async def _prepare(self) -> Event:
-        request = PrepareRequest(origin=origin_of(self._state), request=self._state.request)
+        request = prepare_request(self._state)
         handle = workflow.start_activity_method(
             Preparation.prepare_run, request, **options.named(options.PREPARE, "prepare", "prepare the run")
         )
         return await self._event(handle, lambda prepared: RunPrepared(prepared=prepared), refused)
 
+    def _start_hook(self, step: HookStep) -> ActivityHandle[HookAnswer]:
+        named = options.named(options.hook(step.timeout), options.numbered(f"{step.moment}-{step.name}", 1), str(step))
+        return workflow.start_activity_method(HookRunner.run_hook, hook_request(self._state, step), **named)
+
+    async def _run_hook(self, step: HookStep) -> Event:
+        notices = len(self._state.notices)
+        return await self._event(
+            self._start_hook(step),
+            lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
+            lambda failure: HookFailed(step=step, failure=failure, at=workflow.now()),
+            notices=notices,
+        )
+
+    async def _run_last_hooks(self) -> None:
+        """What a user's code has to say once the run has an outcome, which nothing cancels any more."""
+        while (step := next_last_hook(self._state)) is not None:
+            notices = len(self._state.notices)
+            try:
+                answer = await self._start_hook(step)
+                self._advance(HookReturned(step=step, answer=answer, at=workflow.now()))
+                self._advance(NoticesPublished(count=notices))
+            except (ActivityError, asyncio.CancelledError) as error:
+                self._advance(HookFailed(step=step, failure=failure_of(error), at=workflow.now()))
+
     async def _call_model(self) -> Event:
         request = model_request(self._state)
         with self._turn_group():
             handle = workflow.start_activity_method(
-                LanguageModel.call_model,
+                LanguageModel.call_model if self._state.agent.crew is None else Conductor.conduct_crew,
                 request,
                 **options.named(
                     options.MODEL,
@@ -183,6 +244,25 @@ class AgentRun:
             handle,
             lambda compressed: ContextCompressed(compressed=compressed, at=workflow.now()),
             lambda failure: CompressionFailed(failure=failure, at=workflow.now()),
+            notices=len(request.notices),
+        )
+
+    async def _evaluate(self) -> Event:
+        request = evaluate_request(self._state)
+        with self._turn_group():
+            handle = workflow.start_activity_method(
+                Evaluator.evaluate_answer,
+                request,
+                **options.named(
+                    options.EVALUATE,
+                    options.numbered(f"t{request.turn}-evaluate", request.attempt),
+                    summary_of_evaluation(self._state),
+                ),
+            )
+        return await self._event(
+            handle,
+            lambda evaluated: AnswerEvaluated(evaluated=evaluated, at=workflow.now()),
+            lambda failure: EvaluationFailed(failure=failure, at=workflow.now()),
             notices=len(request.notices),
         )
 
@@ -225,6 +305,16 @@ class AgentRun:
                 f"t{request.turn} · {describe(call.call)}",
             ),
         )
+
+    async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
+        names = {call.call.id: child_name(self._state.turn, number) for number, call in enumerate(calls, 1)}
+        before = len(self._state.tree.children)
+        self._advance(ChildrenBegan(names=names, at=workflow.now()))
+        await self._publish_notices()
+        if self._state.outcome is None:
+            with self._turn_group():
+                await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
+        return WaitEnded()
 
     def _turn_group(self) -> Any:
         return workflow.create_event_group(f"t{self._state.turn}").scope()
@@ -306,17 +396,19 @@ class AgentRun:
         """Carry the whole state on into a fresh history; clients follow by the run's id and notice nothing."""
         if not self._rotation_due():
             return
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._as_parent.quiet()
         if isinstance(next_action(self._state), Finish):
             return
         workflow.continue_as_new(args=[self._request, self._state])
 
     async def _finish(self, outcome: Outcome) -> RunResult:
         self._state = closed(self._state)
+        await self._run_last_hooks()
+        outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
         self._state = told_end(self._state, result, workflow.now())
         await self._publish_notices()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._as_parent.quiet()
         if outcome.status is RunStatus.FAILED:
             fail(result)
         return result

@@ -1,16 +1,21 @@
 """The border of a run: whatever callers send is checked here, and refused with the field's name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
+from loom_domain.budget import Want
 from loom_domain.errors import BadRequest
+from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject
-from loom_domain.permissions import Mode, parse_rules
-from loom_domain.requests import Budget, RunRequest
+from loom_domain.permissions import Mode
+from loom_domain.relations import ANCESTRY, REPORT
+from loom_domain.requests import Budget, ForkedFrom, RunRequest
+from loom_domain.rules import parse_rules
 from loom_domain.run_state import RunState
 from loom_domain.run_steps import (
     AbortRequested,
@@ -22,7 +27,14 @@ from loom_domain.run_steps import (
     ResumeRequested,
     SteeringEvent,
 )
+from loom_domain.shares import GRANT, WANT
+from loom_domain.tree import ChildReport
+from loom_domain.tree_steps import AncestryChanged, BudgetAnswered, BudgetWanted, ChildReported
 from workflows.converter import Undecodable
+
+AGENT_RUN: Final = "AgentRun"
+CREW_RUN: Final = "CrewRun"
+"""The workflow types: a run of one agent, and of several."""
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
@@ -43,11 +55,21 @@ class _Budget(_Strict):
     )
     tool_calls: int | None = Field(None, gt=0, validation_alias=AliasChoices("tool_calls", "max_tool_calls"))
     seconds: float | None = Field(None, gt=0, validation_alias=AliasChoices("seconds", "max_seconds", "wall_time"))
+    turns: int | None = Field(None, gt=0)
+    depth: int | None = Field(None, ge=0)
+    children: int | None = Field(None, ge=0)
 
 
-class _RunRequest(_Strict):
+class _ForkedFrom(_Strict):
+    run_id: _Text
+    turn: int = Field(ge=0)
+    message: _Text | None = None
+
+
+class _Asked(_Strict):
+    """What every run may be asked for."""
+
     task: _Text
-    agent: _Name = "default"
     session_id: _Name | None = None
     model: _Name | None = None
     workspace: _Text | None = None
@@ -56,8 +78,18 @@ class _RunRequest(_Strict):
     max_turns: int | None = Field(None, ge=1, le=100_000)
     budget: _Budget | None = None
     require_done_tool: bool | None = None
+    skills: tuple[_Name, ...] = Field((), strict=False)
     output_schema: JsonObject | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    forked_from: _ForkedFrom | None = None
+
+
+class _RunRequest(_Asked):
+    agent: _Name = "default"
+
+
+class _CrewRequest(_Asked):
+    crew: _Name | dict[str, Any]
 
 
 class _Approve(_Strict):
@@ -86,12 +118,16 @@ class _By(_Strict):
 class _SendMessage(_Strict):
     text: _Text
     by: str = ""
+    from_agent: bool = False
 
 
 class _SetPermissions(_Strict):
     rules: dict[str, str] = Field(min_length=1)
     by: str = ""
 
+
+RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
+"""Names of the signals that only other runs of the same tree send."""
 
 _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
     "abort": (_Abort, AbortRequested),
@@ -107,6 +143,11 @@ STEERING: Final = tuple(_STEERING)
 """Names of the signals and updates of a run."""
 
 _STATE: Final = TypeAdapter(RunState)
+_REPORT: Final = TypeAdapter(ChildReport)
+_WANT: Final = TypeAdapter(Want)
+_GRANT: Final = TypeAdapter(BudgetAnswered)
+_ANCESTRY: Final = TypeAdapter(AncestryChanged)
+_LINEAGE: Final = TypeAdapter(Lineage)
 
 
 def read_request(payload: object) -> RunRequest:
@@ -114,12 +155,26 @@ def read_request(payload: object) -> RunRequest:
     if payload is None:
         raise BadRequest('no input: a run needs at least {"task": "…"}', field="task")
     checked = _check(_RunRequest, payload, "the run's input")
+    return replace(_request(checked), agent=checked.agent)
+
+
+def read_crew_request(payload: object) -> RunRequest:
+    """The input of a crew's run; raises BadRequest that names the field and what to do."""
+    if payload is None:
+        raise BadRequest('no input: a crew needs at least {"crew": "…", "task": "…"}', field="task")
+    checked = _check(_CrewRequest, payload, "the crew's input")
+    name = checked.crew if isinstance(checked.crew, str) else checked.crew.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise BadRequest("crew.name: a crew needs a name", field="crew.name")
+    return replace(_request(checked), agent=name, crew=checked.crew)
+
+
+def _request(checked: _Asked) -> RunRequest:
     parse_rules(checked.permissions)
-    if checked.output_schema is not None:
-        raise BadRequest("output_schema is not supported by this version of Loom; leave it out", field="output_schema")
-    given = {name: getattr(checked, name) for name in _RunRequest.model_fields}
+    given = {name: getattr(checked, name) for name in _Asked.model_fields}
     budget = Budget(**checked.budget.model_dump()) if checked.budget else Budget()
-    return RunRequest(**{**given, "budget": budget})
+    forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
+    return RunRequest(**{**given, "budget": budget, "forked_from": forked})
 
 
 def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
@@ -128,6 +183,34 @@ def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
     checked = _check(form, {} if payload is None else payload, f"the payload of `{name}`")
     steering: SteeringEvent = event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
     return steering
+
+
+def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetWanted | BudgetAnswered:
+    """A signal from another run of the tree as an event; raises BadRequest."""
+    try:
+        match name:
+            case str() if name == REPORT:
+                return ChildReported(report=_REPORT.validate_python(payload))
+            case str() if name == WANT:
+                return BudgetWanted(want=_WANT.validate_python(payload))
+            case str() if name == GRANT:
+                return _GRANT.validate_python(payload)
+            case _:
+                return _ANCESTRY.validate_python(payload)
+    except ValidationError as error:
+        where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise BadRequest(
+            f"the payload of `{name}` is not what runs of a tree send each other: {where}", field=where
+        ) from None
+
+
+def read_lineage(payload: object) -> Lineage:
+    """What a parent tells its child beside the request; raises BadRequest."""
+    try:
+        return _LINEAGE.validate_python(payload)
+    except ValidationError as error:
+        where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise BadRequest(f"the second argument is only for a run's own children: {where}", field=where) from None
 
 
 def read_state(payload: object) -> RunState:
@@ -158,7 +241,8 @@ def _explain(kind: str, location: tuple[int | str, ...], message: str, form: typ
     if kind != "extra_forbidden":
         return f"{_path(location)}: {message}"
     *outer, name = location
-    known = sorted((_Budget if outer == ["budget"] else form).model_fields)
+    inner: dict[str, type[_Strict]] = {"budget": _Budget, "forked_from": _ForkedFrom}
+    known = sorted((inner.get(str(outer[0]), form) if outer else form).model_fields)
     close = get_close_matches(str(name), known, n=1)
     hint = f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"
     return f"unknown field {_path(location)!r}{hint}"

@@ -8,8 +8,11 @@ import json
 import shlex
 from typing import Final
 
-from loom_domain.run_state import RunState, cost_of, expires_at, status_of, waiting_on
-from loom_domain.tool_calls import OpenCall, canonical, describe
+from loom_domain.asks import open_asks
+from loom_domain.messages import ToolCall
+from loom_domain.run_state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
+from loom_domain.tool_calls import canonical, describe
+from loom_domain.tree import Child, TreeAsk
 
 _ARGUMENTS: Final = 600
 """Characters of arguments that are shown."""
@@ -19,14 +22,17 @@ def markdown(state: RunState) -> str:
     """Status, turn, usage, what the run waits for and how to answer it."""
     cost = cost_of(state)
     lines = [
-        f"**{status_of(state)}** · turn {state.turn} of {state.max_turns} · {state.tool_calls} tool calls"
-        f" · {state.usage.total_tokens} tokens · {'cost unknown' if cost is None else f'${cost:.4f}'}",
+        f"**{status_of(state)}** · turn {state.turns} of {state.max_turns} · {total_tool_calls(state)} tool calls"
+        f" · {total_usage(state).total_tokens} tokens · {'cost unknown' if cost is None else f'${cost:.4f}'}",
         f"agent {_code(state.request.agent)}" + (f", model {_code(state.spec.model)}" if state.spec else ""),
     ]
+    if (lineage := state.tree.lineage) is not None:
+        lines.append(f"sub-agent of {_code(lineage.parent_run_id)}, for: {_inline(lineage.description)}")
     if (waiting := waiting_on(state)) is not None:
         lines.append(f"waiting on {_inline(waiting)}")
+    lines += [_child(child) for child in state.tree.children]
     if state.outcome is None:
-        lines += [line for call in state.asks for line in _ask(state, call)]
+        lines += [line for ask in open_asks(state) for line in _ask(state.run_id, ask)]
         if state.hold is not None:
             lines.append(f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}.")
     elif state.outcome.error is not None:
@@ -34,16 +40,22 @@ def markdown(state: RunState) -> str:
     return "\n\n".join(lines)
 
 
-def _ask(state: RunState, ask: OpenCall) -> list[str]:
-    arguments = canonical(ask.call.arguments)
+def _child(child: Child) -> str:
+    agent, about = _inline(child.agent), _inline(child.description)
+    return f"- {child.status} · {agent}: {about} · {_code(child.run_id)}"
+
+
+def _ask(run_id: str, ask: TreeAsk) -> list[str]:
+    arguments = canonical(ask.arguments)
     shown = arguments if len(arguments) <= _ARGUMENTS else arguments[:_ARGUMENTS] + "…"
-    yes = json.dumps({"call_id": ask.call.id, "digest": ask.plan.digest})
-    no = json.dumps({"call_id": ask.call.id, "reason": "…"}, ensure_ascii=False)
-    command = f"loom approve {shlex.quote(state.run_id)} {shlex.quote(ask.call.id)}"
-    expiry = expires_at(state, ask)
+    yes = json.dumps({"call_id": ask.call_id, "digest": ask.digest})
+    no = json.dumps({"call_id": ask.call_id, "reason": "…"}, ensure_ascii=False)
+    command = f"loom approve {shlex.quote(run_id)} {shlex.quote(ask.call_id)}"
+    call = ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)
+    whose = "" if ask.run_id == run_id else f" (sub-agent {_inline(ask.agent)}, {_code(ask.run_id)})"
     return [
-        f"### Approve? {_inline(describe(ask.call))}",
-        f"Why: {_inline(ask.plan.reason)}" + (f" · denied if unanswered until {expiry.isoformat()}" if expiry else ""),
+        f"### Approve? {_inline(describe(call))}{whose}",
+        f"Why: {_inline(ask.reason)}" + (f" · denied if unanswered until {ask.expires_at}" if ask.expires_at else ""),
         # On one line, as JSON escapes line breaks: nothing in it can end the fence.
         f"```json\n{shown.replace('```', '` ` `')}\n```",
         f"Send the signal `approve` with {_code(yes)}, or `deny` with {_code(no)}; or run {_code(command)}.",

@@ -11,7 +11,7 @@ from loom_domain.retries import Failure
 from loom_domain.run import evolve, start
 from loom_domain.run_state import RunState
 from loom_domain.run_steps import Event, RunRefused
-from workflows.border import read_request, read_state
+from workflows.border import CREW_RUN, read_crew_request, read_lineage, read_request, read_state
 
 
 def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
@@ -20,11 +20,16 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        return start(info.workflow_id, read_request(request), workflow.now())
+        lineage = read_lineage(carried[0]) if carried else None
+        return start(info.workflow_id, _read(info.workflow_type, request), workflow.now(), lineage)
     except BadRequest as error:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
         wrong = RunError(type="BadRequest", message=error.message, context=error.context)
         return evolve(refused, RunRefused(error=wrong))
+
+
+def _read(workflow_type: str, request: object) -> RunRequest:
+    return read_crew_request(request) if workflow_type == CREW_RUN else read_request(request)
 
 
 def refused(failure: Failure) -> Event:

@@ -1,112 +1,123 @@
-"""Workflow `MemoryUpkeep`: one round of keeping memory whole and within its limits; a schedule starts one a minute."""
+"""Workflow `MemoryUpkeep`: keeps memory whole and within its limits, for as long as a queue has workers.
+
+One workflow of one queue that goes round, rather than a schedule that starts one every few minutes: a list of runs in
+the Web UI then has one line of upkeep, not hundreds a day. The memory writer signals when runs have ended.
+"""
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from temporalio import workflow
-from temporalio.client import (
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleIntervalSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleSpec,
-)
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig
 
 from activities.memory.upkeep import MemoryKeeper
 from activities.rebuilding import CatchUp
-from loom_domain.catching_up import CatchUpRequest
+from loom_domain.catching_up import CatchUpRequest, UpkeepDone, UpkeepRequest
 
 T = TypeVar("T")
 
-EVERY: Final = timedelta(minutes=1)
-GIVEN_UP_AFTER: Final = timedelta(hours=2)
-"""For a round whose workers have gone."""
+EVERY: Final = timedelta(minutes=5)
+"""Between two looks at what the bus may have lost, and at what has expired."""
+SETTLED: Final = timedelta(seconds=2)
+"""After a run's end, for others that end with it."""
 
-UPKEEP: Final = ActivityConfig(
+STEP: Final = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
+    schedule_to_start_timeout=timedelta(minutes=10),
     heartbeat_timeout=timedelta(seconds=15),
     retry_policy=RetryPolicy(maximum_attempts=2),
 )
-"""Two attempts: what fails now is due again in a minute."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UpkeepDone:
-    """What one round did; the next one begins where it ended."""
-
-    until: datetime | None = None
-    """Memory has everything that happened until then."""
-    caught_up: int = 0
-    promoted: int = 0
-    expired: int = 0
-    embedded: int = 0
-    failed: tuple[str, ...] = ()
-    """The steps that did not come to their end; a later round takes them up."""
+"""Two attempts: what fails now is due again in the next round. Without workers there is nothing to keep."""
 
 
 @workflow.defn(name="MemoryUpkeep")
 class MemoryUpkeep:
-    """One round. A step that fails keeps no other from its work: none relies on another's."""
+    """Rounds of four steps. A step that fails keeps no other from its work: none relies on another's."""
 
-    def __init__(self) -> None:
-        """Nothing has failed yet."""
-        self._failed: list[str] = []
+    @workflow.init
+    def __init__(self, request: UpkeepRequest) -> None:
+        self._last = UpkeepDone(until=request.since)
+        self._runs_ended = False
 
     @workflow.run
-    async def run(self) -> UpkeepDone:
+    async def run(self, request: UpkeepRequest) -> None:
+        """Go round until cancelled."""
+        looked_back: datetime | None = None
+        for number in range(1, request.rounds + 1):
+            looks_back = looked_back is None or workflow.now() >= looked_back + EVERY
+            if looks_back:
+                looked_back = workflow.now()
+            self._last = await self._round(looks_back=looks_back)
+            workflow.set_current_details(_told(self._last, number))
+            await self._pause()
+        workflow.continue_as_new(replace(request, since=self._last.until))
+
+    @workflow.signal(name="runs_ended")
+    def runs_ended(self) -> None:
+        """Runs have ended: what was important in them can be summarised."""
+        self._runs_ended = True
+
+    @workflow.query(name="status")
+    def status(self) -> UpkeepDone:
+        """What the last round did."""
+        return self._last
+
+    async def _round(self, *, looks_back: bool) -> UpkeepDone:
         """Take in what the bus lost, summarise before anything expires, embed what is left."""
-        since = _last_until()
-        caught = await self._tried(
-            "catch_up",
-            workflow.execute_activity_method(CatchUp.catch_up, CatchUpRequest(since=since), **UPKEEP),
+        failed: list[str] = []
+        until, caught_up = self._last.until, 0
+        if looks_back:
+            request = CatchUpRequest(since=until)
+            caught = await _tried(
+                "catch_up", workflow.execute_activity_method(CatchUp.catch_up, request, **STEP), failed
+            )
+            until, caught_up = (caught.until, caught.tasks) if caught else (until, 0)
+        promoted = await _tried(
+            "promote", workflow.execute_activity_method(MemoryKeeper.promote_memories, **STEP), failed
         )
-        promoted = await self._tried(
-            "promote", workflow.execute_activity_method(MemoryKeeper.promote_memories, **UPKEEP)
-        )
-        expired = await self._tried("expire", workflow.execute_activity_method(MemoryKeeper.expire_memories, **UPKEEP))
-        embedded = await self._tried("embed", workflow.execute_activity_method(MemoryKeeper.embed_memories, **UPKEEP))
+        expired = await _tried("expire", workflow.execute_activity_method(MemoryKeeper.expire_memories, **STEP), failed)
+        embedded = await _tried("embed", workflow.execute_activity_method(MemoryKeeper.embed_memories, **STEP), failed)
         return UpkeepDone(
-            until=caught.until if caught else since,
-            caught_up=caught.tasks if caught else 0,
+            until=until,
+            caught_up=caught_up,
             promoted=promoted or 0,
             expired=expired or 0,
             embedded=embedded or 0,
-            failed=tuple(self._failed),
+            failed=tuple(failed),
         )
 
-    async def _tried(self, step: str, work: Awaitable[T]) -> T | None:
+    async def _pause(self) -> None:
         try:
-            return await work
-        except ActivityError as error:
-            workflow.logger.warning("memory upkeep: %s failed: %s", step, error.cause)
-            self._failed.append(step)
-            return None
+            await workflow.wait_condition(lambda: self._runs_ended, timeout=EVERY, timeout_summary="the next round")
+        except TimeoutError:
+            return
+        await workflow.sleep(SETTLED)
+        self._runs_ended = False
 
 
-def schedule_id(task_queue: str) -> str:
-    """Names the schedule of the workers of a queue; the ids of its workflows begin with it."""
-    return f"loom-memory-upkeep-{task_queue}"
+async def _tried(step: str, work: Awaitable[T], failed: list[str]) -> T | None:
+    try:
+        return await work
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        workflow.logger.warning("memory upkeep: %s failed: %s", step, error.cause)
+        failed.append(step)
+        return None
 
 
-def upkeep_schedule(task_queue: str) -> Schedule:
-    """Every minute, never two at once; a worker creates it where it is missing."""
-    return Schedule(
-        action=ScheduleActionStartWorkflow(
-            MemoryUpkeep.run, id=schedule_id(task_queue), task_queue=task_queue, execution_timeout=GIVEN_UP_AFTER
-        ),
-        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=EVERY)]),
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=EVERY),
+def _told(last: UpkeepDone, number: int) -> str:
+    wrong = f" Failed, and due again: {', '.join(last.failed)}." if last.failed else ""
+    return (
+        f"Keeps the memory of this task queue. Round {number}: {last.caught_up} tasks caught up, {last.promoted}"
+        f" promoted, {last.expired} expired, {last.embedded} embedded.{wrong}"
     )
 
 
-def _last_until() -> datetime | None:
-    if not workflow.has_last_completion_result():
-        return None
-    last = workflow.get_last_completion_result(UpkeepDone)
-    return last.until if isinstance(last, UpkeepDone) else None
+def upkeep_id(task_queue: str) -> str:
+    """The id of the workflow that keeps the memory of this queue's workers."""
+    return f"loom-memory-upkeep-{task_queue}"

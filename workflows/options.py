@@ -32,12 +32,17 @@ MAX_ID: Final = 100
 MAX_UPDATES: Final = 1500
 """Accepted updates after which a run rotates; the server refuses more than 2,000 for one execution."""
 
+CHILDREN_END: Final = timedelta(seconds=10)
+"""How long an aborted run waits for its children to end; what they have done since counts, and is told."""
+
 PREPARE: Final = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=60),
     heartbeat_timeout=HEARTBEAT,
     retry_policy=IDEMPOTENT,
 )
 PLAN: Final = PREPARE
+HOOK_GRACE: Final = timedelta(seconds=5)
+"""Beyond a hook's own patience, for telling what became of it."""
 MODEL: Final = ActivityConfig(
     start_to_close_timeout=MODEL_CALL_LIMIT,
     heartbeat_timeout=HEARTBEAT,
@@ -45,9 +50,26 @@ MODEL: Final = ActivityConfig(
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 COMPRESS: Final = MODEL
+EVALUATE: Final = ActivityConfig(
+    # The answer is there and waits for this, so it may not take for ever, whatever is away.
+    schedule_to_close_timeout=timedelta(minutes=5),
+    start_to_close_timeout=timedelta(minutes=2),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(maximum_attempts=3),
+)
 PUBLISH: Final = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
 )
+
+
+def hook(patience: float) -> ActivityConfig:
+    """Options for one hook around a run; one that fails says so and is not asked again."""
+    return ActivityConfig(
+        start_to_close_timeout=timedelta(seconds=patience) + HOOK_GRACE,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=IDEMPOTENT,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
 
 
 def tool(timeout: float, queue: str | None) -> ActivityConfig:

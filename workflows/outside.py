@@ -12,6 +12,7 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError
 
+from loom_domain.agent_stats import Execution
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunError, RunResult, RunStatus
@@ -33,18 +34,8 @@ class RunSummary:
 
 def failed_result(error: WorkflowFailureError) -> RunResult:
     """The result inside a failure; of a run that the server ended, one that says so."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
-        given = dict(cause.details[0])
-        wrong = given.get("error")
-        return RunResult(
-            **{
-                **given,
-                "status": RunStatus(given["status"]),
-                "error": RunError(**wrong) if wrong else None,
-                "artifacts": tuple(given["artifacts"]),
-            }
-        )
+    if (result := result_in(error.cause)) is not None:
+        return result
     return RunResult(
         status=RunStatus.FAILED,
         output="",
@@ -56,7 +47,24 @@ def failed_result(error: WorkflowFailureError) -> RunResult:
         quality_metrics=None,
         tool_calls=0,
         artifacts=(),
-        error=RunError(type=type(cause).__name__, message=str(cause)),
+        error=RunError(type=type(error.cause).__name__, message=str(error.cause)),
+    )
+
+
+def result_in(cause: BaseException | None) -> RunResult | None:
+    """The result that a run fails with; None when it was the server that ended it."""
+    if not isinstance(cause, ApplicationError) or not cause.details or not isinstance(cause.details[0], dict):
+        return None
+    given = dict(cause.details[0])
+    wrong = given.get("error")
+    return RunResult(
+        **{
+            **given,
+            "status": RunStatus(given["status"]),
+            "error": RunError(**wrong) if wrong else None,
+            "artifacts": tuple(given["artifacts"]),
+            "children": tuple(given.get("children", ())),
+        }
     )
 
 
@@ -75,7 +83,7 @@ def ended_view(description: WorkflowExecutionDescription, result: RunResult) -> 
         "budget": {},
         "tool_calls": result.tool_calls,
         "queued_messages": 0,
-        "children": [],
+        "children": list(result.children),
         "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
     }
 
@@ -118,6 +126,16 @@ def summary_of(execution: Any, known: Mapping[str, Sequence[Any]]) -> RunSummary
     )
 
 
+def execution_of(execution: Any) -> Execution:
+    known = dict(execution.search_attributes)
+    return Execution(
+        status=summary_of(execution, known).status,
+        started_at=execution.start_time,
+        closed_at=execution.close_time,
+        goes_on=execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW,
+    )
+
+
 def status_filter(status: str) -> str:
     """A run's status in the server's words; what the server ended by itself has failed, whatever it last said."""
     try:
@@ -130,10 +148,14 @@ def status_filter(status: str) -> str:
     return f"LoomStatus = '{asked}' AND ExecutionStatus = '{'Completed' if ended else 'Running'}'"
 
 
-def quotable(value: str) -> str:
+def quotable(value: str, field: str = "session") -> str:
     if "'" in value:
-        raise BadRequest("a filter must not contain a quote", field="session")
+        raise BadRequest("a filter must not contain a quote", field=field)
     return value
+
+
+def is_sub_agent(run_id: str, known: Mapping[str, Sequence[Any]]) -> bool:
+    return _first(known, "LoomRootRun") not in ("", run_id)
 
 
 def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:

@@ -8,6 +8,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from loom_domain.requests import RunStatus
 from loom_domain.run_state import RunState, cost_of, status_of
 from loom_domain.search_attributes import SEARCH_ATTRIBUTES
+from loom_domain.tree import root_of
 
 _WAITING = {
     RunStatus.WAITING_FOR_APPROVAL: "approval",
@@ -25,7 +26,7 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
         "LoomStatus": status.value,
         "LoomModel": state.spec.model if state.spec else "",
         "LoomWaitingOn": _WAITING.get(status, "none"),
-        "LoomRootRun": state.run_id,
+        "LoomRootRun": root_of(state.tree, state.run_id),
     }
     cost = cost_of(state)
     if state.outcome is not None and cost is not None:

@@ -16,7 +16,7 @@ from loom_domain.messages import JsonObject
 from loom_domain.run_state import RunState, status_of
 from loom_domain.run_steps import Event, SignalIgnored
 from loom_domain.steering import refusal
-from workflows.border import STEERING, read_steering
+from workflows.border import RELATIVES, STEERING, read_from_relative, read_steering
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,9 @@ def listen(run: Steered) -> None:
         workflow.set_signal_handler(name, _on_signal(run, name))
         workflow.set_update_handler(name, _on_update(run, name), validator=_validator(run, name))
 
+    for name in RELATIVES:
+        workflow.set_signal_handler(name, _on_letter(run, name))
+
     def unknown(name: str, _args: Sequence[RawValue]) -> None:
         _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
 
@@ -47,6 +50,16 @@ def _on_signal(run: Steered, name: str) -> Callable[..., None]:
     def handle(payload: object = None, *_: object) -> None:
         try:
             run.advance(read_steering(name, payload, workflow.now()))
+        except BadRequest as error:
+            _ignore(run, name, error.message)
+
+    return handle
+
+
+def _on_letter(run: Steered, name: str) -> Callable[..., None]:
+    def handle(payload: object = None, *_: object) -> None:
+        try:
+            run.advance(read_from_relative(name, payload))
         except BadRequest as error:
             _ignore(run, name, error.message)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from activities.adapters.pdf_child import ENCRYPTED
 from activities.adapters.web.html_reader import SeparateHtmlReader
-from activities.knowledge.ports import UnreadableDocument
+from activities.knowledge.ports import UnreadableDocument, UnreadableNow
 from loom_domain.errors import ToolExecutionError
 
 SECONDS: Final = 60.0
@@ -31,7 +31,7 @@ class SeparateDocumentReader:
             async with asyncio.timeout(SECONDS):
                 text, _ = await process.communicate(data)
         except TimeoutError:
-            raise UnreadableDocument("takes too long to be read") from None
+            raise UnreadableNow("takes too long to be read") from None
         finally:
             await _end(process)
         if process.returncode != 0:
@@ -53,7 +53,7 @@ async def _started() -> Process:
     try:
         return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd="/", env={})
     except OSError as error:
-        raise UnreadableDocument(f"cannot be read now: no process could be started ({error.strerror})") from None
+        raise UnreadableNow(f"cannot be read now: no process could be started ({error.strerror})") from None
 
 
 async def _end(process: Process) -> None:

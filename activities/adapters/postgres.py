@@ -12,8 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from activities.adapters.postgres_migrations import migrate
 from activities.ports import StoreUnavailable
@@ -144,22 +143,6 @@ class Database:
             f"Loom's Postgres does not answer ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
             " what needs it is tried again until then."
         )
-
-
-async def prune(database: Database, table: LiteralString, older_than: timedelta) -> int:
-    """Delete the rows of a table that were created longer ago than that, a thousand at a time; returns how many."""
-    from psycopg.sql import SQL, Identifier  # noqa: PLC0415
-
-    some = SQL(
-        "DELETE FROM {0} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {0} WHERE created_at < now() - %s LIMIT %s))"
-    ).format(Identifier(table))
-    deleted = 0
-    while True:
-        async with database.connection() as connection:
-            gone = (await connection.execute(some, (older_than, _AT_ONCE))).rowcount
-        deleted += gone
-        if gone < _AT_ONCE:
-            return deleted
 
 
 def storable(text: str) -> str:

@@ -2,10 +2,9 @@
 
 import asyncio
 import zlib
-from datetime import timedelta
 from typing import Final
 
-from activities.adapters.postgres import Database, prune, storable
+from activities.adapters.postgres import Database, storable
 
 LIMIT: Final = 16 * 1024 * 1024
 """Bytes of one artifact as UTF-8."""
@@ -46,7 +45,3 @@ class PostgresArtifacts:
             return None
         compressed, data = row
         return (await asyncio.to_thread(zlib.decompress, data) if compressed else data).decode("utf-8", "surrogatepass")
-
-    async def prune(self, older_than: timedelta) -> int:
-        """Forget artifacts that are older than that; their ids then load as None."""
-        return await prune(self._database, "loom_artifacts", older_than)

@@ -15,14 +15,13 @@ Its own number is what an attempt meets after a workflow was reset: another atte
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 import structlog
 
-from activities.adapters.postgres import Database, prune, storable
+from activities.adapters.postgres import Database, storable
 from activities.ports import StoreUnavailable
 from loom_domain.messages import Part
 from loom_domain.tool_calls import ToolResult
@@ -71,10 +70,6 @@ class PostgresEffects:
             cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))
         if cursor.rowcount == 0:
             _log.warning("effect_had_ended_or_passed_on", key=key, attempt=attempt)
-
-    async def prune(self, older_than: timedelta) -> int:
-        """Forget effects that began longer ago than that; no run that is still open may need one of them."""
-        return await prune(self._database, "loom_effects", older_than)
 
     async def _reserve(
         self, key: str, run_id: str, attempt: int, claim: UUID

@@ -20,6 +20,7 @@ from loom_domain.knowledge import (
     told_text,
 )
 from loom_domain.lexemes import asked_lexemes
+from loom_domain.messages import well_formed
 from loom_domain.ranking import fused
 
 _log = structlog.get_logger("loom.knowledge")
@@ -74,17 +75,19 @@ class PostgresKnowledge:
 
     async def digests(self, base: str) -> Mapping[str, str]:
         """See the port."""
-        rows = await self._all("SELECT path, digest FROM loom_knowledge_documents WHERE base = %s", (_text(base),))
+        rows = await self._all(
+            "SELECT path, digest FROM loom_knowledge_documents WHERE base = %s", (well_formed(base),)
+        )
         return dict(rows)
 
     async def begin(self, base: str, folder: str) -> None:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            await connection.execute(_BEGIN, (_text(base), _text(folder)))
+            await connection.execute(_BEGIN, (well_formed(base), well_formed(folder)))
 
     async def save(self, base: str, document: Document) -> None:
         """See the port."""
-        name, path = _text(base), _text(document.path)
+        name, path = well_formed(base), well_formed(document.path)
         async with self._database.transaction(within=_WITHIN) as connection:
             # One writer of a base after the other; none into a base that was dropped meanwhile.
             if (await connection.execute(_HOLD, (name,))).rowcount == 0:
@@ -97,12 +100,12 @@ class PostgresKnowledge:
     async def remove(self, base: str, paths: Sequence[str]) -> None:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            await connection.execute(_REMOVE, (_text(base), [_text(path) for path in paths]))
+            await connection.execute(_REMOVE, (well_formed(base), [well_formed(path) for path in paths]))
 
     async def drop(self, base: str) -> bool:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            gone = await connection.execute("DELETE FROM loom_knowledge WHERE name = %s", (_text(base),))
+            gone = await connection.execute("DELETE FROM loom_knowledge WHERE name = %s", (well_formed(base),))
         return gone.rowcount == 1
 
     async def bases(self) -> tuple[KnowledgeBase, ...]:
@@ -115,7 +118,7 @@ class PostgresKnowledge:
     async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
         """See the port."""
         sql = "SELECT id, told FROM loom_knowledge_chunks WHERE base = %s AND model IS NULL ORDER BY id LIMIT %s"
-        return tuple(Unembedded(id=name, told=told) for name, told in await self._all(sql, (_text(base), limit)))
+        return tuple(Unembedded(id=name, told=told) for name, told in await self._all(sql, (well_formed(base), limit)))
 
     async def set_vectors(self, model: str, vectors: Mapping[int, Sequence[float]]) -> None:
         """See the port."""
@@ -126,7 +129,7 @@ class PostgresKnowledge:
     async def drop_vectors(self, base: str) -> None:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            await connection.execute(_UNSET, (_text(base),))
+            await connection.execute(_UNSET, (well_formed(base),))
 
     async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
         """See the port."""
@@ -143,7 +146,7 @@ class PostgresKnowledge:
     async def looked(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Looked:
         """What each way of looking finds by itself; the bench compares them."""
         await connection.execute(CALM)
-        bases = [_text(base) for base in query.bases]
+        bases = [well_formed(base) for base in query.bases]
         words = await by_words(connection, bases, asked_lexemes(query.text))
         if vector is None or self._embedder is None:
             return Looked(by_words=words)
@@ -173,30 +176,26 @@ async def _insert(
     rows = [_row(base, path, ordinal, chunk) for ordinal, chunk in enumerate(document.chunks, start=1)]
     length = sum(row["length"] for row in rows)
     row = await (await connection.execute(_DOCUMENT, (base, path, document.digest, len(rows), length))).fetchone()
+    assert row is not None  # noqa: S101 - an insert that returns has a row
     for each in rows:
         model, dimension, vector = vectors.get(each["told"], (None, None, None))
-        each |= {"document": row and row[0], "model": model, "dimension": dimension, "embedding": vector}
+        each |= {"document": row[0], "model": model, "dimension": dimension, "embedding": vector}
     async with connection.cursor() as cursor:
         await cursor.executemany(_CHUNK, rows)
 
 
 def _row(base: str, path: str, ordinal: int, chunk: Chunk) -> dict[str, Any]:
-    told = _text(told_text(path, chunk))
+    told = well_formed(told_text(path, chunk))
     lexemes, length = as_tsvector(told)
     return {
         "base": base,
         "ordinal": ordinal,
-        "headings": [_text(heading) for heading in chunk.headings],
+        "headings": [well_formed(heading) for heading in chunk.headings],
         "first": chunk.first_line,
         "last": chunk.last_line,
         "page": chunk.page,
-        "content": _text(chunk.text),
+        "content": well_formed(chunk.text),
         "told": told,
         "lexemes": lexemes,
         "length": length,
     }
-
-
-def _text(text: str) -> str:
-    """As a column takes it: no NUL, no half of a surrogate pair."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

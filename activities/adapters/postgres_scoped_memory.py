@@ -7,7 +7,6 @@ from typing import Any, Final
 from activities.adapters.postgres import Connection, Database
 from activities.adapters.postgres_memory_rows import key_text
 from loom_domain.memory import MemoryScope
-from loom_domain.memory_content import clean
 from loom_domain.memory_scopes import (
     ORDER,
     NodePath,
@@ -19,6 +18,7 @@ from loom_domain.memory_scopes import (
     read_first,
     scope_for,
 )
+from loom_domain.messages import well_formed
 
 _COLUMNS: Final = (
     "id, content, scope, owner, session_id, version, created_by, updated_by, parent_version, conflicts_with, updated_at"
@@ -49,7 +49,7 @@ class PostgresScopedMemory:
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
         """See the port; a write that another one overtook is made again over that one."""
-        given = replace(write, id=key_text(write.id), content=clean(write.content), by=_node(write.by))
+        given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
         place = place_of(given.scope, given.by) if given.by else ""
         async with self._database.connection() as connection:
             while True:
@@ -80,7 +80,7 @@ class PostgresScopedMemory:
             if found is None:
                 return ()
             place = place_of(found[1].scope, found[1].owner)
-            rows = await (await connection.execute(_VERSIONS, (place, key_text(entry_id)))).fetchall()
+            rows = await (await connection.execute(_VERSIONS, (key_text(place), key_text(entry_id)))).fetchall()
         return tuple(map(_entry, rows))
 
     async def _first(

@@ -82,8 +82,12 @@ class RedisBus:
             claim_after=self._claim_after,
             block=min(BLOCK_SECONDS, self._claim_after / 2),
         )
-        await inbox.join()
-        await self._renew(subscription)
+        try:
+            await inbox.join()
+            await self._renew(subscription)
+        except BaseException:
+            await inbox.aclose()
+            raise
         serving = asyncio.create_task(self._serve(subscription, inbox))
         self._serving[subscription.name] = (subscription, inbox, serving)
 
@@ -116,13 +120,12 @@ class RedisBus:
 
     async def aclose(self) -> None:
         """See the port."""
-        try:
-            for name in tuple(self._serving):
+        for name in tuple(self._serving):
+            try:
                 await self.detach(name)
-        except StreamUnavailable as error:
-            _log.debug("handlers_not_signed_off", error=str(error))
-        finally:
-            await self._link.aclose()
+            except StreamUnavailable as error:
+                _log.debug("handler_not_signed_off", name=name, error=str(error))
+        await self._link.aclose()
 
     def _line(self, subscription: Subscription) -> str:
         return json.dumps([subscription.name, subscription.pattern, self._process])
@@ -138,7 +141,7 @@ class RedisBus:
     async def _answers(self, reply_to: str, asked: set[str]) -> dict[str, Answer]:
         answers: dict[str, Answer] = {}
         deadline = monotonic() + self._patience
-        while answers.keys() < asked:
+        while asked - answers.keys():
             left = deadline - monotonic()
             if left <= 0:
                 _log.warning("handlers_silent", names=sorted(asked - answers.keys()), waited=self._patience)

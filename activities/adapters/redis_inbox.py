@@ -102,7 +102,7 @@ class RedisInbox:
 
     async def trim(self) -> int:
         """Drop from the stream what every group has done, a hundred at a time; returns how many."""
-        return await self._link.script(_TRIM, (self._bus,), ())
+        return sum(await self._link.script(_TRIM, (self._bus,), ()))
 
     async def aclose(self) -> None:
         """Leave the group if nothing is left undone, and close the link."""

@@ -59,15 +59,16 @@ class RedisLink:
             self._log.info("redis is back")
         return answer
 
-    async def script(self, source: str, keys: Sequence[str], arguments: Sequence[Any]) -> int:
-        """Run a Lua script that answers with a number, by its hash when the server has it."""
+    async def script(self, source: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
+        """Run a Lua script that answers with numbers, by its hash when the server has it."""
         name = _sha(source)
 
-        async def run(redis: Redis) -> int:
+        async def run(redis: Redis) -> list[int]:
             try:
-                return int(await redis.evalsha(name, len(keys), *keys, *arguments))
+                answer = await redis.evalsha(name, len(keys), *keys, *arguments)
             except NoScriptError:
-                return int(await redis.eval(source, len(keys), *keys, *arguments))
+                answer = await redis.eval(source, len(keys), *keys, *arguments)
+            return [int(number) for number in (answer if isinstance(answer, list) else [answer])]
 
         return await self.call(run)
 

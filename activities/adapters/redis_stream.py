@@ -6,7 +6,8 @@ Keys, all with the same time to live, counted from the last write:
     loom:written:{run}   set: ids of the tasks already written, but for those that come in masses and are sent once
     loom:bus             one stream for all runs: every task but pieces of text, for subscribers (`redis_bus`)
 
-Everything that belongs together happens in one script, so publishing is one round trip and all or nothing.
+Everything that belongs together happens in one script, so publishing is one round trip and all or nothing. What a
+sub-agent does is appended to the streams of all runs above it as well, each of which counts its own offsets.
 """
 
 import json
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from loom_domain.messages import JsonObject
-from loom_domain.tasks import FINAL_ACTIONS, SHOWN_ONLY, Action, Segment, Task
+from loom_domain.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, runs_above
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -37,35 +38,44 @@ _BLOCK_SECONDS: Final = 2.0
 _PAGE: Final = 500
 _RUNS_REMEMBERED: Final = 10_000
 _SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
-_REFUSED: Final = -1
 
 # The last offset is taken from the hash, else from the stream, and is never less than what this writer knows it to be:
 # a Redis that lost its data goes on counting where it was, and a reader that waits beyond offset n gets what follows.
 _PUBLISH: Final = """
-local stream, fence, written, bus = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ttl, limit, bus_limit, floor = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local segment, attempt = ARGV[5], tonumber(ARGV[6])
+local bus = KEYS[1]
+local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
+local segment, attempt = ARGV[4], tonumber(ARGV[5])
 if segment ~= '' then
+  local fence = KEYS[3]
   local latest = tonumber(redis.call('HGET', fence, segment) or '0')
-  if attempt < latest then return -1 end
+  if attempt < latest then return {} end
   if attempt > latest then redis.call('HSET', fence, segment, attempt) end
 end
-local last = tonumber(redis.call('HGET', fence, '#') or '0')
-if last == 0 then
-  local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-  if entry then last = tonumber(string.match(entry[1], '^%d+')) end
-end
-if floor > last then last = floor end
-for i = 7, #ARGV, 3 do
-  if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
-    last = last + 1
-    redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 2])
-    if ARGV[i + 1] == '1' then redis.call('XADD', bus, 'MAXLEN', '~', bus_limit, '*', 'task', ARGV[i + 2]) end
+local streams = (#KEYS - 1) / 3
+local reached = {}
+for run = 1, streams do
+  local stream, fence, written = KEYS[3 * run - 1], KEYS[3 * run], KEYS[3 * run + 1]
+  local floor = tonumber(ARGV[5 + run])
+  local last = tonumber(redis.call('HGET', fence, '#') or '0')
+  if last == 0 then
+    local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+    if entry then last = tonumber(string.match(entry[1], '^%d+')) end
   end
+  if floor > last then last = floor end
+  for i = 6 + streams, #ARGV, 3 do
+    if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
+      last = last + 1
+      redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 2])
+      if run == 1 and ARGV[i + 1] == '1' then
+        redis.call('XADD', bus, 'MAXLEN', '~', bus_limit, '*', 'task', ARGV[i + 2])
+      end
+    end
+  end
+  redis.call('HSET', fence, '#', string.format('%.0f', last))
+  for i = 3 * run - 1, 3 * run + 1 do redis.call('EXPIRE', KEYS[i], ttl) end
+  reached[run] = last
 end
-redis.call('HSET', fence, '#', string.format('%.0f', last))
-for i = 1, 3 do redis.call('EXPIRE', KEYS[i], ttl) end
-return last
+return reached
 """
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
@@ -89,21 +99,20 @@ class RedisStream:
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Append tasks of one run; False when a later attempt has taken over the segment."""
+        """Append tasks of one run, here and to the runs above it; False when a later attempt has taken over."""
         if not tasks:
             return True
-        run_id = tasks[0].run_id
-        keys = (stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}", self._bus)
+        runs = (tasks[0].run_id, *runs_above(tasks[0].run_id, tasks[0].root_run_id))
+        keys = (self._bus, *(key for run_id in runs for key in _keys(run_id)))
         name, attempt = (segment.name, segment.attempt) if segment else ("", 0)
-        arguments: list[Any] = [*self._limits, self._last.get(run_id, 0), name, attempt]
+        arguments: list[Any] = [*self._limits, name, attempt, *(self._last.get(run_id, 0) for run_id in runs)]
         for task in tasks:
             named = "" if task.action in _SENT_ONCE else task.task_id
             arguments += (named, int(task.action not in SHOWN_ONLY), dump_json(Task, task))
-        last = await self._link.script(_PUBLISH, keys, arguments)
-        if last == _REFUSED:
-            return False
-        self._remember(run_id, last)
-        return True
+        reached = await self._link.script(_PUBLISH, keys, arguments)
+        for run_id, last in zip(runs, reached, strict=False):
+            self._remember(run_id, last)
+        return bool(reached)
 
     async def aclose(self) -> None:
         """Close the link to Redis."""
@@ -136,7 +145,7 @@ class RedisReader:
                 for last, data in page:
                     task = load_json(Task, data)
                     yield last, task
-                    if task.action in FINAL_ACTIONS:
+                    if is_last(task, run_id):
                         return
                 if not page and not follow:
                     return
@@ -147,6 +156,10 @@ class RedisReader:
 def stream_key(run_id: str) -> str:
     """Where a run's stream is."""
     return f"loom:events:{run_id}"
+
+
+def _keys(run_id: str) -> tuple[str, str, str]:
+    return stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}"
 
 
 def task_view(offset: int, task: Task) -> JsonObject:

@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.rebuilding import Moved, UnreadableHistory
 from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom_domain.lifecycle import HookAnswer
 from loom_domain.requests import RunResult
 from loom_domain.tasks import Origin, Published
 from loom_domain.tool_calls import ToolResult
@@ -21,6 +22,10 @@ from loom_domain.work import (
     CallPlans,
     Compressed,
     CompressRequest,
+    ConductRequest,
+    Evaluated,
+    EvaluateRequest,
+    HookRequest,
     ModelReply,
     ModelRequest,
     PlanRequest,
@@ -31,10 +36,13 @@ from loom_domain.work import (
 
 TYPES: Final[Mapping[str, tuple[type[Asked], type[Came]]]] = {
     "prepare_run": (PrepareRequest, Prepared),
+    "run_hook": (HookRequest, HookAnswer),
     "call_model": (ModelRequest, ModelReply),
+    "conduct_crew": (ConductRequest, ModelReply),
     "run_tool": (ToolRequest, ToolResult),
     "plan_calls": (PlanRequest, CallPlans),
     "compress_context": (CompressRequest, Compressed),
+    "evaluate_answer": (EvaluateRequest, Evaluated),
 }
 """The activities that tell something, by name: what they get and what they give."""
 
@@ -47,13 +55,16 @@ _UNDECODABLE: Final = "Failed decoding"
 class TemporalHistories:
     """The port Histories on a Temporal client, whose converter reads what our workers wrote."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, task_queue: str) -> None:
+        """Only runs of this queue are looked at: those of others belong to another memory."""
         self._client = client
+        self._task_queue = task_queue
 
     async def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
         """See the port; raises RPCError."""
         ended = f"(CloseTime <= '{_time(until)}'" + (f" AND CloseTime > '{_time(since)}')" if since else ")")
-        query = f"WorkflowType = 'AgentRun' AND (ExecutionStatus = 'Running' OR {ended})"
+        own = f"WorkflowType IN ('AgentRun', 'CrewRun') AND TaskQueue = '{self._task_queue}'"
+        query = f"{own} AND (ExecutionStatus = 'Running' OR {ended})"
         async for execution in self._client.list_workflows(query):
             if execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
                 continue  # its last execution is listed, too
@@ -150,8 +161,10 @@ class _Reading:
         given = await self._converter.decode(list(started.input.payloads))
         request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
         session, agent = request.get("session_id"), request.get("agent")
+        root = state.get("root_run_id")  # of a sub-agent, whose second argument is its lineage
         origin = Origin(
             run_id=self._run_id,
+            root_run_id=root if isinstance(root, str) else "",
             session_id=session if isinstance(session, str) else "",
             agent=agent if isinstance(agent, str) else "default",
         )

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from activities.knowledge.ports import UnreadableNow
 from activities.toolbox import workspace
 from activities.toolbox.walking import walk
 from loom_domain.document_sections import Kind
-from loom_domain.errors import BadRequest, LoomError
+from loom_domain.errors import BadRequest, LoomError, ToolValidationError
 
 LARGEST: Final = 2_000_000
 """Bytes of a text, a page or source code."""
@@ -85,14 +86,16 @@ def is_html(suffix: str) -> bool:
 
 
 def read_file(folder: Path, path: str) -> FileOnDisk:
-    """The file whole; raises LeftOut."""
+    """The file whole; raises LeftOut or UnreadableNow."""
     suffix = suffix_of(path)
     limit = LARGEST_PDF if suffix == "pdf" else LARGEST
     try:
         with workspace.open_file(folder, folder / path) as file:
             data = file.read(limit + 1)
-    except (LoomError, OSError) as error:
+    except ToolValidationError as error:
         raise LeftOut(f"cannot be read: {error}") from None
+    except (LoomError, OSError) as error:
+        raise UnreadableNow(f"cannot be read: {error}") from None
     if len(data) > limit:
         raise LeftOut(f"larger than {limit // 1_000_000} MB")
     return FileOnDisk(path=path, suffix=suffix, data=data)

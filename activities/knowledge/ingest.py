@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from activities.knowledge.files import LeftOut, document_paths, is_html, kind_of, read_file, text_of
-from activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument
+from activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument, UnreadableNow
 from activities.memory.ports import Embedder, EmbedderUnavailable
 from loom_domain.chunks import Chunk, ChunkSize, chunks_of
 from loom_domain.document_sections import sections_of
@@ -31,6 +31,8 @@ class _Round:
     known: Mapping[str, str]
     """Digests of the last time."""
     seen: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
+    """What cannot be read just now, and stays as it was."""
     added: int = 0
     changed: int = 0
     chunks: int = 0
@@ -81,7 +83,7 @@ class Ingestion:
         this = _Round(folder=folder, base=base, known=await self._store.digests(base))
         for path in await asyncio.to_thread(document_paths, folder):
             await self._take(this, path)
-        if gone := sorted(this.known.keys() - this.seen):
+        if gone := sorted(this.known.keys() - this.seen - this.kept):
             await self._store.remove(base, gone)
         return await self._embedded(this.told(len(gone)))
 
@@ -109,6 +111,11 @@ class Ingestion:
             file = await asyncio.to_thread(read_file, this.folder, path)
             is_new = this.known.get(shown) != file.digest
             chunks = await self._cut(file.data, file.suffix) if is_new else ()
+        except UnreadableNow as error:
+            this.skipped[shown] = str(error)
+            if shown in this.known:  # it stays as it was
+                this.kept.add(shown)
+            return
         except (LeftOut, UnreadableDocument) as error:
             this.skipped[shown] = str(error)
             return

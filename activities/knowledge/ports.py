@@ -12,6 +12,10 @@ class UnreadableDocument(Exception):
     """A document cannot be read; the message says why."""
 
 
+class UnreadableNow(UnreadableDocument):
+    """It may be readable later: what is known of it stays."""
+
+
 class DocumentReader(Protocol):
     """Turns a document in a format of its own into text, however hostile it is."""
 

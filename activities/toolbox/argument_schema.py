@@ -5,31 +5,20 @@ stop the worker. The server that wrote them checks them itself.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
-from referencing.exceptions import NoSuchResource, Unresolvable
-from referencing.jsonschema import DRAFT202012
+from referencing.exceptions import Unresolvable
 
+from activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
 from loom_domain.errors import ToolValidationError
 from loom_domain.messages import JsonObject
 
-SCHEMA_LIMIT: Final = 64 * 1024
-"""Characters of one schema: it is part of every model call."""
-
 _COMPLAINTS: Final = 5
-_DATA: Final = frozenset({"enum", "const", "default", "examples", "example"})
-"""Keywords whose values are data, not schemas."""
-_NAMED: Final = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose keys are names, not keywords."""
-
-
-class BrokenSchema(Exception):
-    """The schema cannot be held against anything; the message says why."""
 
 
 class ArgumentSchema:
@@ -71,50 +60,18 @@ class ArgumentSchema:
 
     def _line(self, error: ValidationError) -> str:
         known = ", ".join(self._properties) or "none"
-        deepest = best_match(iter([error])) or error
-        where = ".".join(str(step) for step in deepest.absolute_path) or "arguments"
-        message = (
-            deepest.message if len(deepest.message) <= 200 else f"{deepest.message[:100]} … {deepest.message[-90:]}"
-        )
-        return f"`{where}`: {message}; the tool takes {known}"
+        nearest = deepest(error)
+        where = ".".join(str(step) for step in nearest.absolute_path) or "arguments"
+        return f"`{where}`: {shortened(nearest.message)}; the tool takes {known}"
 
 
 def _fit(schema: JsonObject) -> Mapping[str, Any]:
     """The properties of a schema that describes an object and refers only to itself."""
     if schema.get("type") != "object":
         raise BrokenSchema("its schema does not describe an object")
-    try:
-        if len(json.dumps(schema)) > SCHEMA_LIMIT:
-            raise BrokenSchema(f"its schema is longer than {SCHEMA_LIMIT} characters")
-        validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
-        _follow_references(schema)
-    except SchemaError as error:
-        raise BrokenSchema(f"its schema is no JSON Schema: {error.message[:200]}") from None
-    except RecursionError:
-        raise BrokenSchema("its schema is nested too deeply") from None
+    require_sound(schema)
     properties: Mapping[str, Any] = schema.get("properties", {})
     return properties
-
-
-def _follow_references(schema: JsonObject) -> None:
-    resolver = Registry[Any]().with_resource("", DRAFT202012.create_resource(schema)).resolver()
-    for reference in _references(schema):
-        try:
-            resolver.lookup(reference)
-        except (Unresolvable, NoSuchResource):
-            raise BrokenSchema(f"its schema has a $ref to nothing that is in it: {reference[:200]}") from None
-
-
-def _references(node: object) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
-                yield value
-            elif key not in _DATA:
-                yield from _references(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from _references(item)
 
 
 def _without_expressions(node: Any, *, names: bool = False) -> Any:
@@ -129,7 +86,7 @@ def _without_expressions(node: Any, *, names: bool = False) -> Any:
         if "patternProperties" in node:
             dropped |= {"patternProperties", "additionalProperties", "unevaluatedProperties"}
     return {
-        key: value if key in _DATA and not names else _without_expressions(value, names=key in _NAMED and not names)
+        key: value if key in DATA and not names else _without_expressions(value, names=key in NAMED and not names)
         for key, value in node.items()
         if key not in dropped
     }

@@ -8,10 +8,13 @@ from activities.ports import ArtifactStore, StoreUnavailable, Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.output import RESULT_LIMIT
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
-from loom_domain.tool_calls import Effect, Scope, Verdict
+from loom_domain.tool_calls import SHARE, Effect, Scope, Verdict
 
 PAGE: Final = RESULT_LIMIT - 200
 """Characters of one page; the line above it takes the rest of what a result may have."""
+
+SHARED: Final = "shared-"
+"""How the ids of artifacts begin that an agent has shared."""
 
 NO_STORE: Final = "outputs are not kept here: set LOOM_DATABASE_URL on the worker, or ask for less output"
 
@@ -25,13 +28,15 @@ class ReadArtifact(Arguments):
 
 
 def read_artifact_tool(store: ArtifactStore | None) -> Tool:
-    """The tool; a run reads its own artifacts only."""
+    """The tool; a run reads its own artifacts, and what is shared in its tree."""
 
     async def read(arguments: ReadArtifact, context: ToolContext) -> str:
         if store is None:
             raise ToolUnavailableError(NO_STORE)
         try:
             text = await store.load(context.run_id, arguments.artifact)
+            if text is None and context.root_run_id:
+                text = await store.load(context.root_run_id, arguments.artifact)
         except StoreUnavailable as error:
             raise ToolUnavailableError(f"the store of artifacts is away ({error}): try again later") from None
         if text is None:
@@ -50,6 +55,47 @@ def read_artifact_tool(store: ArtifactStore | None) -> Tool:
         ),
         arguments=ReadArtifact,
         function=read,
+        missing=None if store is not None else NO_STORE,
+    )
+
+
+class ShareArtifact(Arguments):
+    """Arguments of share_artifact."""
+
+    name: str = Field(
+        min_length=1, max_length=100, pattern=r"^[\w.-]+$", description="Its name: letters, digits, `.`, `_`, `-`"
+    )
+    content: str = Field(min_length=1, max_length=1_000_000, description="All of it, as text")
+
+
+def share_artifact_tool(store: ArtifactStore | None) -> Tool:
+    """The tool; what is shared is never changed, so a name means the same to everybody."""
+
+    async def share(arguments: ShareArtifact, context: ToolContext) -> str:
+        if store is None:
+            raise ToolUnavailableError(NO_STORE)
+        root, artifact = context.root_run_id or context.run_id, f"{SHARED}{arguments.name}"
+        try:
+            await store.save(root, artifact, arguments.content)
+            kept = await store.load(root, artifact)
+        except StoreUnavailable as error:
+            raise ToolUnavailableError(f"the store of artifacts is away ({error}): try again later") from None
+        if kept != arguments.content:
+            raise ToolValidationError(f"{arguments.name!r} is shared already, with another content: take another name")
+        return f"Shared as {artifact!r}: every agent of this task can read it with `read_artifact`."
+
+    description = "Share a text with all agents that work on the same task; they read it by its name."
+    return FunctionTool(
+        spec=tool_spec(
+            SHARE,
+            description,
+            ShareArtifact,
+            effect=Effect.IDEMPOTENT,
+            scope=Scope.CONTEXT,
+            declared=Verdict.ALLOW,
+        ),
+        arguments=ShareArtifact,
+        function=share,
         missing=None if store is not None else NO_STORE,
     )
 

@@ -1,7 +1,7 @@
 """The third stage of a tool call: what the rules say of it. The runtime and `loom permissions check` both ask here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +9,10 @@ from pydantic import BaseModel
 
 from activities.ports import Tool
 from loom_domain.agents import AgentSpec
+from loom_domain.ancestry import Level, judge_under
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.patterns import escaped
-from loom_domain.permissions import GUARD, Judgement, judge
+from loom_domain.permissions import GUARD, Judgement
 from loom_domain.rules import Kind, kind_of
 from loom_domain.subjects import Place, Subject
 from loom_domain.tool_calls import ASK_USER, DONE, Effect, ToolSpec, Verdict
@@ -45,18 +46,22 @@ def authorize(
         judged = Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself, or ask")
         return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
     pinned = _pinned(call.name, tool, spec)
-    judged = judge(
+    judged = judge_under(
         call.name,
         subjects,
-        spec.permissions,
+        chain_of(spec, grants),
         arguments=given,
-        mode=spec.mode,
         reads=pinned is not None and pinned.effect is Effect.READ,
         declared=pinned.declared if pinned else None,
-        grants=grants,
         place=place,
     )
     return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
+
+
+def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:
+    """The levels that a call is judged by; what a person grants the run holds against those above it as well."""
+    above = (replace(level, grants=(*level.grants, *grants)) for level in spec.above)
+    return (*above, Level(whose=spec.name, rules=spec.permissions, mode=spec.mode, grants=tuple(grants)))
 
 
 def _pinned(name: str, tool: Tool | None, spec: AgentSpec) -> ToolSpec | None:

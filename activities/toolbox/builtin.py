@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from activities.ports import ArtifactStore, Tool
-from activities.toolbox.artifacts import read_artifact_tool
+from activities.toolbox.artifacts import read_artifact_tool, share_artifact_tool
 from activities.toolbox.conversation import ask_user_tool, done_tool
 from activities.toolbox.files import file_tools
+from activities.toolbox.messages import Mailbox, message_tool
 from activities.toolbox.python import python_tool
 from activities.toolbox.search import search_tools
 from activities.toolbox.shell import Sandbox, ShellParser, shell_tool
@@ -19,6 +20,7 @@ def built_in_tools(
     tool_timeout: float,
     no_sandbox: str = "there is no sandbox",
     artifacts: ArtifactStore | None = None,
+    mailbox: Mailbox | None = None,
     others: Iterable[Tool] = (),
 ) -> dict[str, Tool]:
     """By name, sorted, so that a model's prompt is the same every time; `no_sandbox` says what to do without one."""
@@ -28,6 +30,8 @@ def built_in_tools(
         shell_tool(sandbox, shell_parser, tool_timeout, no_sandbox),
         python_tool(sandbox, tool_timeout, no_sandbox),
         read_artifact_tool(artifacts),
+        share_artifact_tool(artifacts),
+        message_tool(mailbox),
         todo_tool(),
         ask_user_tool(),
         done_tool(),

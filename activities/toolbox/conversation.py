@@ -1,6 +1,8 @@
 """`done` and `ask_user`: what a model says to the people around the run; the run itself carries it out."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from activities.ports import Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
@@ -13,7 +15,10 @@ class Done(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    result: str = Field(default="", description="The final answer, complete: nothing else is shown to the user.")
+    # Told as text, and taken as it comes: where the answer has to be JSON, models often give it as such.
+    result: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
+        default="", description="The final answer, complete: nothing else is shown to the user."
+    )
 
 
 class AskUser(Arguments):

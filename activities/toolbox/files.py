@@ -63,11 +63,12 @@ async def _read(arguments: ReadFile, context: ToolContext) -> str:
     real = workspace.resolve(context.workspace, arguments.path)
     with workspace.open_file(context.workspace, real) as file:
         if _size(file) <= _IN_ONE_GO:
-            return _page(file, arguments)
-        return await asyncio.to_thread(_page, file, arguments)
+            return page(file, arguments)
+        return await asyncio.to_thread(page, file, arguments)
 
 
-def _page(file: BinaryIO, arguments: ReadFile) -> str:
+def page(file: BinaryIO, arguments: ReadFile) -> str:
+    """The lines that are asked for, with their numbers; raises ToolValidationError."""
     _refuse_binary(file, arguments.path)
     lines = enumerate(file, start=1)
     skipped = sum(1 for _ in islice(lines, arguments.offset - 1))

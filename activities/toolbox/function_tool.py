@@ -17,7 +17,7 @@ from activities.ports import ToolContext, ToolOutput
 from activities.toolbox.output import RESULT_LIMIT
 from loom_domain.errors import ToolValidationError
 from loom_domain.messages import JsonObject
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict, canonical
 
 

@@ -2,55 +2,66 @@
 
 import asyncio
 import inspect
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
-from activities.toolbox.user_call import in_thread
+from activities.toolbox.user_call import in_thread, is_asked_to_stop
 from activities.toolbox.user_function import is_asynchronous
-from loom_domain.hooks import Ask, Deny, Objection, ToolCallHook, strictest
+from loom_domain.errors import HookFailedError
+from loom_domain.hooks import Ask, Deny, Hook, Objection, strictest
 from loom_domain.messages import ToolCall
 from loom_domain.tool_calls import ASK_USER, DONE
 
-_log = structlog.get_logger("loom.tool")
+_log = structlog.get_logger("loom.hook")
 
-PATIENCE: Final = 10.0
-"""Seconds that a hook has to answer."""
+FREE = (DONE, ASK_USER)
+"""Calls that no hook and no interceptor sees: a run may always end itself, or ask."""
 
 
-async def objection_to(
-    call: ToolCall, run_id: str, hooks: Sequence[ToolCallHook], *, patience: float = PATIENCE
-) -> Objection | None:
-    """The strictest objection of all hooks, which are asked at the same time; a run may always end itself, or ask."""
-    if call.name in (DONE, ASK_USER):
+async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Objection | None:
+    """The strictest objection of the hooks for this tool, which are asked at the same time."""
+    if call.name in FREE:
         return None
-    answers = await asyncio.gather(*(_ask(hook, call, run_id, patience) for hook in hooks))
+    due = [hook for hook in hooks if hook.tools is None or call.name in hook.tools]
+    answers = await asyncio.gather(*(_ask(hook, call, run_id) for hook in due))
     return strictest(answer for answer in answers if answer is not None)
 
 
-async def _ask(hook: ToolCallHook, call: ToolCall, run_id: str, patience: float) -> Objection | None:
-    name = getattr(hook, "__name__", type(hook).__name__)
+async def answer_of(name: str, function: Callable[..., Any], *given: Any, patience: float) -> Any:
+    """What a user's function answers; raises HookFailedError with the reason when it does not."""
     try:
         async with asyncio.timeout(patience):
-            answer = await _answer(hook, call, run_id)
+            return await _answer(function, given)
     except TimeoutError:
-        return _broken(name, f"it gave no answer within {patience:g} s")
+        raise HookFailedError(f"it gave no answer within {patience:g} s") from None
+    except asyncio.CancelledError:
+        if is_asked_to_stop():
+            raise
+        raise HookFailedError("something that it waited for was cancelled") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a gate that breaks is shut
-        _log.warning("hook_failed", hook=name, tool=call.name, exc_info=True)
-        return _broken(name, f"it failed with {type(error).__name__}: {error}")
+        _log.warning("hook_failed", hook=name, exc_info=True)
+        raise HookFailedError(f"it failed with {type(error).__name__}: {error}") from None
+
+
+async def _ask(hook: Hook, call: ToolCall, run_id: str) -> Objection | None:
+    try:
+        answer = await answer_of(hook.name, hook.function, call, run_id, patience=hook.timeout)
+    except HookFailedError as error:
+        return _broken(hook.name, error.message)
     match answer:
         case None:
             return None
         case Deny() | Ask():
-            return Objection(hook=name, answer=answer)
+            return Objection(hook=hook.name, answer=answer)
         case _:
-            return _broken(name, f"it answered {answer!r}, which is not None, Deny or Ask")
+            return _broken(hook.name, f"it answered {answer!r}, which is not None, Deny or Ask")
 
 
-async def _answer(hook: ToolCallHook, call: ToolCall, run_id: str) -> Any:
-    given: Any = hook(call, run_id) if is_asynchronous(hook) else await in_thread(lambda: hook(call, run_id))
-    return await given if inspect.isawaitable(given) else given
+async def _answer(function: Callable[..., Any], given: Sequence[Any]) -> Any:
+    came: Any = function(*given) if is_asynchronous(function) else await in_thread(lambda: function(*given))
+    return await came if inspect.isawaitable(came) else came
 
 
 def _broken(name: str, why: str) -> Objection:

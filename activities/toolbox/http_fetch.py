@@ -18,7 +18,7 @@ from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.untrusted import decoded, marked
 from loom_domain.errors import ToolExecutionError
 from loom_domain.messages import Part
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope
 from loom_domain.web_urls import LONGEST, WebUrl, web_url
 

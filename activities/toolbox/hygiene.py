@@ -7,7 +7,7 @@ import structlog
 
 from activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
 from activities.toolbox.output import clip
-from loom_domain.messages import JsonObject
+from loom_domain.messages import JsonObject, well_formed
 from loom_domain.tool_calls import EMPTY_OUTPUT
 
 _log = structlog.get_logger("loom.tool")
@@ -36,7 +36,7 @@ class Hygiene:
 
     async def shaped(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> Shaped:
         """The output, after `note`, within `limit` characters and without secrets; never raises."""
-        text = self.clean(output)
+        text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
             return Shaped(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
         artifact = await self._kept(clip(text, LONGEST), context)
@@ -45,8 +45,7 @@ class Hygiene:
 
     def clean(self, text: str) -> str:
         """The text without secrets, as every store takes it."""
-        storable = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-        return self._redactor.redact(storable)
+        return self._redactor.redact(well_formed(text))
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
         """Arguments as others may see them."""

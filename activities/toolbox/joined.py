@@ -1,8 +1,12 @@
-"""Several boxes of tools as one, each as it is at the moment of asking."""
+"""Several boxes of tools as one, each as it is at the moment of asking; and the tools that only one run has."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from activities.ports import Tool, ToolBox
+from activities.toolbox.made_tools import MadeTools
+from activities.toolbox.skills import SkillTools
+from loom_domain.tool_calls import ToolSpec
 
 
 class JoinedBoxes(Mapping[str, Tool]):
@@ -25,3 +29,16 @@ class JoinedBoxes(Mapping[str, Tool]):
     def __len__(self) -> int:
         """How many names there are."""
         return len({name for box in self._boxes for name in box})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnTools:
+    """Tools that a run has by itself: those that its agent made, and those of its skills."""
+
+    made: MadeTools
+    skills: SkillTools
+
+    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+        """The box with what these specs describe."""
+        every = tuple(specs)
+        return self.skills.added_to(self.made.added_to(box, every), every)

@@ -12,15 +12,16 @@ from typing import Final, cast
 
 from pydantic import Field
 
+from activities.json_schemas import BrokenSchema
 from activities.ports import Tool, ToolBox, ToolContext
-from activities.toolbox.argument_schema import ArgumentSchema, BrokenSchema
+from activities.toolbox.argument_schema import ArgumentSchema
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.python import run_python
-from activities.toolbox.shell import Sandbox, limited, outcome
+from activities.toolbox.shell import GRACE, Sandbox, limited, outcome
 from activities.toolbox.static_check import complaints
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.messages import JsonObject
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import CREATE_TOOL, Effect, Scope, ToolSpec, Verdict, canonical, made_tool, short_digest
 
 _CALL: Final = """
@@ -52,7 +53,6 @@ class MadeTools:
     sandbox: Sandbox | None
     missing: str = "there is no sandbox"
     """What to do without one."""
-    timeout: float = 120.0
 
     def maker(self) -> Tool:
         """The tool `create_tool`; what it changes is the run, which knows of it from the call."""
@@ -105,15 +105,16 @@ class MadeTool:
         """Run it in the sandbox."""
         if self.place.sandbox is None:
             raise ToolUnavailableError(self.place.missing)
+        seconds = context.timeout - GRACE
         finished = await run_python(
             self.place.sandbox,
             self.spec.source + _CALL,
             workspace=context.workspace,
-            timeout=self.place.timeout,
+            timeout=seconds,
             stdin=canonical(cast("JsonObject", arguments)),
             on_output=limited(context.progress),
         )
-        return outcome(finished, self.place.timeout)
+        return outcome(finished, seconds)
 
 
 async def _checked(arguments: CreateTool, _context: ToolContext) -> str:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from activities.json_schemas import BrokenSchema
 from activities.ports import Tool, ToolContext, ToolOutput
-from activities.toolbox.argument_schema import ArgumentSchema, BrokenSchema
+from activities.toolbox.argument_schema import ArgumentSchema
 from loom_domain.mcp import ListedTool, McpServer, description, standing, tool_name
 from loom_domain.messages import JsonObject
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope, ToolSpec
 
 TOOLS_LIMIT: Final = 500

@@ -6,7 +6,7 @@ A tool cannot break the pipeline: whatever it raises becomes a result that the m
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -17,8 +17,10 @@ import structlog
 
 from activities.ports import Tool, ToolBox, ToolContext, ToolOutput
 from activities.toolbox.authorization import authorize
+from activities.toolbox.delegation import refuse_wrong_delegation
 from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.output import RESULT_LIMIT
+from activities.toolbox.plan import refuse_wrong_plan
 from activities.toolbox.shell import GRACE
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import (
@@ -33,6 +35,8 @@ from loom_domain.errors import (
 from loom_domain.hooks import Objection, tightened
 from loom_domain.messages import ToolCall
 from loom_domain.tool_calls import (
+    CREATE_TOOL,
+    MADE,
     CallPlan,
     ErrorType,
     ToolResult,
@@ -61,17 +65,22 @@ def plan(
     spec: AgentSpec,
     grants: Sequence[str],
     run_id: str,
+    agents: Sequence[str] = (),
     objection: Objection | None = None,
 ) -> CallPlan:
     """What the registry and the rules say of a call.
 
-    `grants` are allow rules that a person gave for the run, `objection` is what a user's hooks have against it.
+    `grants` are allow rules that a person gave for the run, `agents` are those that work can be delegated to,
+    `objection` is what a user's hooks have against it.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = CallPlan() if pinned is None else _limits(pinned)
     try:
         tool = _discover(call, box, [tool.name for tool in spec.tools])
         arguments = _validate(call, tool)
+        _refuse_taken_name(call, spec)
+        refuse_wrong_delegation(call, arguments, spec, agents)
+        refuse_wrong_plan(call, arguments, spec, agents)
         authorized = authorize(call, tool, arguments, spec, grants)
         authorized = replace(authorized, judgement=tightened(authorized.judgement, objection))
         judged = authorized.judgement
@@ -97,8 +106,12 @@ async def execute(
     hygiene: Hygiene,
     is_cancelled: Callable[[], bool],
     note: str = "",
+    after: Callable[[ToolResult], Awaitable[ToolResult]] | None = None,
 ) -> ToolResult:
-    """Run one call through all stages; only cancellation gets out of here."""
+    """Run one call through all stages; only cancellation gets out of here.
+
+    `after` is what a user's interceptors make of the result.
+    """
     watch = _Watch()
     limit = RESULT_LIMIT
     try:
@@ -122,6 +135,8 @@ async def execute(
     except Exception as error:  # noqa: BLE001 - see the module's docstring
         _log.exception("tool_failed", tool=call.name)
         result = failed(_unexpected(error), "unknown")
+    if after is not None:
+        result = await after(result)
     # A stage that was not reached has no time: what failed is shaped, too, but outside the six.
     with watch.stage() if result.status != "error" else nullcontext():
         shaped = await hygiene.shaped(result.content, context, limit=limit, note=note)
@@ -175,6 +190,13 @@ def _validate(call: ToolCall, tool: Tool) -> object:
             f"send one complete JSON object with {names or 'nothing in it'}"
         )
     return tool.parse(call.arguments)
+
+
+def _refuse_taken_name(call: ToolCall, spec: AgentSpec) -> None:
+    """What a person allowed one made tool to do must not become what another of its name does."""
+    name = f"{MADE}{call.arguments.get('name')}"
+    if call.name == CREATE_TOOL and any(tool.name == name for tool in spec.tools):
+        raise ToolValidationError(f"there is a tool {name} already: choose another name")
 
 
 def _snippet(text: str) -> str:

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from activities.ports import Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from activities.toolbox.shell import GRACE, KEPT, OUTPUT_LIMIT, Finished, Sandbox, limited, outcome
+from activities.toolbox.shell import GRACE, KEPT, OUTPUT_LIMIT, Finished, Runnable, Sandbox, Timeout, limited, outcome
 from loom_domain.errors import ToolUnavailableError
 from loom_domain.tool_calls import Effect, Scope
 
-_LONGEST: Final = 600.0
-_INTERPRETER: Final = str(Path(sys.executable).resolve())
+INTERPRETER: Final = str(Path(sys.executable).resolve())
 """The one that the worker's environment was made from."""
 
 _START: Final = """
@@ -44,17 +43,8 @@ exec(code)
 class Python(Arguments):
     """Arguments of python."""
 
-    code: str = Field(max_length=1_000_000, description="Python program; what it prints is the result")
-    timeout: float | None = Field(
-        default=None, gt=0, le=_LONGEST, description=f"Seconds until it is stopped, at most {_LONGEST:g}"
-    )
-
-    @field_validator("code")
-    @classmethod
-    def _runnable(cls, code: str) -> str:
-        if not code.strip() or "\0" in code:
-            raise ValueError("it is empty or has a null byte in it")
-        return code
+    code: Runnable = Field(max_length=1_000_000, description="Python program; what it prints is the result")
+    timeout: Timeout = None
 
 
 async def run_python(
@@ -70,7 +60,7 @@ async def run_python(
     """Run a program, `__main__` in the workspace, with this standard input; the output is both of its streams."""
     program = code.encode()
     return await sandbox.run(
-        [_INTERPRETER, "-I", "-X", "utf8", "-c", _START, str(len(program))],
+        [INTERPRETER, "-I", "-X", "utf8", "-c", _START, str(len(program))],
         workspace=workspace,
         timeout=timeout,
         max_output=max_output,

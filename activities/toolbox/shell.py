@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from activities.ports import Tool, ToolContext
 from activities.toolbox.authorization import MAX_GRANTS
@@ -66,8 +66,12 @@ class Sandbox(Protocol):
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
+        readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run it to its end; when time is up, a limit is met or the caller is cancelled, kill all that it started."""
+        """Run it to its end; when time is up, a limit is met or the caller is cancelled, kill all that it started.
+
+        `readable` are folders that it may read, wherever they lie.
+        """
         ...
 
 
@@ -79,20 +83,27 @@ class ShellParser(Protocol):
         ...
 
 
+def _runnable(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise ValueError("it is empty or has a null byte in it")
+    return text
+
+
+Runnable = Annotated[str, AfterValidator(_runnable)]
+"""Text that can be run at all."""
+
+
+Timeout = Annotated[
+    float | None, Field(gt=0, le=_LONGEST, description=f"Seconds until it is stopped, at most {_LONGEST:g}")
+]
+"""How long what runs in the sandbox may take, as the model says."""
+
+
 class Bash(Arguments):
     """Arguments of bash."""
 
-    command: str = Field(max_length=100_000, description="Shell command")
-    timeout: float | None = Field(
-        default=None, gt=0, le=_LONGEST, description=f"Seconds until it is stopped, at most {_LONGEST:g}"
-    )
-
-    @field_validator("command")
-    @classmethod
-    def _runnable(cls, command: str) -> str:
-        if not command.strip() or "\0" in command:
-            raise ValueError("it is empty or has a null byte in it")
-        return command
+    command: Runnable = Field(max_length=100_000, description="Shell command")
+    timeout: Timeout = None
 
 
 def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, missing: str) -> Tool:

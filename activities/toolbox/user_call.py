@@ -39,7 +39,7 @@ async def called(
         given = await _in_time(name, call, told) if blocking else call(told)
         return await _finished(given, told)
     except asyncio.CancelledError:
-        if _is_asked_to_stop():
+        if is_asked_to_stop():
             raise
         raise ToolExecutionError(f"{name} failed: something that it waited for was cancelled") from None
     except LoomError:
@@ -188,7 +188,8 @@ def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
     return tell
 
 
-def _is_asked_to_stop() -> bool:
+def is_asked_to_stop() -> bool:
+    """Whether a cancellation is meant for us, and not for something that a user's code waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -9,8 +9,8 @@ from typing_extensions import TypedDict
 
 from activities.toolbox.function_tool import tool_spec
 from loom_domain.errors import BadRequest
-from loom_domain.permissions import DEFAULT
-from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom_domain.rules import DEFAULT
+from loom_domain.tool_calls import CREATE_TOOL, MADE, MCP, Effect, Scope, ToolSpec, Verdict
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 LAST_USES: Final = 3
@@ -55,10 +55,10 @@ def check_name(name: str, origin: str) -> None:
             " that does not begin with a digit",
             field="tool",
         )
-    if name == DEFAULT or name.startswith("mcp__"):
+    if name in (DEFAULT, CREATE_TOOL) or name.startswith((MCP, MADE)):
         raise BadRequest(
             f"{origin}: {name!r} is reserved (`default` is the rule for all other tools, `mcp__…` are the tools of MCP"
-            " servers): give another one with `name=`",
+            " servers, `create_tool` and `made__…` those that agents make): give another one with `name=`",
             field="tool",
         )
 

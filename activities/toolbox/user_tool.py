@@ -19,7 +19,7 @@ from activities.toolbox.user_options import ToolOptions, check_name, checked, sp
 from activities.toolbox.user_paths import confined, refuse_hidden_paths, subjects_of
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope, ToolSpec
 
 

@@ -158,3 +158,18 @@ async def test_no_server_is_code_5_with_the_way_out(working: Working) -> None:
 
     assert (ran.code, ran.out) == (5, "")
     assert "loom up" in ran.err
+
+
+async def test_the_command_line_takes_a_schema_from_a_file(working: Working, workspace: Path) -> None:
+    loom, _ = await working(script([text('{"city": "Berlin"}')], repeat_last=True))
+    cli, schema = command_line(loom), '{"type": "object", "required": ["city"]}'
+    (workspace / "schema.json").write_text(schema)
+
+    from_file = await cli("run", "Which?", "--output-schema", str(workspace / "schema.json"), "--json")
+    given = await cli("run", "Which?", "--output-schema", schema, "--json")
+    missing = await cli("run", "Which?", "--output-schema", "nowhere.json", "--json")
+
+    assert (from_file.code, from_file.json["structured_output"]) == (0, {"city": "Berlin"})
+    assert given.json["structured_output"] == {"city": "Berlin"}
+    assert missing.code == 2
+    assert "neither a JSON object nor a file that is there" in missing.err

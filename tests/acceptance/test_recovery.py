@@ -19,6 +19,7 @@ from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import Process, Workers
 from tests.harness import Harness
 from tests.model_server import ModelServer, ToolUse, calls, hang, script, text
+from tests.processes import command_of
 from tests.stream import assert_whole, count, texts, told
 from tests.waiting import eventually
 from workflows.options import HEARTBEAT
@@ -289,16 +290,9 @@ async def _written(path: Path, *, lines: int) -> None:
 
 async def _running(command: str, number: int) -> None:
     async def look() -> bool | None:
-        return sum(_command(process) == command for process in psutil.process_iter()) == number or None
+        return sum(" ".join(command_of(process)) == command for process in psutil.process_iter()) == number or None
 
     await eventually(look)
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def _first(history: Sequence[HistoryEvent], kind: "EventType.ValueType") -> HistoryEvent:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from activities.toolbox.argument_schema import ArgumentSchema, BrokenSchema
+from activities.json_schemas import BrokenSchema
+from activities.toolbox.argument_schema import ArgumentSchema
 from loom_domain.errors import ToolValidationError
 
 PLACE = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}

@@ -1,8 +1,6 @@
 """Artifacts on a real Postgres: whole, per run, and never two texts under one id."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -12,21 +10,12 @@ from hypothesis import strategies as st
 from activities.adapters.postgres import Database
 from activities.adapters.postgres_artifacts import LIMIT, PostgresArtifacts
 from activities.ports import ArtifactStore, StoreUnavailable
-from tests.databases import fresh_database, rows
-from tests.harness import Addresses
+from tests.databases import rows
 
 
 @pytest.fixture(scope="module")
-async def url(addresses: Addresses) -> AsyncIterator[str]:
-    async with fresh_database(addresses.database) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-async def artifacts(url: str) -> AsyncIterator[PostgresArtifacts]:
-    database = Database(url)
-    yield PostgresArtifacts(database)
-    await database.aclose()
+def artifacts(database: Database) -> PostgresArtifacts:
+    return PostgresArtifacts(database)
 
 
 def test_it_is_what_the_port_asks_for(artifacts: PostgresArtifacts) -> None:
@@ -80,19 +69,6 @@ async def test_the_longest_text_is_kept_and_a_longer_one_refused(artifacts: Post
 @pytest.mark.parametrize("artifact", ["nul\0", "half \ud800", "x" * 100_000, "", "'; DROP TABLE loom_artifacts; --"])
 async def test_an_id_that_a_model_made_up_is_just_not_there(artifacts: PostgresArtifacts, artifact: str) -> None:
     assert await artifacts.load("run", artifact) is None
-
-
-async def test_old_artifacts_are_forgotten_on_demand(url: str, artifacts: PostgresArtifacts) -> None:
-    run_id = uuid4().hex
-    for artifact in ("old", "young"):
-        await artifacts.save(run_id, artifact, "text")
-    await rows(
-        url,
-        "UPDATE loom_artifacts SET created_at = now() - interval '8 days' WHERE run_id = %s AND artifact = 'old'",
-        (run_id,),
-    )
-    assert await artifacts.prune(timedelta(days=7)) == 1
-    assert [await artifacts.load(run_id, artifact) for artifact in ("old", "young")] == [None, "text"]
 
 
 async def test_a_store_that_is_away_says_so() -> None:

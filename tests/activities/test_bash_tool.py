@@ -259,6 +259,7 @@ class Recorded:
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
+        readable: Sequence[Path] = (),
     ) -> Finished:
         self.timeout = timeout
         return Finished(exit_code=0, output=f"{command[-1]} in {workspace} {max_output}")

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -50,16 +49,8 @@ RESULTS: Final = st.builds(
 
 
 @pytest.fixture(scope="module")
-async def url(addresses: Addresses) -> AsyncIterator[str]:
-    async with fresh_database(addresses.database) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-async def ledger(url: str) -> AsyncIterator[PostgresEffects]:
-    database = Database(url)
-    yield PostgresEffects(database)
-    await database.aclose()
+def ledger(database: Database) -> PostgresEffects:
+    return PostgresEffects(database)
 
 
 def new_key() -> str:
@@ -277,14 +268,3 @@ def test_a_result_of_a_newer_loom_is_read_without_what_is_unknown() -> None:
 @pytest.mark.parametrize("key", ["nul\0", "half \ud800", "x" * 100_000, "", "back\\slash"])
 async def test_any_text_is_a_key(ledger: PostgresEffects, key: str) -> None:
     assert [await ledger.reserve(key, "run\0\ud800", attempt) for attempt in (1, 2)] == [None, 1]
-
-
-async def test_old_effects_are_forgotten_on_demand(url: str, ledger: PostgresEffects) -> None:
-    old, young = new_key(), new_key()
-    for key in (old, young):
-        await ledger.reserve(key, "run", 1)
-    await rows(url, "UPDATE loom_effects SET created_at = now() - interval '8 days' WHERE key = %s", (old,))
-    await rows(url, MANY_OLD)
-    assert await ledger.prune(timedelta(days=7)) == 2501
-    assert await ledger.prune(timedelta(days=7)) == 0
-    assert [await ledger.reserve(key, "run", 2) for key in (old, young)] == [None, 1]

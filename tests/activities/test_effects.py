@@ -99,8 +99,23 @@ async def test_a_worker_that_comes_back_after_another_took_over_does_nothing(led
 
 async def test_without_an_account_a_call_that_may_have_begun_is_unknown() -> None:
     work = Counter()
-    assert await carried_out(Effects(), request(2, run="r", begun=True), work) == UNKNOWN
-    assert await carried_out(Effects(), request(2, run="r"), work) == ToolResult(content="done 1")
+    begun = replace(request(2, run="r", begun=True), accounted=False)
+    assert await carried_out(Effects(), begun, work) == UNKNOWN
+    assert await carried_out(Effects(), replace(begun, begun=False), work) == ToolResult(content="done 1")
+
+
+async def test_a_worker_that_keeps_no_account_leaves_the_call_to_one_that_does() -> None:
+    work = Counter()
+    with pytest.raises(ApplicationError, match="this worker keeps none"):
+        await carried_out(Effects(), request(run="r"), work)
+    assert work.times == 0
+
+
+async def test_changed_arguments_are_another_effect(ledger: PostgresEffects) -> None:
+    run, work, effects = uuid4().hex, Counter(), Effects(ledger=ledger)
+    for number, command in enumerate(("ls", "pwd", "ls"), start=1):
+        await carried_out(effects, replace(request(number, run=run), arguments={"command": command}), work)
+    assert work.times == 2
 
 
 async def test_a_call_that_is_to_go_without_an_account_does(ledger: PostgresEffects) -> None:
@@ -128,7 +143,7 @@ class Full:
 
 async def test_what_cannot_be_kept_as_it_was_is_changed_with_a_warning_or_not_at_all() -> None:
     work, said = Counter(), list[str]()
-    made = request(run="r")
+    made = replace(request(run="r", begun=True), effect=Effect.IDEMPOTENT, accounted=False)
     lax, strict = Effects(snapshots=Full()), Effects(snapshots=Full(), when_no_snapshot="refuse")
 
     assert (await lax.carried_out(made, Scope.SANDBOXED, work, said.append)).content == "done 1"

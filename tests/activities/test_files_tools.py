@@ -9,7 +9,7 @@ import pytest
 from activities.ports import Tool, ToolContext
 from activities.toolbox.files import file_tools
 from loom_domain.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 
 TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in file_tools(120)}
 

@@ -25,7 +25,8 @@ from activities.toolbox.user_output import PARTS_LIMIT, as_json, part_of, to_out
 from examples.tools.shop import app as shop
 from loom_app import Ask, Deny, LoomApp, Part, ToolCall
 from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
-from loom_domain.hooks import Objection, strictest, tightened
+from loom_domain.hooks import Hook, Objection, strictest, tightened
+from loom_domain.lifecycle import Moment
 from loom_domain.permissions import Judgement, judge
 from loom_domain.tool_calls import Verdict
 from tests.waiting import eventually
@@ -534,6 +535,11 @@ async def sleeps(_call: ToolCall, _run_id: str) -> None:
     await asyncio.sleep(60)
 
 
+def gates(*functions: Callable[..., Any], **options: Any) -> list[Hook]:
+    """The functions as registered hooks."""
+    return [Hook(moment=Moment.TOOL_CALL, name=each.__name__, function=each, **options) for each in functions]
+
+
 @pytest.mark.parametrize(
     ("hooks", "rule", "says"),
     [
@@ -547,7 +553,7 @@ async def sleeps(_call: ToolCall, _run_id: str) -> None:
 async def test_a_gate_that_objects_breaks_or_does_not_answer_blocks(hooks: Any, rule: str, says: str) -> None:
     begun = monotonic()
     with structlog.testing.capture_logs():
-        found = await objection_to(CALL, "run", hooks, patience=0.1 if sleeps in hooks else 20)
+        found = await objection_to(CALL, "run", gates(*hooks, timeout=0.1 if sleeps in hooks else 20))
     assert found is not None
     assert (found.rule, says in found.answer.reason) == (rule, True)
     assert monotonic() - begun < 20
@@ -555,9 +561,10 @@ async def test_a_gate_that_objects_breaks_or_does_not_answer_blocks(hooks: Any, 
 
 async def test_gates_without_objection_let_the_rules_decide() -> None:
     assert await objection_to(CALL, "run", []) is None
-    assert await objection_to(CALL, "run", [nothing]) is None
-    assert await objection_to(ToolCall(id="c", name="done"), "run", [deny]) is None
-    assert await objection_to(CALL, "run", shop.hooks) == Objection(
+    assert await objection_to(CALL, "run", gates(nothing)) is None
+    assert await objection_to(ToolCall(id="c", name="done"), "run", gates(deny)) is None
+    assert await objection_to(CALL, "run", gates(deny, tools=("create_plan",))) is None
+    assert await objection_to(CALL, "run", [hook for hook in shop.hooks if isinstance(hook, Hook)]) == Objection(
         hook="only_known_towns", answer=Deny("Atlantis has no post office: ask for another address")
     )
 

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -21,12 +20,12 @@ from activities.adapters.redacting.redaction import SecretMask
 from activities.knowledge import files
 from activities.knowledge.files import LeftOut, document_paths, text_of
 from activities.knowledge.ingest import Ingestion
+from activities.knowledge.ports import UnreadableNow
 from activities.ports import ToolContext
 from activities.toolbox.knowledge import NO_STORE, knowledge_tools
 from loom_domain.errors import BadRequest, RefusedError, ToolUnavailableError, ToolValidationError
 from loom_domain.knowledge import Ingested, KnowledgeQuery, place_of
-from tests.databases import fresh_database, rows
-from tests.harness import Addresses
+from tests.databases import rows
 from tests.memories import WordVectors
 
 WORDS: Final = WordVectors()
@@ -42,19 +41,6 @@ The abort command ends a run at once.
 
 运行中断以后，可以用恢复命令继续之前的任务。
 """
-
-
-@pytest.fixture(scope="module")
-async def url(addresses: Addresses) -> AsyncIterator[str]:
-    async with fresh_database(addresses.database) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-async def database(url: str) -> AsyncIterator[Database]:
-    database = Database(url)
-    yield database
-    await database.aclose()
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +151,26 @@ async def test_what_cannot_be_read_is_told_and_stops_nothing(store: PostgresKnow
         2,
         {"binary.txt": "binary", "broken.pdf": "is broken, or too large to be read", "huge.txt": "larger than 2 MB"},
     )
+
+
+class Away:
+    """A reader for whom no process can be started just now."""
+
+    async def pdf(self, data: bytes) -> str:
+        raise UnreadableNow(f"cannot be read now ({len(data)} bytes)")
+
+    async def html(self, text: str) -> str:
+        raise UnreadableNow(f"cannot be read now ({len(text)} characters)")
+
+
+async def test_what_cannot_be_read_just_now_stays_as_it_was(store: PostgresKnowledge, base: str, folder: Path) -> None:
+    (folder / "birds.pdf").write_bytes(pdf("Kestrels hover."))
+    await ingestion(store).take_in(folder, base)
+    (folder / "birds.pdf").write_bytes(pdf("Kestrels hover.", "Herons wade."))
+    away = Ingestion(store, reader=Away(), redact=str, embedder=WORDS)
+    done = await away.take_in(folder, base)
+    assert (done.removed, list(done.skipped)) == (0, ["birds.pdf"])
+    assert await found(store, base, "kestrels hover", limit=1) == ["birds.pdf, page 1"]
 
 
 async def test_secrets_are_cut_out_before_anything_is_kept(

@@ -34,8 +34,9 @@ from loom_domain.errors import (
 )
 from loom_domain.mcp import ListedTool, McpServer, read_servers, tool_name, variables
 from loom_domain.messages import JsonObject
-from loom_domain.permissions import Subject
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
+from tests.processes import command_of
 from tests.waiting import eventually
 
 TESTS = Path(__file__).parent.parent
@@ -341,7 +342,8 @@ async def test_a_changed_list_replaces_the_old_one(raw: Raw) -> None:
     async with connect(raw.server()) as servers:
         raw.list(tool("reload"), tool("fresh"))
         await call(servers, "mcp__raw__reload")
-        await until(lambda: list(servers.tools) == ["mcp__raw__fresh", "mcp__raw__reload"])
+        await until(lambda: "mcp__raw__fresh" in servers.tools)
+        assert list(servers.tools) == ["mcp__raw__fresh", "mcp__raw__reload"]
 
 
 async def test_a_server_that_is_away_does_not_hold_up_the_start_and_comes_when_it_can(raw: Raw, tmp_path: Path) -> None:
@@ -362,6 +364,7 @@ async def test_a_server_that_never_answers_is_given_up_and_dialled_again(tmp_pat
     mute = McpServer(name="mute", command=("sleep", "600"), connect_timeout=0.3)
     async with connect(mute) as servers:
         await until(lambda: "no answer within 0.3 s" in servers.report()["mute"]["hint"])
+        assert "dialled again" in servers.report()["mute"]["hint"]
 
 
 async def test_the_last_known_tools_of_an_absent_server_stay_listed(raw: Raw, tmp_path: Path) -> None:
@@ -426,14 +429,7 @@ async def test_an_idle_server_is_hung_up_and_woken_by_a_call(raw: Raw) -> None:
 
 
 def _running(raw: Raw) -> bool:
-    return any(str(raw.diary) in _command(child) for child in psutil.Process().children(recursive=True))
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has just ended
-        return []
+    return any(str(raw.diary) in command_of(child) for child in psutil.Process().children(recursive=True))
 
 
 def _alive(pid: int) -> bool:
@@ -472,6 +468,7 @@ async def test_a_killed_worker_leaves_no_server_behind_even_one_that_hangs(raw: 
         finally:
             worker.send_signal(signal.SIGKILL)
     pids = json.loads((tmp_path / "pids").read_text())
+    assert len(pids) == 2
     await until(lambda: not any(map(_alive, pids)))
 
 

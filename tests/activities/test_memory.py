@@ -1,7 +1,6 @@
 """Memory on a real Postgres: each Task once, sessions apart, found by words and by meaning."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -19,24 +18,10 @@ from activities.memory.upkeep import embed
 from activities.ports import StoreUnavailable
 from loom_domain.memory import Hit, Layer, MemoryScope, MemoryStats, Query, View
 from loom_domain.tasks import Action
-from tests.databases import fresh_database, rows
-from tests.harness import Addresses
+from tests.databases import rows
 from tests.memories import WordVectors, task
 
 WORDS = WordVectors()
-
-
-@pytest.fixture(scope="module")
-async def url(addresses: Addresses) -> AsyncIterator[str]:
-    async with fresh_database(addresses.database) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-async def database(url: str) -> AsyncIterator[Database]:
-    database = Database(url)
-    yield database
-    await database.aclose()
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +32,6 @@ def memory(database: Database) -> PostgresMemory:
 @pytest.fixture(scope="module")
 def upkeep(database: Database) -> PostgresMemoryUpkeep:
     return PostgresMemoryUpkeep(database, model=WORDS.model, dimension=WORDS.dimension)
-
-
-@pytest.fixture
-def session() -> str:
-    return uuid4().hex
 
 
 def view(session: str | None, **given: object) -> View:

@@ -1,7 +1,6 @@
 """Scoped memory on a real Postgres: versions are added, none is lost, whoever writes at the same time."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
@@ -12,18 +11,8 @@ from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
 from activities.memory.ports import ScopedMemory
 from loom_domain.memory import MemoryScope
 from loom_domain.memory_scopes import NodePath, ReadOnlyScopeError, ScopedWrite
-from tests.databases import fresh_database
-from tests.harness import Addresses
 
 LOCAL, SHARED, INHERITED, GLOBAL = MemoryScope
-
-
-@pytest.fixture(scope="module")
-async def database(addresses: Addresses) -> AsyncIterator[Database]:
-    async with fresh_database(addresses.database) as url:
-        database = Database(url)
-        yield database
-        await database.aclose()
 
 
 @pytest.fixture(scope="module")

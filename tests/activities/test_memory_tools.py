@@ -1,9 +1,7 @@
 """What a model asks its memory by, and what a tool call keeps while it runs."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -11,12 +9,10 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, EphemeralFull, EphemeralMemory
 from activities.ports import Tool, ToolContext
-from activities.toolbox.memory import NO_STORE, NOTHING, NOTICE, Caller, memory_tools
+from activities.toolbox.memory import NOTHING, NOTICE, memory_tools
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import Effect, Scope, Verdict
-from tests.databases import fresh_database
-from tests.harness import Addresses
 from tests.memories import task
 
 NAMES = {
@@ -33,28 +29,25 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-async def memory(addresses: Addresses) -> AsyncIterator[PostgresMemory]:
-    async with fresh_database(addresses.database) as url:
-        database = Database(url)
-        yield PostgresMemory(database)
-        await database.aclose()
+def memory(database: Database) -> PostgresMemory:
+    return PostgresMemory(database)
 
 
-@pytest.fixture
-def session() -> str:
-    return uuid4().hex
-
-
-def tools(memory: PostgresMemory | None, session: str) -> dict[str, Tool]:
-    def caller(context: ToolContext) -> Caller:
-        return Caller(run_id=context.run_id, session_id=session, root_run_id=f"{session}-root")
-
-    return {tool.spec.name: tool for tool in memory_tools(memory, caller)}
+def tools(memory: PostgresMemory) -> dict[str, Tool]:
+    return {tool.spec.name: tool for tool in memory_tools(memory)}
 
 
 async def ask(tool: Tool, session: str, **arguments: Any) -> list[str]:
     """The memories that a tool shows, by their text."""
-    context = ToolContext(workspace=Path("/"), run_id=f"{session}-me", call_id="c1", idempotency_key="k", timeout=10)
+    context = ToolContext(
+        workspace=Path("/"),
+        run_id=f"{session}-me",
+        call_id="c1",
+        idempotency_key="k",
+        timeout=10,
+        session_id=session,
+        root_run_id=f"{session}-root",
+    )
     shown = str(await tool.run(tool.parse(arguments), context))
     if shown == NOTHING:
         return []
@@ -78,7 +71,7 @@ async def test_each_question_gets_what_it_asks_for(memory: PostgresMemory, sessi
             task("of another session: decision, note, sibling, cause", session_id=session + "x", importance=0.9),
         ]
     )
-    box = tools(memory, session)
+    box = tools(memory)
     cause, around, mine, old = "sibling found the cause", "sibling looked around", "my note", "an old decision"
     assert await ask(box["query_recent_events"], session) == [around, mine, cause, old]
     assert await ask(box["query_recent_events"], session, top_k=1) == [around]
@@ -96,29 +89,27 @@ async def test_each_question_gets_what_it_asks_for(memory: PostgresMemory, sessi
     assert await ask(box["query_sibling_insights"], session, task_id="unknown") == []
 
 
-def test_they_read_only_need_no_leave_and_show_five_hits(session: str) -> None:
-    box = tools(None, session)
+def test_they_read_only_need_no_leave_and_show_five_hits(memory: PostgresMemory) -> None:
+    box = tools(memory)
     assert set(box) == NAMES
     for tool in box.values():
         spec = tool.spec
         assert (spec.effect, spec.scope, spec.declared) == (Effect.READ, Scope.CONTEXT, Verdict.ALLOW)
         most = spec.parameters["properties"].get("top_k") or spec.parameters["properties"]["limit"]
         assert most["default"] == (10 if spec.name == "query_collective_memory" else 5)
-        assert tool.is_available() == NO_STORE
+        assert tool.is_available() is None
 
 
-async def test_without_a_store_or_with_one_that_is_away_the_model_is_told(session: str) -> None:
-    with pytest.raises(ToolUnavailableError, match="set LOOM_DATABASE_URL"):
-        await ask(tools(None, session)["query_recent_events"], session)
+async def test_of_a_store_that_is_away_the_model_is_told(session: str) -> None:
     database = Database("postgresql://127.0.0.1:1/nowhere")
     with pytest.raises(ToolUnavailableError, match="memory is away .* go on without it"):
-        await ask(tools(PostgresMemory(database), session)["search_memory"], session, query="x")
+        await ask(tools(PostgresMemory(database))["search_memory"], session, query="x")
     await database.aclose()
 
 
-def test_wrong_arguments_are_named(session: str) -> None:
+def test_wrong_arguments_are_named(memory: PostgresMemory) -> None:
     with pytest.raises(ToolValidationError, match="`top_k`"):
-        tools(None, session)["search_memory"].parse({"query": "x", "top_k": 500})
+        tools(memory)["search_memory"].parse({"query": "x", "top_k": 500})
 
 
 # ---- a tool call's own state -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Keeping the layers, on a real Postgres: nothing important is lost, nothing whole stays beyond L2."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
@@ -19,25 +19,11 @@ from activities.memory.upkeep import MemoryKeeper, embed, promote
 from loom_domain.memory import Layer, Memory, MemorySettings, Query, View
 from loom_domain.memory_content import is_small_talk
 from loom_domain.tasks import FINAL_ACTIONS, Action, Task
-from tests.databases import fresh_database, rows
-from tests.harness import Addresses
+from tests.databases import rows
 from tests.memories import WordVectors, task
 
 SMALL: Final = MemorySettings(recent=3, important=2, summaries=3, batch=4)
 WORDS: Final = WordVectors()
-
-
-@pytest.fixture(scope="module")
-async def url(addresses: Addresses) -> AsyncIterator[str]:
-    async with fresh_database(addresses.database) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-async def database(url: str) -> AsyncIterator[Database]:
-    database = Database(url)
-    yield database
-    await database.aclose()
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +34,6 @@ def memory(database: Database) -> PostgresMemory:
 @pytest.fixture(scope="module")
 def upkeep(database: Database) -> PostgresMemoryUpkeep:
     return PostgresMemoryUpkeep(database, settings=SMALL, model=WORDS.model, dimension=WORDS.dimension)
-
-
-@pytest.fixture
-def session() -> str:
-    return uuid4().hex
 
 
 async def kept(memory: PostgresMemory, session: str) -> list[Memory]:

@@ -309,6 +309,19 @@ async def test_no_secret_gets_out_of_a_tool_in_output_or_error() -> None:
     assert (await run(call("say"), tool(fail))).content == "login with [REDACTED] failed"
 
 
+async def test_no_secret_gets_out_by_way_of_a_note() -> None:
+    context = ToolContext(workspace=Path("/"), run_id="r", call_id="c", idempotency_key="k", timeout=5)
+    result = await execute(
+        call("say", text="you"),
+        box=tool(_hello),
+        context=context,
+        hygiene=HYGIENE,
+        is_cancelled=lambda: False,
+        note="changed to hunter2",
+    )
+    assert result.content == "changed to [REDACTED]\nhello you"
+
+
 async def test_a_tool_may_give_images_and_warn() -> None:
     picture = Part(type="image", media_type="image/png", data="aGk=")
 

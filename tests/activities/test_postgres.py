@@ -161,6 +161,7 @@ async def test_processes_that_start_together_apply_each_step_once(url: str) -> N
 
         async def all_wait() -> bool | None:
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            waiting += " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             return await rows(url, waiting) == [(3,)] or None
 
         await eventually(all_wait)
@@ -277,9 +278,11 @@ async def test_another_event_loop_needs_another_database(database: Database) -> 
 async def test_closing_twice_or_before_the_first_use_is_fine_and_a_later_use_opens_again(database: Database) -> None:
     await database.aclose()
     for _ in range(2):
-        await do(database.connection())
+        async with database.connection() as connection:
+            assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
         await database.aclose()
         await database.aclose()
+        assert connection.closed
 
 
 # ---- text ------------------------------------------------------------------------------------------------------

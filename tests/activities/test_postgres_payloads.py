@@ -128,8 +128,10 @@ async def test_a_postgres_that_is_away_is_waited_for_and_found_again(
 async def test_closing_twice_or_before_the_first_use_is_fine(postgres: PostgresServer) -> None:
     driver = PostgresPayloads(postgres.url)
     await driver.aclose()
-    await driver.store(STORE, [payload("x")])
+    claims = await driver.store(STORE, [payload("x")])
     await driver.aclose()
+    await driver.aclose()
+    assert await driver.retrieve(RETRIEVE, claims) == [payload("x")]
     await driver.aclose()
 
 

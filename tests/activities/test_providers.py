@@ -396,6 +396,31 @@ async def test_a_conversation_in_anthropic_s_words_alternates_with_results_first
     assert (body["max_tokens"], "temperature" in body) == (8192, False)
 
 
+async def test_what_is_late_comes_last_and_anthropic_caches_only_what_stands_before_it() -> None:
+    late = Message(role="user", content="recalled just now", metadata={"kind": "reminder", "late": True})
+    _, _, server = await ask(
+        AnthropicProvider, served.text("ok"), ModelCall(model="m-1", system="S", messages=(*TALK, late))
+    )
+
+    *_, reminder, last = server.requests[0].body["messages"][-1]["content"]
+    assert reminder["cache_control"] == {"type": "ephemeral"}
+    assert last == {"type": "text", "text": "recalled just now"}
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_after_an_answer_what_is_late_is_a_message_of_its_own(answered: bool) -> None:
+    talk = (user("hello"), *([Message(role="assistant", content="hi")] if answered else []))
+    late = Message(role="user", content="now", metadata={"late": True})
+    _, _, server = await ask(
+        AnthropicProvider, served.text("ok"), ModelCall(model="m-1", system="S", messages=(*talk, late))
+    )
+
+    sent = server.requests[0].body["messages"]
+    assert [message["role"] for message in sent] == (["user", "assistant", "user"] if answered else ["user"])
+    assert sent[-1]["content"][-1] == {"type": "text", "text": "now"}
+    assert "cache_control" in sent[0]["content"][0]
+
+
 async def test_a_picture_that_a_tool_gave_follows_after_the_results_for_openai() -> None:
     picture = Part(type="image", url="https://example.com/a.png")
     talk = (

@@ -9,6 +9,7 @@ import structlog
 
 from activities.adapters.redacting.redaction import SecretMask
 from deploy.logs import configure_logs
+from tests.commands import logs_as_they_were
 from tests.corpora.secrets.making import ALNUM, Maker
 
 MAKER = Maker(8)
@@ -17,12 +18,11 @@ WITH_OWN = SecretMask([OWN])
 
 
 @pytest.fixture
-def log_lines(capsys: pytest.CaptureFixture[str]) -> Iterator["pytest.CaptureFixture[str]"]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield capsys
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+def log_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator["pytest.CaptureFixture[str]"]:
+    with logs_as_they_were(monkeypatch):
+        yield capsys
 
 
 @pytest.mark.parametrize("style", ["json", "console"])

@@ -197,9 +197,20 @@ def _work(unit: str, length: int) -> float:
     return min(once() for _ in range(3))
 
 
+@pytest.mark.parametrize("value", ["aB3$x'K9!qZ", 'aB3$x"K9!qZ', "aB3$x`K9!qZ", "aB3$x\\K9!qZ", "aB3$x\nK9!qZ"])
+def test_no_character_in_a_password_saves_it_from_its_name(value: str) -> None:
+    assert MASK.redact_json({"password": value}) == {"password": "[REDACTED]"}
+
+
+def test_a_known_secret_is_masked_as_a_name_too() -> None:
+    known = "kX9-known-secret-of-ours"
+    assert SecretMask([known]).redact_json({known: 1}) == {"[REDACTED]": 1}
+
+
 def test_the_example_in_the_documentation_is_true() -> None:
     text = Path(__file__).parents[2].joinpath("docs", "redaction.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert example.count("\nassert ") >= 3
     exec(example, {})
 
 

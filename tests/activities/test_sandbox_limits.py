@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.adapters.sandbox.resource_limits import Limits, counts_ids_per_namespace, hint
+from activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint
 from activities.adapters.shell.shell_parser import BashParser
 from activities.ports import ToolContext
 from activities.toolbox.shell import shell_tool
 from loom_domain.errors import ToolExecutionError
+from loom_domain.sandbox import Limits
 
 MIB = 1024**2
 SMALL = Limits(
@@ -128,8 +129,8 @@ async def test_files_in_tmp_count_as_memory(place: Path) -> None:
 
 
 async def test_what_keeps_within_the_limits_is_left_alone(place: Path) -> None:
-    command = "for i in $(seq 20); do sleep 0.5 & done; head -c 15M /dev/zero > x; wait; ls"
-    assert await bash(place, command) == "x"
+    command = "for i in $(seq 20); do sleep 0.5 & done; head -c 15M /dev/zero > x; wait; stat -c %s x"
+    assert await bash(place, command) == str(15 << 20)
 
 
 async def test_no_space_is_reserved_where_no_limit_would_see_it(place: Path) -> None:

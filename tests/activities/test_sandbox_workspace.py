@@ -37,6 +37,8 @@ def tree(place: Path) -> list[str]:
 async def test_names_that_are_kept_free_leave_no_trace(place: Path) -> None:
     said = await run(place, "mkdir -p .git/hooks .loom .agents/skills 2>&1 | wc -l; touch mine")
     assert said == "3\n"
+    said = await run(place, "(echo 'app = \"x.py:app\"' > loom.toml) 2>&1 | wc -l")
+    assert said == "1\n"
     assert tree(place) == ["mine"]
 
 

@@ -623,3 +623,18 @@ async def test_any_text_can_be_a_runs_id(place: Path, snapshots: ShadowGit) -> N
     for number, run_id in enumerate(ids):
         await snapshots.take(place, run_id, number, "c")
     assert [[each.turn for each in snapshots.list(run_id)] for run_id in ids] == [[number] for number in range(7)]
+
+
+async def test_the_files_at_the_end_of_a_turn_are_put_into_a_new_folder(place: Path, snapshots: ShadowGit) -> None:
+    for turn in (1, 3):
+        (place / "a.txt").write_text(f"before {turn}")
+        await snapshots.take(place, "r1", turn, f"c{turn}")
+    (place / "a.txt").write_text("now")
+
+    for turn, content in ((0, "before 1"), (1, "before 3"), (2, "before 3"), (3, "now")):
+        folder = place.parent / f"after-{turn}"
+        found = snapshots.extract("r1", after=turn, folder=folder)
+        assert ((folder / "a.txt").read_text(), found is None) == (content, content == "now")
+    assert (place / "a.txt").read_text() == "now"
+    with pytest.raises(RefusedError, match="is there already"):
+        snapshots.extract("r1", after=1, folder=place)

@@ -16,6 +16,7 @@ from activities.toolbox.http_fetch import BODY_LIMIT, WebAnswer
 from activities.toolbox.untrusted import marked
 from loom_domain.errors import LoomError, ToolExecutionError
 from loom_domain.web_urls import web_url
+from tests.processes import command_of
 from tests.waiting import eventually
 from tests.web_site import NAME, Names, WebSite, moved, page
 
@@ -257,16 +258,26 @@ async def test_a_table_that_blows_up_stops_at_the_limit() -> None:
     assert len(read.markdown) == 5_000_000
 
 
+@pytest.fixture
+def _endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that does not come to an end, whatever the page."""
+    child = tmp_path / "html_child.py"
+    child.write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(html_reader, "_CHILD", child)
+
+
+@pytest.mark.usefixtures("_endless")
 async def test_a_page_that_takes_too_long_is_given_up_and_its_process_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_reader, "SECONDS", 0.4)
-    html = "<p " + " ".join(f"a{count}=1" for count in range(300_000)) + ">x"
+    html = "<p>x"
     with pytest.raises(ToolExecutionError, match="too much time or memory .* call again with `raw` true"):
         await SeparateHtmlReader().read(html, "http://site.test/")
     assert readers() == []
 
 
+@pytest.mark.usefixtures("_endless")
 async def test_a_cancelled_page_leaves_no_process() -> None:
-    html = "<p " + " ".join(f"a{count}=1" for count in range(300_000)) + ">x"
+    html = "<p>x"
     running = asyncio.ensure_future(SeparateHtmlReader().read(html, "http://site.test/"))
 
     async def started() -> bool | None:
@@ -281,14 +292,7 @@ async def test_a_cancelled_page_leaves_no_process() -> None:
 
 def readers() -> list[int]:
     children = psutil.Process().children()
-    return [child.pid for child in children if any("html_child" in word for word in _command(child))]
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has ended
-        return []
+    return [child.pid for child in children if any("html_child" in word for word in command_of(child))]
 
 
 @pytest.mark.parametrize(

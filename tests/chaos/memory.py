@@ -246,7 +246,7 @@ class _Histories(TemporalHistories):
     """Of these runs alone: the server may have others, whose memory is elsewhere."""
 
     def __init__(self, client: Client, own: Collection[str]) -> None:
-        super().__init__(client)
+        super().__init__(client, "loom")
         self._own = own
 
     async def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:

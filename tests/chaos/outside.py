@@ -60,7 +60,7 @@ class Outside:
             cursor = await self.ledger.execute(_LEDGER, (self.run_id,))
         except psycopg.errors.UndefinedTable:  # no worker has needed it yet
             return {}
-        return {key.rpartition("/")[2]: ended for key, ended in await cursor.fetchall()}
+        return {key.split("/")[-2]: ended for key, ended in await cursor.fetchall()}
 
     def begun(self) -> Counter[str]:
         """How often each tool was begun."""

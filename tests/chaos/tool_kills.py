@@ -31,6 +31,7 @@ from tests.chaos.plans import Call, Kill, Kind, Moment, Plan, plan_of
 from tests.chaos.rules import Outcome, Stage, violations
 from tests.harness import Addresses
 from tests.model_server import ModelServer
+from tests.processes import command_of
 
 WORKER: Final = (str(Path(__file__).with_name("counting_worker.py")),)
 ALLOWED: Final = {kind.value: "allow" for kind in Kind}
@@ -166,17 +167,10 @@ def _end_left_over(workspace: Path) -> int:
     bubblewrap's inner process binds its life to its parent's only after the parent has set it up; if that one is killed
     before, it waits for ever.
     """
-    left = [process for process in psutil.process_iter() if str(workspace) in _command(process)]
+    left = [process for process in psutil.process_iter() if str(workspace) in command_of(process)]
     for process in left:
         process.kill()
     return len(left)
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 async def survive_all(

@@ -222,6 +222,20 @@ def test_a_tool_that_the_agent_made_is_its_own_from_then_on() -> None:
     assert tool_request(state, state.calls[0], "x", with_notices=False).made == state.agent.tools[0]
 
 
+def test_a_tool_made_again_under_its_name_stays_the_one_that_people_know() -> None:
+    made = {"name": "double", "description": "Doubles.", "parameters": {"type": "object"}, "code": "first"}
+    state = told(BEGAN, wants((call("a", CREATE_TOOL, **made), WRITES)), returned(a="made"), BEGAN)
+    other = call("b", CREATE_TOOL, **{**made, "code": "second"})
+    state = after(state, wants((other, WRITES)), returned(b="made"), BEGAN)
+    assert [tool.source for tool in state.agent.tools] == ["first"]
+
+
+def test_an_outage_does_not_count_as_lost_workers() -> None:
+    waits = (returned(a=NO_STORE), BackoffEnded()) * 30
+    state = accounted(wants((call("a"), WRITES)), returned(a=LOST), *waits, returned(a=LOST))
+    assert (running(state), state.calls[0].lost) == (["a"], 2)
+
+
 def test_a_tool_that_could_not_be_made_is_none() -> None:
     state = told(BEGAN, wants((call("a", CREATE_TOOL, name="x"), WRITES)), returned(a=failed("no", "validation")))
     assert state.agent.tools == ()

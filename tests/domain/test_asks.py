@@ -7,7 +7,7 @@ import pytest
 from loom_domain.asking import plan_request, tool_request
 from loom_domain.requests import RunStatus
 from loom_domain.run import evolve, next_action
-from loom_domain.run_state import expires_at, status_of, status_view
+from loom_domain.run_state import expires_at, status_of
 from loom_domain.run_steps import (
     Approved,
     AskPerson,
@@ -17,6 +17,7 @@ from loom_domain.run_steps import (
     PermissionsSet,
     ToolsReturned,
 )
+from loom_domain.status import status_view
 from loom_domain.tool_calls import CallPlan, ToolResult, call_digest
 from tests.domain.story import (
     AT,
@@ -115,8 +116,12 @@ def test_the_status_shows_what_a_person_has_to_know() -> None:
     assert status_view(state)["pending_approvals"] == [
         {
             "call_id": "a",
+            "run_id": "run-1",
+            "agent": "default",
+            "depth": 0,
             "tool": "bash",
             "arguments": {"command": "ls"},
+            "cut": False,
             "reason": "the rule bash says ask",
             "rule": "bash",
             "digest": "d1",

@@ -172,3 +172,8 @@ def test_a_hit_is_relevant_by_its_meaning_or_by_its_words(
 
 def test_a_section_without_lines_gives_nothing() -> None:
     assert chunks_of([Section(lines=())]) == ()
+
+
+def test_a_heading_with_a_thousand_spaces_takes_no_time_that_anybody_would_notice() -> None:
+    (section, *_) = sections_of("# a" + " " * 20_000 + "b #\n\ntext\n", Kind.MARKDOWN)
+    assert section.headings == ("a b",)

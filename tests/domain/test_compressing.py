@@ -8,7 +8,7 @@ from loom_domain.compression import staying
 from loom_domain.messages import Message, Usage
 from loom_domain.retries import Failure
 from loom_domain.run import evolve, next_action
-from loom_domain.run_state import RunState, status_view, waiting_on
+from loom_domain.run_state import RunState, waiting_on
 from loom_domain.run_steps import (
     AbortRequested,
     Backoff,
@@ -20,6 +20,7 @@ from loom_domain.run_steps import (
     Finish,
     ModelReplied,
 )
+from loom_domain.status import status_view
 from loom_domain.transcript import TranscriptRef
 from loom_domain.window import TooLong, Trigger
 from loom_domain.work import Compressed, ModelReply

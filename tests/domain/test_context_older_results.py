@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain.agents import AgentSpec
-from loom_domain.assembling import Component, Placement
 from loom_domain.context import Measures, explained, look
 from loom_domain.grouping import groups_of, last_turn
-from loom_domain.messages import Message, ToolCall, user
+from loom_domain.messages import Message, ToolCall, recollection, user
 from loom_domain.older_results import BEGINNING, collapsed, limited, without_ephemeral
 from loom_domain.tokens import conversation_tokens
 from loom_domain.tool_calls import ToolSpec
@@ -106,9 +105,9 @@ def test_the_window_that_a_provider_named_holds() -> None:
 
 
 def test_each_part_of_a_context_is_explained_with_its_source_and_tokens() -> None:
-    late = Component(name="memory", source="memory", text="ann likes blue", place=Placement.RECENCY)
+    found = recollection("ann likes blue", "memory")
     summary = Message(role="system", content="so far", metadata={"compressed": True})
-    parts = explained(SPEC, (summary, *talk(1)), tools=SPEC.tools, measures=Measures(), extra=[late])
+    parts = explained(SPEC, (summary, *talk(1), found), tools=SPEC.tools, measures=Measures())
     assert [part.component.source for part in parts] == [
         "descriptions of 2 tools",
         "the agent's prompt",
@@ -116,7 +115,7 @@ def test_each_part_of_a_context_is_explained_with_its_source_and_tokens() -> Non
         "what was compressed",
         "message 2: ann",
         "message 3: assistant, calling read_file and 1 result",
-        "memory",
+        "message 5: memory",
     ]
     assert all(part.tokens > 0 for part in parts)
 

@@ -178,3 +178,9 @@ def test_rules_that_change_before_the_run_is_prepared_hold() -> None:
     state = evolve(start("run-1", RunRequest(task="x"), AT), PermissionsSet(rules={"bash": "deny"}, at=AT))
     state = after(state, RunPrepared(prepared=Prepared(spec=SPEC)), BEGAN)
     assert model_request(state).spec == replace(SPEC, permissions={"bash": "deny"})
+
+
+def test_a_spec_that_another_release_named_otherwise_gets_its_name_of_today() -> None:
+    carried_on = replace(told(BEGAN), spec_digest="of-0.2.0")
+
+    assert model_request(evolve(carried_on, forgot())).spec_digest == SPEC.digest

@@ -3,7 +3,9 @@
 import pytest
 
 from loom_domain.errors import BadRequest
-from loom_domain.permissions import Judgement, Mode, Subject, judge, matching, parse_rules
+from loom_domain.permissions import Judgement, Mode, judge, matching
+from loom_domain.rules import parse_rules
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Verdict
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY

@@ -3,7 +3,7 @@
 import pytest
 
 from loom_domain.dead_rules import dead_rules, offered
-from loom_domain.permissions import Place
+from loom_domain.subjects import Place
 from loom_domain.tool_calls import ToolSpec
 
 PLACE = Place(workspace="/home/ann/work", home="/home/ann")
@@ -109,10 +109,6 @@ def test_an_allow_in_the_shadow_of_a_wider_rule_is_complained_of() -> None:
 
 def test_where_servers_are_not_known_their_rules_are_left_alone() -> None:
     assert dead_rules({"mcp__any__thing": "allow"}, TOOLS) == ()
-
-
-def test_a_tool_whose_calls_have_names_takes_patterns() -> None:
-    assert dead_rules({"deploy(prod)": "ask"}, TOOLS, named=("deploy",)) == ()
 
 
 def test_a_tool_denied_by_name_or_glob_is_not_shown() -> None:

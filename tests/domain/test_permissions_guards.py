@@ -3,8 +3,8 @@
 import pytest
 
 from loom_domain.guards import protected
-from loom_domain.permissions import Judgement, Mode, Place, Subject, judge
-from loom_domain.subjects import Touched
+from loom_domain.permissions import Judgement, Mode, judge
+from loom_domain.subjects import Place, Subject, Touched
 from loom_domain.tool_calls import Verdict
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain import patterns
-from loom_domain.permissions import Place, Subject, judge
+from loom_domain.permissions import judge
+from loom_domain.subjects import Place, Subject
 from loom_domain.tool_calls import Verdict
 
 PLACE = Place(workspace="/work/here", home="/home/ann")

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from loom_domain.ancestry import SUB_AGENT, Level, judge_under
 from loom_domain.dead_rules import dead_rules
-from loom_domain.permissions import BUILT_IN, Judgement, Mode, Place, Subject, judge
+from loom_domain.permissions import BUILT_IN, Judgement, Mode, judge
+from loom_domain.subjects import Place, Subject
 from loom_domain.tool_calls import ToolSpec, Verdict
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from loom_domain.agents import AgentSpec
 from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom_domain.lifecycle import HookAnswer, HookStep, Moment
 from loom_domain.messages import JsonObject, Message, ToolCall, Usage
 from loom_domain.rebuilding import tasks_of
 from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
@@ -22,6 +23,7 @@ from loom_domain.work import (
     CallPlans,
     Compressed,
     CompressRequest,
+    HookRequest,
     ModelReply,
     ModelRequest,
     PlanRequest,
@@ -107,10 +109,27 @@ def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
             "model": "openai:m",
             "workspace": "/w",
             "tools": [],
+            "skills": [],
             "max_turns": 7,
             "metadata": {"ticket": 1},
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("came", "status", "says"),
+    [
+        (HookAnswer(), "completed", {"verdict": "allow"}),
+        (HookAnswer(verdict="deny", reason="no"), "completed", {"verdict": "deny", "reason": "no"}),
+        (Failed(type="HookFailedError", message="oops"), "failed", {"message": "oops"}),
+    ],
+)
+def test_a_hook_tells_what_it_came_to(came: Came, status: str, says: JsonObject) -> None:
+    step = HookStep(moment=Moment.START, name="gate")
+    task = only(Action.HOOK, did(HookRequest(origin=ORIGIN, step=step, task="do it"), came))
+    assert (task.task_id, task.status) == ("r/t0/on_start-gate/node.hook", status)
+    assert {name: task.parameters[name] for name in ("hook", "moment")} == {"hook": "gate", "moment": "on_start"}
+    assert {name: text for name, text in task.parameters.items() if name not in ("hook", "moment", "ms")} == says
 
 
 def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:

@@ -3,23 +3,30 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom_domain.asking import model_request, tool_request
+from loom_domain.agents import AgentSpec
+from loom_domain.asking import evaluate_request, model_request, summary_of, tool_request
+from loom_domain.budget import Spend, Want
 from loom_domain.compression import staying
+from loom_domain.lifecycle import HookAnswer, HookStep, Moment
+from loom_domain.lineage import TreeLimits
 from loom_domain.messages import Message, Usage
-from loom_domain.requests import Budget, RunError, RunRequest
+from loom_domain.output_schema import CheckedAnswer
+from loom_domain.requests import Budget, RunError, RunRequest, RunStatus
 from loom_domain.retries import Failure
 from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_state import Phase, RunState, result_of, status_of, status_view
+from loom_domain.run_state import Outcome, Phase, RunState, result_of, status_of
 from loom_domain.run_steps import (
     AbortRequested,
+    AnswerEvaluated,
     AskPerson,
     AsksExpired,
     AwaitAnswer,
+    AwaitBudget,
     AwaitResume,
     Backoff,
     BackoffEnded,
@@ -29,8 +36,12 @@ from loom_domain.run_steps import (
     CompressContext,
     CompressionFailed,
     ContextCompressed,
+    EvaluateAnswer,
+    EvaluationFailed,
     Event,
     Finish,
+    HookFailed,
+    HookReturned,
     MessageReceived,
     ModelFailed,
     ModelReplied,
@@ -40,6 +51,8 @@ from loom_domain.run_steps import (
     PlanCalls,
     Prepare,
     ResumeRequested,
+    RunChildren,
+    RunHook,
     RunPrepared,
     RunRefused,
     RunTools,
@@ -48,11 +61,23 @@ from loom_domain.run_steps import (
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.status import status_view
 from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom_domain.transcript import transcript_of
+from loom_domain.tree import ChildReport
+from loom_domain.tree_steps import (
+    AncestryChanged,
+    BudgetAnswered,
+    BudgetWanted,
+    ChildEnded,
+    ChildrenBegan,
+    ChildReported,
+    ChildStarted,
+    LetterSent,
+)
 from loom_domain.window import TooLong
-from loom_domain.work import CallPlans, Compressed, ModelReply, Prepared
-from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, yes
+from loom_domain.work import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, told, yes
 from workflows.converter import data_converter
 from workflows.details import markdown
 
@@ -70,6 +95,18 @@ PROVIDER: Final = (
 )
 
 
+def an_agent(dice: Random) -> AgentSpec:
+    """An agent with any of what decides what becomes of its answers."""
+    return replace(
+        SPEC,
+        loop_window=dice.choice((0, 0, 2, 5)),
+        output_schema=dice.choice((None, None, {"type": "array"})),
+        pattern=dice.choice(("react", "react", "reflect")),
+        evaluates=dice.random() < 0.3,
+        require_done_tool=dice.random() < 0.1,
+    )
+
+
 def a_plan(dice: Random) -> CallPlan:
     """Any plan."""
     return CallPlan(
@@ -79,6 +116,9 @@ def a_plan(dice: Random) -> CallPlan:
         parallel=dice.random() < 0.5,
         digest="d",
         grants=dice.choice(GRANTS),
+        arguments=dice.choice((None, None, {**LS, "command": "intercepted"})),
+        answer=dice.choice((None,) * 9 + ("from the cache",)),
+        stopped=dice.choice(("",) * 9 + ("no",)),
     )
 
 
@@ -104,7 +144,9 @@ def a_reply(dice: Random, state: RunState) -> Event:
         case 0:
             return ModelFailed(failure=a_failure(dice), at=AT)
         case 1:
-            return says(dice.choice(("", "so", " ")), stop=dice.choice(("end", "length")))
+            checked = dice.choice((None, CheckedAnswer(value=[1]), CheckedAnswer(problems=("no",))))
+            said, stop = dice.choice(("", "so", " ")), dice.choice(("end", "length"))
+            return says(said, stop=stop, checked=checked, approves=dice.random() < 0.3)
         case 2:
             return ModelReplied(reply=ModelReply(), at=AT)
         case _:
@@ -121,32 +163,79 @@ def a_compression(dice: Random, state: RunState) -> Event:
     return ContextCompressed(compressed=done, at=AT)
 
 
+TOOLS: Final = ("bash",) * 7 + ("delegate_task",) * 2 + ("done", "ask_user")
+LS: Final = {"command": "ls", "description": "a part", "prompt": "Do a part."}
+"""Arguments for each of them."""
+
+
 def calling(dice: Random, state: RunState) -> ModelReplied:
     """Some calls, one of them `done` now and then."""
-    names = [dice.choice(("bash",) * 9 + ("done", "ask_user")) for _ in range(dice.randint(1, 4))]
-    calls = tuple(call(f"t{state.turn}c{n}", name, command="ls") for n, name in enumerate(names))
+    names = [dice.choice(TOOLS) for _ in range(dice.randint(1, 4))]
+    calls = tuple(call(f"t{state.turn}c{n}", name, **LS) for n, name in enumerate(names))
     message = Message(role="assistant", content="", tool_calls=calls)
     plans = tuple(a_plan(dice) for _ in calls)
     return ModelReplied(reply=ModelReply(message=message, plans=plans, usage=Usage(output_tokens=7)), at=AT)
 
 
-def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901 - one case an action
+def an_evaluation(dice: Random) -> Event:
+    """Any end of an evaluation."""
+    if dice.random() < 0.3:
+        return EvaluationFailed(failure=a_failure(dice), at=AT)
+    resend = dice.random() < 0.3
+    metrics = dice.choice((None, {"confidence": 0.5, "coverage": 1.0, "novelty": 0.0}))
+    done = Evaluated(resend=True) if resend else Evaluated(metrics=metrics, usage=Usage(output_tokens=2))
+    return AnswerEvaluated(evaluated=done, at=AT)
+
+
+HOOKS = tuple(HookStep(moment=moment, name="h") for moment in Moment)
+
+
+def a_hook(dice: Random, step: HookStep) -> Event:
+    """Any end of a hook before the run."""
+    if dice.random() < 0.1:
+        return HookFailed(step=step, failure=a_failure(dice), at=AT)
+    verdict: Any = dice.choice(("allow", "allow", "ask", "deny"))
+    answer = HookAnswer(verdict=verdict, text=dice.choice((None, "another task")), instead=dice.random() < 0.1)
+    return HookReturned(step=step, answer=answer, at=AT)
+
+
+def of_children(dice: Random, state: RunState, call_ids: list[str]) -> Event:
+    """Children begin for the calls that have none yet; else one of them starts, or ends in any way."""
+    if missing := set(call_ids) - {child.call_id for child in state.tree.children}:
+        return ChildrenBegan(names={c: f"d{state.turn}-{c}" for c in sorted(missing)}, at=AT)
+    child = dice.choice(state.tree.running)
+    if not child.started and dice.random() < 0.8:
+        return ChildStarted(run_id=child.run_id)
+    if dice.random() < 0.2:
+        return ChildEnded(run_id=child.run_id, error=RunError(type="TerminatedError", message="gone"), at=AT)
+    outcome = Outcome(status=dice.choice((RunStatus.COMPLETED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED)))
+    return ChildEnded(run_id=child.run_id, result=result_of(told(says("ok")), outcome), at=AT)
+
+
+def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - one case an action
     """What performing the run's next action brings."""
     match next_action(state):
         case Prepare():
-            return RunPrepared(prepared=Prepared(spec=SPEC))
+            spec = replace(an_agent(dice), hooks=dice.choice(((), HOOKS)))
+            return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4)))
+        case RunHook(step=step):
+            return a_hook(dice, step)
         case BeginTurn():
             return TurnBegan(at=at(dice.uniform(0, 2 * WEEK)))
         case CallModel():
             return a_reply(dice, state)
         case CompressContext():
             return a_compression(dice, state)
+        case EvaluateAnswer():
+            return an_evaluation(dice)
         case PlanCalls(calls=calls):
             ids = tuple(c.call.id for c in calls)
             return CallsPlanned(call_ids=ids, plans=CallPlans(plans=tuple(a_plan(dice) for _ in ids)), at=AT)
         case RunTools(calls=calls):
             came = {c.call.id: an_outcome(dice) for c in calls if dice.random() < 0.8}
             return ToolsReturned(outcomes=came, at=AT)
+        case RunChildren(calls=calls):
+            return of_children(dice, state, [c.call.id for c in calls])
         case AskPerson():
             return an_answer(dice, state) if dice.random() < 0.7 else AsksExpired(at=at(dice.uniform(0, 2 * WEEK)))
         case AwaitAnswer():
@@ -155,6 +244,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901 - one case 
             return BackoffEnded()
         case AwaitResume():
             return ResumeRequested(at=AT)
+        case AwaitBudget():
+            return WaitEnded()
         case Finish():
             return WaitEnded()
 
@@ -164,7 +255,7 @@ def an_answer(dice: Random, state: RunState) -> Event:
     call_id = dice.choice((None, "nonsense", *(c.call.id for c in state.calls)))
     if dice.random() < 0.3:
         return no(call_id)
-    arguments = dice.choice((None, {"command": "ls"}, {"command": "make"}))
+    arguments = dice.choice((None, LS, {**LS, "command": "make"}))
     return yes(call_id, scope=dice.choice(("once", "run")), arguments=arguments)
 
 
@@ -180,10 +271,15 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     WaitEnded(),
     BackoffEnded(),
     TurnBegan(at=AT),
-    RunPrepared(prepared=Prepared(spec=SPEC)),
+    RunPrepared(prepared=Prepared(spec=SPEC, limits=TreeLimits(children=4))),
     says("late"),
     AsksExpired(at=at(3 * WEEK)),
     ToolsReturned(outcomes={"t1c0": ToolResult(content="late"), "t2c1": LOST}),
+    AncestryChanged(above=()),
+    BudgetWanted(want=Want(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
+    BudgetAnswered(number=1, granted=Spend(tokens=5)),
+    ChildReported(report=ChildReport(run_id="run-1/d1-t1c0", status=RunStatus.PAUSED, waiting_on="resume")),
+    LetterSent(),
     CallsPlanned(call_ids=("t1c0",), plans=CallPlans(plans=(CallPlan(),)), at=AT),
 )
 RARE: Final[tuple[Event, ...]] = (
@@ -221,13 +317,16 @@ def check_state(state: RunState) -> None:
     """What holds of every state."""
     *settled, (last, results) = list(pairs(state.transcript.messages)) or [([], [])]
     assert all(calls == answered for calls, answered in settled)
-    assert results == ([] if state.calls else last)
-    assert [c.call.id for c in state.calls] == (last if state.calls else [])
+    calls = () if state.phase is Phase.STARTING else state.calls
+    assert results == ([] if calls else last)
+    assert [c.call.id for c in calls] == (last if calls else [])
+    assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls] in ([], ["start_run"])
     assert all(calls == answered for calls, answered in pairs(closed(state).transcript.messages))
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
-    assert state.turn <= MAX_TURNS
+    assert state.turns <= MAX_TURNS
+    assert state.turn <= MAX_TURNS + 1
     known = state.transcript.messages[: state.known.count]
     assert transcript_of(known).ref == state.known
     assert transcript_of(state.transcript.messages) == state.transcript
@@ -237,7 +336,7 @@ def check_state(state: RunState) -> None:
     assert CONVERTER.from_payloads(CONVERTER.to_payloads([state]), [RunState])[0] == state
 
 
-def check_action(state: RunState) -> None:
+def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
     """What holds of what is done next."""
     match next_action(state):
         case RunTools(calls=calls):
@@ -246,9 +345,13 @@ def check_action(state: RunState) -> None:
                 assert c.result is None
                 assert not c.stale
                 assert not c.plan.error
+                assert not c.plan.stopped
                 assert c.plan.verdict is not Verdict.DENY
                 assert c.plan.verdict is Verdict.ALLOW or (c.decision is not None and c.decision.approved)
                 assert tool_request(state, c, "x", with_notices=True).call_id == c.call.id
+        case RunChildren(calls=calls):
+            assert calls
+            assert all(c.call.name == "delegate_task" and c.result is None for c in calls)
         case AskPerson(calls=calls, until=until):
             assert calls
             assert until is not None
@@ -256,6 +359,9 @@ def check_action(state: RunState) -> None:
             assert calls
         case CallModel():
             assert model_request(state).turn == state.turn
+            assert summary_of(state)
+        case EvaluateAnswer():
+            assert evaluate_request(state).turn == state.turn
         case Finish(outcome=outcome):
             assert outcome == state.outcome
             assert result_of(closed(state), outcome).status is outcome.status

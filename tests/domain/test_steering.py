@@ -6,10 +6,11 @@ from typing import Final
 
 import pytest
 
+from loom_domain.grouping import is_from_person
 from loom_domain.messages import user
 from loom_domain.requests import RunError, RunRequest, RunStatus
 from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_state import Outcome, Phase, RunState, expires_at, result_of, status_of, status_view
+from loom_domain.run_state import Outcome, Phase, RunState, expires_at, result_of, status_of
 from loom_domain.run_steps import (
     AbortRequested,
     AsksExpired,
@@ -25,7 +26,9 @@ from loom_domain.run_steps import (
     SteeringEvent,
     TurnBegan,
 )
+from loom_domain.status import status_view
 from loom_domain.steering import refusal
+from loom_domain.tool_calls import ASK_USER
 from tests.domain.story import (
     AT,
     BEGAN,
@@ -41,6 +44,7 @@ from tests.domain.story import (
     fails,
     no,
     notices,
+    results,
     returned,
     says,
     told,
@@ -222,3 +226,14 @@ def test_a_signal_nobody_knows_leaves_a_notice() -> None:
 def test_notices_are_numbered_so_that_writing_one_twice_changes_nothing() -> None:
     keys = [n.key for n in after(told(), HELLO, PAUSE, PAUSE, RESUME).notices]
     assert keys == ["n1", "n2", "n3", "n4"]
+
+
+def test_what_another_agent_says_answers_no_question_that_is_meant_for_people() -> None:
+    state = told(BEGAN, wants((call("c1", ASK_USER, question="May I?"), READS)))
+
+    heard = after(state, MessageReceived(text="Yes, do.", by="b", from_agent=True, at=AT))
+    assert status_of(heard) is RunStatus.WAITING_FOR_INPUT
+    assert [(m.text, is_from_person(m)) for m in heard.inbox] == [("Yes, do.", False)]
+
+    answered = after(heard, MessageReceived(text="No.", by="ann", at=AT))
+    assert results(answered)[0][1] == "ann answers: No."

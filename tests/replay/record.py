@@ -14,6 +14,7 @@ from typing import Any
 from loom_settings import load_settings
 from tests.harness import Addresses, Harness, harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
+from tests.trees import by_task, delegate
 
 FOLDER = Path(__file__).parent / "histories"
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -94,6 +95,33 @@ async def allowed(loom: Harness) -> str:
     return await loom.start("do it", mode="bypass")
 
 
+async def delegated(loom: Harness) -> str:
+    """Two sub-agents at once, an ask below that is answered at the root, a budget for all."""
+    run_id = await loom.start("the root", budget={"tokens": 100_000}, permissions={"bash": "allow"})
+    await loom.asked(run_id)
+    await loom.client.pause(run_id)
+    await loom.client.approve(run_id)
+    await loom.client.resume(run_id)
+    return run_id
+
+
+async def limited(loom: Harness) -> str:
+    """A run that uses up its turns and sums up."""
+    return await loom.start("look", max_turns=2)
+
+
+def _until_the_end(request: SeenRequest) -> Reply:
+    return calls(ToolUse("glob", {"pattern": "*"})) if request.body.get("tools") else text("so far")
+
+
+PLAN = ToolUse(
+    "create_plan", {"goal": "both", "steps": [{"id": "a", "task": "A"}, {"id": "b", "task": "B", "after": ["a"]}]}
+)
+DELEGATED = {
+    "the root": [calls(delegate("run it", "RUN IT", "c1", tools=["bash"]), delegate("look", "LOOK", "c2")), text("ok")],
+    "RUN IT": [calls(ToolUse("bash", {"command": "echo hello"}, "b1")), text("ran")],
+    "LOOK": [calls(ToolUse("glob", {"pattern": "*"}, "g1")), text("seen")],
+}
 DOUBLE = {
     "name": "double",
     "description": "Doubles.",
@@ -105,6 +133,48 @@ TOOLS = (
     calls(ToolUse("made__double", {"x": 2}), ToolUse("bash", {"command": "seq 1 9000"})),
     text("4"),
 )
+
+
+async def structured(loom: Harness) -> str:
+    """An answer that has to be repaired."""
+    return await loom.start("do it", output_schema={"type": "object", "required": ["a"]})
+
+
+async def reflected(loom: Harness) -> str:
+    """A draft, a critique, a revision, and its evaluation."""
+    return await loom.start("do it", metadata={"loom": {"pattern": "reflect", "rounds": 1, "evaluate": True}})
+
+
+async def crew(loom: Harness) -> str:
+    """A coordinator, a member that fails once, and an answer."""
+    members = [{"name": "finder"}, {"name": "checker"}]
+    made = {"name": "team", "mode": "coordinated", "members": members}
+    run_id = await loom.client.start_crew(made, "the task", run_id=f"crew-{id(loom)}", workspace=str(loom.workspace))
+    loom.started.append(run_id)
+    return run_id
+
+
+async def forked(loom: Harness) -> str:
+    """A run that begins where another one was after its first turn."""
+    origin = await loom.start("read it")
+    await loom.client.result(origin)
+    run_id = await loom.client.fork(origin, turn=1, message="Again.", model="anthropic:scripted")
+    loom.started.append(run_id)
+    return run_id
+
+
+def _team(request: SeenRequest) -> Reply:
+    told = str(request.messages)
+    if "You coordinate" in told:
+        work = '{"assignments": [{"member": "finder", "task": "find"}, {"member": "checker", "task": "check"}]}'
+        return text('{"answer": "found"}' if "have brought" in told else work)
+    if "You are 'checker'" in told and "attempt 1" not in told:
+        return status(401)
+    return text("here it is")
+
+
+NOT_GOOD = text('The date is missing. {"good": false}')
+RATINGS = text('{"confidence": 0.9, "coverage": 1, "novelty": 0.1}')
 
 
 STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -123,6 +193,18 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"fallback_models": "anthropic:b"},
     ),
     "compressed": (allowed, _put_off, {"context_window": 12_000, "collapse_at": 1.0}),
+    "structured": (structured, script([text("a?"), text('{"a": 1}')]), {}),
+    "reflected": (reflected, script([text("draft"), NOT_GOOD, text("revised"), RATINGS]), {}),
+    "looped": (plain, script([calls(ToolUse("list_dir", {"path": "."}))], repeat_last=True), {"loop_window": 5}),
+    "delegated": (delegated, by_task(DELEGATED), {}),
+    "summed-up": (limited, _until_the_end, {}),
+    "crew": (crew, _team, {}),
+    "planned": (
+        plain,
+        by_task({"Your part: A": [text("a")], "Your part: B": [status(401)], "": [calls(PLAN), text("ok")]}),
+        {},
+    ),
+    "forked": (forked, script([READ, text("done"), text("done again")]), {}),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
 
@@ -147,8 +229,10 @@ async def main(release: str) -> None:
             async with harness(addresses, Path(folder), replies, **given) as (loom, _):
                 run_id = await story(loom)
                 await loom.client.result(run_id)
-                for number, history in enumerate(await loom.histories(run_id)):
-                    FOLDER.joinpath(f"{release}-{name}-{number}.json").write_text(_portable(history.to_json()))
+                for place, each in enumerate([run_id, *await loom.below(run_id)]):
+                    story_of = f"{name}-below{place}" if place else name
+                    for number, history in enumerate(await loom.histories(each)):
+                        FOLDER.joinpath(f"{release}-{story_of}-{number}.json").write_text(_portable(history.to_json()))
 
 
 if __name__ == "__main__":

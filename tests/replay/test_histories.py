@@ -8,6 +8,7 @@ from temporalio.worker import Replayer
 
 from workflows.agent_run import AgentRun
 from workflows.converter import data_converter
+from workflows.crew_run import CrewRun
 from workflows.runner import WORKFLOW_RUNNER
 
 HISTORIES = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
@@ -15,7 +16,7 @@ HISTORIES = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_a_recorded_history_still_replays(path: Path) -> None:
-    replayer = Replayer(workflows=[AgentRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+    replayer = Replayer(workflows=[AgentRun, CrewRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
 
     replayed = await replayer.replay_workflow(WorkflowHistory.from_json(path.stem, path.read_text()))
 

@@ -1,6 +1,7 @@
 """The loop, end to end: real Temporal, Redis and Postgres, real SDKs against a scripted model over HTTP."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -66,22 +67,61 @@ async def test_done_ends_the_run_at_once_and_other_calls_are_not_run(working: Wo
 
 
 async def test_the_last_turn_reports_what_was_still_wanted(working: Working) -> None:
-    loom, model = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
+    loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
 
     result = await loom.run(max_turns=3)
 
     assert result.status is RunStatus.LIMIT_REACHED
-    assert result.turns == len(model.requests) == 3
+    assert result.turns == 3
     assert result.error is not None
     assert "list_dir" in result.error.message
 
 
-async def test_a_budget_ends_the_run_cleanly(working: Working) -> None:
-    loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
+async def test_a_run_out_of_turns_sums_up_without_tools(working: Working) -> None:
+    look = ToolUse("list_dir", {"path": "."})
+    loom, model = await working(lambda seen: calls(look) if seen.body.get("tools") else text("this far I came"))
 
-    result = await loom.run(budget={"tokens": 40})
+    result = await loom.run(max_turns=3)
 
-    assert (result.status, result.turns) == (RunStatus.BUDGET_EXHAUSTED, 3)
+    assert (result.status, result.output, result.turns) == (RunStatus.LIMIT_REACHED, "this far I came", 3)
+    assert ["tools" in request.body for request in model.requests] == [True, True, True, False]
+    assert "This is your last answer" in model.requests[-1].messages[-1]["content"]
+
+
+async def test_a_budget_bounds_every_call_and_ends_the_run_with_a_summary(working: Working) -> None:
+    look = ToolUse("list_dir", {"path": "."})
+
+    def reply(seen: SeenRequest) -> Reply:
+        used = (3000 + 500 * seen.turn, 400, 0)
+        return replace(calls(look) if seen.body.get("tools") else text("so much"), usage=used)
+
+    loom, model = await working(reply)
+
+    result = await loom.run(budget={"tokens": 20_000})
+
+    assert (result.status, result.output) == (RunStatus.BUDGET_EXHAUSTED, "so much")
+    assert result.turns == len(model.requests) - 1 > 1
+    assert result.usage["total_tokens"] <= 20_000
+    spent = 0
+    for request, used in zip(model.requests, range(len(model.requests)), strict=True):
+        assert spent + request.body["max_tokens"] <= 20_000
+        spent += 3400 + 500 * used
+
+
+@pytest.mark.parametrize(
+    ("price", "status"), [("deny", "failed"), ("assume", "budget_exhausted"), ("free", "completed")]
+)
+async def test_what_a_model_without_a_known_price_costs_is_a_decision(
+    working: Working, price: str, status: str
+) -> None:
+    loom, _ = await working(script([text("ok")]), unknown_price=price)
+
+    result = await loom.run(budget={"cost_usd": 0.02})
+
+    assert result.status == status
+    if price == "deny":
+        assert result.error is not None
+        assert "the price of openai:scripted is unknown" in result.error.message
 
 
 async def test_a_required_done_tool_is_asked_for(working: Working) -> None:

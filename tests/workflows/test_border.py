@@ -1,6 +1,7 @@
 """Whatever callers send is read whole or refused with the field's name. No server, no workflow."""
 
-from contextlib import suppress
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -18,6 +19,7 @@ from loom_domain.run_steps import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    SteeringEvent,
 )
 from tests.domain.story import AT
 from workflows.border import STEERING, read_request, read_steering
@@ -48,7 +50,7 @@ def test_every_field_of_the_contract_is_read() -> None:
         "max_turns": 7,
         "budget": {"tokens": 1000, "cost_usd": 0.5, "tool_calls": 9, "seconds": 60},
         "require_done_tool": True,
-        "output_schema": None,
+        "output_schema": {"type": "object"},
         "metadata": {"ticket": [1, None]},
     }
     assert read_request(payload) == RunRequest(
@@ -62,6 +64,7 @@ def test_every_field_of_the_contract_is_read() -> None:
         max_turns=7,
         budget=Budget(tokens=1000, cost_usd=0.5, tool_calls=9, seconds=60),
         require_done_tool=True,
+        output_schema={"type": "object"},
         metadata={"ticket": [1, None]},
     )
 
@@ -104,7 +107,7 @@ def test_no_input_says_what_is_needed() -> None:
         ({"task": 5}, "task", "task: Input should be a valid string"),
         ({"task": "x", "max_turn": 5}, "max_turn", "unknown field 'max_turn', did you mean 'max_turns'?"),
         ({"task": "x", "taks": None}, "taks", "unknown field 'taks', did you mean 'task'?"),
-        ({"task": "x", "zzz": 5}, "zzz", "unknown field 'zzz'; known: agent, budget, max_turns, metadata, "),
+        ({"task": "x", "zzz": 5}, "zzz", "unknown field 'zzz'; known: agent, budget, forked_from, max_turns, "),
         ({"task": "x", "max_turns": 0}, "max_turns", "max_turns: Input should be greater than or equal to 1"),
         ({"task": "x", "max_turns": "many"}, "max_turns", "max_turns: Input should be a valid integer"),
         ({"task": "x", "max_turns": 1.5}, "max_turns", "max_turns: Input should be a valid integer"),
@@ -117,7 +120,9 @@ def test_no_input_says_what_is_needed() -> None:
         ({"task": "x", "budget": {"tokens": 0}}, "budget.tokens", "budget.tokens: Input should be greater than 0"),
         ({"task": "x", "budget": {"seconds": float("inf")}}, "budget.seconds", "should be a finite number"),
         ({"task": "x", "budget": {"tokns": 5}}, "budget.tokns", "'budget.tokns', did you mean 'budget.tokens'?"),
-        ({"task": "x", "output_schema": {}}, "output_schema", "output_schema is not supported by this version"),
+        ({"task": "x", "output_schema": "text"}, "output_schema", "output_schema: Input should be a valid"),
+        ({"task": "x", "forked_from": {"run_id": "r"}}, "forked_from.turn", "forked_from.turn: Field required"),
+        ({"task": "x", "forked_from": {"run_id": "r", "turn": -1}}, "forked_from.turn", "greater than or equal to 0"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_and_explained(given_fields: dict[str, Any], field: str, says: str) -> None:
@@ -193,9 +198,15 @@ FIELDS: Final = st.sampled_from(
 
 
 @given(JSON | st.dictionaries(FIELDS, JSON, max_size=4))
-def test_whatever_comes_is_read_or_refused_and_never_breaks(payload: object) -> None:
-    with suppress(BadRequest):
-        read_request(payload)
+def test_whatever_comes_is_read_or_refused_with_a_reason(payload: object) -> None:
+    assert isinstance(_read(lambda: read_request(payload)), RunRequest | str)
     for name in STEERING:
-        with suppress(BadRequest):
-            read_steering(name, payload, AT)
+        assert isinstance(_read(partial(read_steering, name, payload, AT)), SteeringEvent | str)
+
+
+def _read(read: Callable[[], object]) -> object:
+    """What was read, or the reason why not."""
+    try:
+        return read()
+    except BadRequest as error:
+        return error.message or None  # a refusal without a reason is none

@@ -148,10 +148,10 @@ async def test_a_compressed_conversation_survives_rotation(working: Working) -> 
 
 
 async def test_no_byte_of_the_conversation_is_written_to_history_again(working: Working) -> None:
-    loom, _ = await working(long_talk(12, text(SUMMARY)), **SMALL)
+    loom, _ = await working(long_talk(30, text(SUMMARY)), **SMALL | {"context_window": 18_000})
     await loom.run("read it often")
 
     (history,) = await loom.histories(loom.started[0])
     events = [event.SerializeToString() for event in history.events]
     assert sum(b"compress_context" in event for event in events) >= 2
-    assert sum(event.count(b"line 150 has some words") for event in events) == 12
+    assert sum(event.count(b"line 150 has some words") for event in events) == 30

@@ -25,6 +25,7 @@ from temporalio.exceptions import ApplicationError
 
 from loom_domain.agents import AgentSpec
 from loom_domain.messages import JsonObject, Message, Part, ToolCall, Usage, user
+from loom_domain.output_schema import CheckedAnswer
 from loom_domain.permissions import Mode
 from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Failure, Tries
@@ -33,7 +34,17 @@ from loom_domain.run_steps import ToolsReturned
 from loom_domain.tasks import Action, Notice, Origin, Task
 from loom_domain.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
 from loom_domain.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
-from loom_domain.work import CallPlans, ModelReply, ModelRequest, PlanRequest, Prepared, PrepareRequest, ToolRequest
+from loom_domain.work import (
+    CallPlans,
+    Evaluated,
+    EvaluateRequest,
+    ModelReply,
+    ModelRequest,
+    PlanRequest,
+    Prepared,
+    PrepareRequest,
+    ToolRequest,
+)
 from workflows.converter import OUT_OF_LINE_BYTES, data_converter
 
 CONVERTER: Final[PayloadConverter] = data_converter().payload_converter
@@ -57,6 +68,8 @@ st.register_type_strategy(datetime, st.datetimes(timezones=st.just(UTC)))
 st.register_type_strategy(float, NUMBERS)
 st.register_type_strategy(Mapping, lambda kind: mappings(*get_args(kind)))
 st.register_type_strategy(RunResult, st.builds(RunResult, structured_output=JSON))
+st.register_type_strategy(CheckedAnswer, st.builds(CheckedAnswer, value=JSON))
+st.register_type_strategy(Outcome, st.builds(Outcome, structured=JSON))
 
 
 def mappings(key: Any, value: Any) -> st.SearchStrategy[Mapping[Any, Any]]:
@@ -74,6 +87,8 @@ PAYLOADS: Final = (
     ModelReply,
     PlanRequest,
     CallPlans,
+    EvaluateRequest,
+    Evaluated,
     ToolRequest,
     ToolResult,
     Task,

@@ -1,19 +1,19 @@
-"""A round of upkeep on a real Temporal server: it begins where the last one ended; a failed step stops no other."""
+"""The upkeep of a queue on a real Temporal server: it goes round, says what failed, and follows the ends of runs."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from temporalio import activity
-from temporalio.client import Client, Schedule, ScheduleActionExecutionStartWorkflow
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
-from loom_domain.catching_up import CatchUpRequest, CaughtUp
+from loom_domain.catching_up import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
 from tests.harness import Addresses
 from tests.waiting import eventually
 from workflows.converter import data_converter
-from workflows.memory_upkeep import MemoryUpkeep, UpkeepDone, upkeep_schedule
+from workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from workflows.runner import WORKFLOW_RUNNER
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
@@ -24,6 +24,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.since: list[datetime | None] = []
+        self.rounds = 0
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:
@@ -40,18 +41,25 @@ class Steps:
 
     @activity.defn(name="embed_memories")
     async def embed(self) -> int:
+        self.rounds += 1
         return 1
 
     def all(self) -> Sequence[object]:
         return [self.catch_up, self.promote, self.expire, self.embed]
 
 
-async def test_a_round_begins_where_the_last_one_ended_and_says_what_failed(addresses: Addresses) -> None:
+async def start(client: Client, queue: str) -> "WorkflowHandle[MemoryUpkeep, None]":
+    """As a worker does when a run has ended."""
+    return await client.start_workflow(
+        MemoryUpkeep.run, UpkeepRequest(rounds=3), id=upkeep_id(queue), task_queue=queue, start_signal="runs_ended"
+    )
+
+
+async def test_a_round_follows_each_end_of_runs_and_says_what_failed(
+    addresses: Addresses,
+) -> None:
     client = await Client.connect(addresses.temporal, data_converter=data_converter())
     queue, steps = f"upkeep-{uuid4().hex[:8]}", Steps()
-    schedule: Schedule = upkeep_schedule(queue)
-    schedule.state.paused = True  # the test says when
-    handle = await client.create_schedule(queue, schedule)
     async with Worker(
         client,
         task_queue=queue,
@@ -59,25 +67,29 @@ async def test_a_round_begins_where_the_last_one_ended_and_says_what_failed(addr
         activities=steps.all(),  # type: ignore[arg-type]
         workflow_runner=WORKFLOW_RUNNER,
     ):
-        rounds = []
-        for number in (1, 2):
-            await handle.trigger()
+        handle = await start(client, queue)
+        first = handle.first_execution_run_id
 
-            async def ran(number: int = number) -> str | None:
-                info = (await handle.describe()).info
-                done = len(info.recent_actions) == number and not info.running_actions
-                if not done or not isinstance(
-                    action := info.recent_actions[-1].action, ScheduleActionExecutionStartWorkflow
-                ):
-                    return None
-                return action.workflow_id
+        async def rounds(count: int) -> bool:
+            return steps.rounds >= count
 
-            rounds.append(await eventually(ran))
-    await handle.delete()
-    assert steps.since == [None, UNTIL]
-    done = UpkeepDone(until=UNTIL, caught_up=3, expired=2, embedded=1, failed=("promote",))
-    replayer = Replayer(workflows=[MemoryUpkeep], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
-    for workflow_id in rounds:
-        run = client.get_workflow_handle(workflow_id, result_type=UpkeepDone)
-        assert await run.result() == done
-        await replayer.replay_workflow(await run.fetch_history())
+        # The signal that it was started with is for the next round: what had ended may have come in during the first.
+        await eventually(lambda: rounds(2))
+
+        async def told() -> bool:
+            done = UpkeepDone(until=UNTIL, expired=2, embedded=1, failed=("promote",))
+            return await handle.query(MemoryUpkeep.status) == done
+
+        await eventually(told)
+        await start(client, queue)
+        await eventually(lambda: rounds(3))
+        await start(client, queue)
+        await eventually(lambda: rounds(4))
+        # The fourth round is the first of a fresh history, which looks back to where the last one had come.
+        assert steps.since == [None, UNTIL]
+        old = client.get_workflow_handle(upkeep_id(queue), run_id=first)
+        assert (await old.describe()).status is WorkflowExecutionStatus.CONTINUED_AS_NEW
+        history = await old.fetch_history()
+        replayer = Replayer(workflows=[MemoryUpkeep], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+        await replayer.replay_workflow(history)
+        await handle.terminate()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from loom_cli.past import past_turns
 from loom_cli.show import context_view
 from loom_domain.errors import RunNotFoundError
 from loom_domain.past import last_call
@@ -25,7 +24,7 @@ async def test_the_past_tells_of_every_turn_what_was_said_and_done(working: Work
     loom, _ = await working(script([status(500), READ, text("done")]))
     await loom.run("read it")
 
-    first, second = await past_turns(loom.client, loom.started[0])
+    first, second = await loom.client.turns(loom.started[0])
 
     assert [call.attempt.error != "" for call in first.calls] == [True, False]
     assert sorted(tool.request.tool for tool in first.tools) == ["grep", "read_file"]
@@ -39,10 +38,10 @@ async def test_the_past_tells_of_every_turn_what_was_said_and_done(working: Work
 @pytest.mark.parametrize("given", [{}, {"rotate_after_events": 100}], ids=["one execution", "rotated"])
 async def test_what_a_model_call_saw_is_told_exactly(working: Working, workspace: Path, given: dict[str, int]) -> None:
     (workspace / "long.txt").write_text(WORDS)
-    loom, server = await working(long_talk(20, text(SUMMARY)), context_window=8_000, compress_at=0.6, **given)
+    loom, server = await working(long_talk(20, text(SUMMARY)), context_window=10_000, compress_at=0.6, **given)
     await loom.run("read it often", max_turns=30)
 
-    turns = await past_turns(loom.client, loom.started[0])
+    turns = await loom.client.turns(loom.started[0])
 
     asked = [request for request in server.requests if not is_about_compressing(request)]
     assert len(turns) == len(asked) == 21
@@ -101,4 +100,4 @@ async def show(loom: Harness, run_id: str, *given: str) -> str:
 async def test_there_is_no_past_of_a_run_that_never_was(working: Working) -> None:
     loom, _ = await working(script([text("never")]))
     with pytest.raises(RunNotFoundError, match="loom list"):
-        await past_turns(loom.client, "no-such-run")
+        await loom.client.turns("no-such-run")

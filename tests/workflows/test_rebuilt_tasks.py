@@ -17,6 +17,7 @@ from activities.toolbox.hygiene import Hygiene
 from loom_domain.history_facts import Fact
 from loom_domain.rebuilding import tasks_of
 from loom_domain.tasks import SHOWN_ONLY, Action, Task
+from tests.harness import Harness
 from tests.model_server import ToolUse, calls, script, status, text
 from tests.replay.record import STORIES
 from tests.stream import told
@@ -61,8 +62,14 @@ async def test_the_tasks_of_a_live_run_can_be_made_again(working: Working, works
     run_id = await story(loom)
     await loom.client.result(run_id)
 
-    live = [event.task for event in await told(loom.client, run_id) if event.task.action not in SHOWN_ONLY]
-    rebuilt = tasks_of(await TemporalHistories(loom.client.temporal).facts(run_id), MASK)
+    for each in (run_id, *await loom.below(run_id)):
+        await _assert_made_again(loom, each)
+
+
+async def _assert_made_again(loom: Harness, run_id: str) -> None:
+    told_live = [event.task for event in await told(loom.client, run_id)]
+    live = [task for task in told_live if task.action not in SHOWN_ONLY and task.run_id == run_id]
+    rebuilt = tasks_of(await TemporalHistories(loom.client.temporal, loom.settings.task_queue).facts(run_id), MASK)
 
     assert _comparable(rebuilt) == _comparable(live)
     times = [(task.created_at, seen.created_at) for task, seen in zip(_sorted(rebuilt), _sorted(live), strict=True)]
@@ -73,7 +80,7 @@ async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(work
     loom, _ = await working(script([calls(ToolUse("write_file", {"path": "a", "content": "b"}, "w1")), text("done")]))
     run_id = await loom.start("write it")
     await loom.asked(run_id)
-    histories = TemporalHistories(loom.client.temporal)
+    histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
     assert Action.APPROVAL_REQUESTED in {task.action for task in tasks_of(await histories.facts(run_id), MASK)}
 
     async def looked(since: datetime | None, until: datetime) -> dict[str, int]:
@@ -94,7 +101,7 @@ async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(work
 async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Working) -> None:
     loom, _ = await working(script([]))
     with pytest.raises(UnreadableHistory, match="no-such-run"):
-        await TemporalHistories(loom.client.temporal).facts("no-such-run")
+        await TemporalHistories(loom.client.temporal, loom.settings.task_queue).facts("no-such-run")
 
 
 RECORDED = sorted({path.stem.rpartition("-")[0] for path in HISTORIES.glob("*.json")})

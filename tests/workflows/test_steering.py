@@ -1,5 +1,6 @@
 """What people do to a running agent, by signal, update and query, on a real server."""
 
+import os
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -13,6 +14,7 @@ from loom_domain.errors import BadRequest, RefusedError
 from loom_domain.requests import RunStatus
 from tests.harness import Addresses
 from tests.model_server import ToolUse, calls, hang, script, text
+from tests.processes import command_of
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
@@ -220,7 +222,7 @@ async def test_an_abort_cuts_a_streaming_model_call(working: Working) -> None:
 
 
 async def test_an_abort_ends_a_tool_with_its_whole_process_tree(working: Working) -> None:
-    mark = "sleep 613.5"
+    mark = f"sleep 61{os.getpid()}.5"
     command = f"setsid {mark} & ({mark} &) ; {mark}"
     loom, _ = await working(script([calls(ToolUse("bash", {"command": command, "timeout": 600}))]))
     run_id = await loom.start(permissions={"bash": "allow"})
@@ -248,12 +250,4 @@ async def test_cancelling_through_temporal_is_an_abort(working: Working) -> None
 
 
 def _processes(command: str) -> list[int]:
-    wanted = command.split()
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cmdline() == wanted:
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return found
+    return [process.pid for process in psutil.process_iter() if command_of(process) == command.split()]

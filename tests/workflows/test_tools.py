@@ -109,6 +109,18 @@ async def test_an_agent_makes_a_tool_and_uses_it_when_it_may(working: Working) -
     assert "made__double" in offered
 
 
+async def test_a_name_is_given_once(working: Working) -> None:
+    twice = [
+        calls(ToolUse("create_tool", DOUBLE)),
+        calls(ToolUse("create_tool", {**DOUBLE, "code": "def run(x): ..."})),
+    ]
+    loom, model = await working(script([*twice, text("no")]), dynamic_tools="on")
+
+    await loom.run(permissions={"create_tool": "allow"})
+
+    assert "there is a tool made__double already: choose another name" in heard(model.requests[2])
+
+
 async def test_no_tool_is_made_where_that_is_not_switched_on(working: Working) -> None:
     loom, model = await working(script([calls(ToolUse("create_tool", DOUBLE)), text("no")]))
 

@@ -239,7 +239,8 @@ class ServerLink:
     async def _reached(self) -> Client:
         """The client of a server that answers; one that sleeps is woken."""
         if self._client is None and self._trouble is None:
-            self._settled = anyio.Event()
+            if self._settled.is_set():  # whoever comes second waits for the same dialling
+                self._settled = anyio.Event()
             self._wanted.set()
             await self._settled.wait()
         if self._client is None or self._trouble is not None:

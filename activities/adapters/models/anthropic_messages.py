@@ -32,21 +32,33 @@ def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
-    """The messages with neighbours of one side merged, opening with the user's side."""
+    """The messages with neighbours of one side merged, opening with the user's side; cached up to what is late."""
     wire: list[Wire] = []
     for message in call.messages:
-        role = "assistant" if message.role == "assistant" else "user"
-        blocks = _assistant(message, call.model) if role == "assistant" else _user(message)
-        if not blocks:
-            continue
-        if wire and wire[-1]["role"] == role:
-            wire[-1]["content"] = _results_first(wire[-1]["content"] + blocks)
-        else:
-            wire.append({"role": role, "content": blocks})
+        if not _is_late(message):
+            _add(wire, message, call.model)
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
+    # What is new with every call comes after the marks: what is cached with it would never be found again.
+    for message in filter(_is_late, call.messages):
+        _add(wire, message, call.model)
     return wire
+
+
+def _add(wire: list[Wire], message: Message, model: str) -> None:
+    role = "assistant" if message.role == "assistant" else "user"
+    blocks = _assistant(message, model) if role == "assistant" else _user(message)
+    if not blocks:
+        return
+    if wire and wire[-1]["role"] == role:
+        wire[-1]["content"] = _results_first(wire[-1]["content"] + blocks)
+    else:
+        wire.append({"role": role, "content": blocks})
+
+
+def _is_late(message: Message) -> bool:
+    return bool(message.metadata.get("late"))
 
 
 def _mark_for_cache(wire: Sequence[Wire]) -> None:

@@ -158,6 +158,8 @@ def _body(call: ModelCall) -> dict[str, Any]:
         body["system"] = system
     if call.tools:
         body["tools"] = wire_tools(call.tools)
+        if not call.may_call:  # a conversation with tool calls in it needs them named
+            body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:
         body["temperature"] = call.temperature
     return body

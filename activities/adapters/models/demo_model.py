@@ -9,8 +9,9 @@ from typing import Any, Final, TypeAlias
 
 from activities.adapters.models.demo_report import SourceFile, examine, report, summary
 from activities.ports import ModelAnswer, ModelCall, OnDelta
+from loom_domain.grouping import is_from_person
 from loom_domain.messages import Message, ToolCall, Usage
-from loom_domain.tool_calls import DONE
+from loom_domain.tool_calls import DELEGATE, DONE
 
 LABEL: Final = "demo model: "
 MOST_FILES: Final = 8
@@ -22,6 +23,8 @@ HOW_TO_GO_ON: Final = (
 )
 
 _AUDIT = re.compile(r"\b(?:audit|review|report)", re.IGNORECASE)
+_DELEGATE = re.compile(r"\bdelegate", re.IGNORECASE)
+_FOLDER = re.compile(r"\bin the folder ([\w-]+)", re.IGNORECASE)
 _TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown|txt))\b", re.IGNORECASE)
 _SIZE = re.compile(r"\s+\([^()]*\)$|@$")
 """What a listing puts behind a name."""
@@ -102,14 +105,14 @@ def scene_of(call: ModelCall) -> Scene:
     messages = call.messages[_begin(call.messages) :]
     results = {message.tool_call_id: message for message in messages if message.role == "tool"}
     asked = [c for message in messages for c in message.tool_calls]
-    people = [message.text for message in messages if message.role == "user" and not _is_reminder(message)]
+    people = [message.text for message in messages if is_from_person(message)]
     answers = [message.text for message in messages if message.role == "assistant" and not message.tool_calls]
     return Scene(
         task=people[0] if people else "",
         notes=tuple(people[1:]),
         tried=tuple(_tried(c, results[c.id]) for c in asked if c.id in results),
         said=answers[-1].removeprefix(LABEL) if answers else "",
-        offered=frozenset(tool.name for tool in call.tools),
+        offered=frozenset(tool.name for tool in call.tools if call.may_call),
     )
 
 
@@ -117,13 +120,46 @@ def decide(scene: Scene) -> Step:
     """The next step."""
     if scene.said:
         return _finish(scene, scene.said, must_be_done=True)
+    if _DELEGATE.search(scene.task) and DELEGATE in scene.offered:
+        return _delegate(scene)
     return _audit(scene) if _AUDIT.search(scene.task) else _look_around(scene)
+
+
+def _delegate(scene: Scene) -> Step:
+    """Each folder is reviewed by a sub-agent of its own; what they say is the answer."""
+    if not scene.of("list_dir"):
+        return _call(scene, "I look at what is there.", ("list_dir", {"path": "."}))
+    folders = [
+        entry.rstrip("/") for entry in _entries(scene) if entry.endswith("/") and not entry.startswith((".", "_"))
+    ]
+    if not folders:
+        return _finish(scene, f"there is no folder to hand on. {_failures(scene)}")
+    if not scene.of(DELEGATE):
+        tools = ["list_dir", "glob", "read_file", "grep"]
+        wishes = tuple(
+            (
+                DELEGATE,
+                {"description": f"review {name}", "prompt": f"Review the code in the folder {name}.", "tools": tools},
+            )
+            for name in folders[:MOST_FILES]
+        )
+        return _call(scene, f"I hand on {len(wishes)} reviews: {', '.join(folders[:MOST_FILES])}.", *wishes)
+    return _finish(scene, "\n\n".join(_brought(tried) for tried in scene.of(DELEGATE)))
+
+
+def _brought(tried: Tried) -> str:
+    try:
+        told = json.loads(tried.output)
+        return f"## {told['task']}: {told['status']}\n\n{told['result']}"
+    except (ValueError, KeyError, TypeError):
+        return f"## {tried.arguments.get('description')}: failed\n\n{tried.output}"
 
 
 def _audit(scene: Scene) -> Step:
     if not scene.of("glob") and not scene.of("list_dir"):
-        look = (("list_dir", {"path": "."}), ("glob", {"pattern": "**/*.py"}))
-        return _call(scene, "I look at what is there.", *look)
+        folder = match[1] if (match := _FOLDER.search(scene.task)) else "."
+        pattern = "**/*.py" if folder == "." else f"{folder}/**/*.py"
+        return _call(scene, "I look at what is there.", ("list_dir", {"path": folder}), ("glob", {"pattern": pattern}))
     sources = _sources(scene)
     if not sources:
         return _finish(scene, f"there is no source file that I could read. {_failures(scene)}")
@@ -233,13 +269,9 @@ def _begin(messages: Sequence[Message]) -> int:
     for index, message in enumerate(messages):
         if message.role == "assistant":
             answered = not message.tool_calls or any(call.name == DONE for call in message.tool_calls)
-        elif message.role == "user" and answered and not _is_reminder(message):
+        elif answered and is_from_person(message):
             begin, answered = index, False
     return begin
-
-
-def _is_reminder(message: Message) -> bool:
-    return message.metadata.get("kind") == "reminder" or message.text.startswith("<system-reminder>")
 
 
 def _tried(call: ToolCall, result: Message) -> Tried:

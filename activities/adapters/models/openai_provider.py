@@ -136,7 +136,7 @@ class OpenAIProvider:
             body["stream_options"] = {"include_usage": True}
         if call.temperature is not None:
             body["temperature"] = call.temperature
-        if call.tools:
+        if call.tools and call.may_call:
             body["tools"] = [
                 {
                     "type": "function",

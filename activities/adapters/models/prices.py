@@ -1,19 +1,41 @@
 """What model calls cost, from the price list that comes with genai-prices; nothing is fetched."""
 
 import asyncio
+from typing import Final, Literal, TypeAlias
 
 from loom_domain.messages import Usage
+
+Unknown: TypeAlias = Literal["deny", "assume", "free"]
+ASSUMED: Final = (15, 75)
+"""Dollars for a million tokens of prompt and of answer, assumed of a model that is not on the list: a dear one's."""
 
 
 class GenaiPrices:
     """Prices of OpenAI's and Anthropic's own models, and of compatible services that the list knows by address."""
 
-    def __init__(self, *, openai_base_url: str | None = None, anthropic_base_url: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        openai_base_url: str | None = None,
+        anthropic_base_url: str | None = None,
+        unknown: Unknown = "deny",
+    ) -> None:
+        """`unknown` says what a model costs that is not on the list: nobody knows, as much as a dear one, nothing."""
+        self._unknown = unknown
         self._urls = {"openai": openai_base_url, "anthropic": anthropic_base_url}
         self._loaded = False
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
         """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
+        known = await self._listed(model, usage)
+        if known is not None or self._unknown == "deny":
+            return known
+        if self._unknown == "free":
+            return 0
+        prompt, answer = ASSUMED
+        return usage.input_tokens * prompt + usage.output_tokens * answer
+
+    async def _listed(self, model: str, usage: Usage) -> int | None:
         prefix, _, name = model.partition(":")
         if prefix == "demo":
             return 0

@@ -47,7 +47,7 @@ class SecretMask:
             case str():
                 return self.redact(value)
             case Mapping():
-                return {name: self._member(name, member) for name, member in value.items()}
+                return {self.redact(name): self._member(name, member) for name, member in value.items()}
             case list() | tuple():
                 return [self.redact_json(each) for each in value]
             case _:

@@ -84,9 +84,14 @@ _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], boo
 """Keyword: does it stand for a secret here, and is a value one."""
 
 
+_ENDS_A_VALUE: Final = re.compile("[\"'`\\\\\r\n\x1b]")
+
+
 def is_secret_under(name: str, value: str) -> bool:
     """Is this the value of a secret, when it belongs to that name?"""
-    return any(True for _ in assigned(f'{name}="{value}"', f'{name}="{value}"'.lower()))
+    # Written as an assignment, for which it must not have what would end one.
+    plain = _ENDS_A_VALUE.sub("!", value[:ENOUGH])
+    return any(True for _ in assigned(f'{name}="{plain}"', f'{name}="{plain}"'.lower()))
 
 
 def assigned(text: str, folded: str) -> Iterator[Span]:

@@ -25,12 +25,13 @@ from activities.adapters.sandbox.hidden_paths import (
     listening_sockets,
 )
 from activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
-from activities.adapters.sandbox.protected_paths import Mounts, empty, mounted
+from activities.adapters.sandbox.protected_paths import Mounts, mounted
 from activities.adapters.sandbox.repositories import Repositories
-from activities.adapters.sandbox.resource_limits import Limits, counts_ids_per_namespace, hint, with_limits
+from activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
 from activities.adapters.sandbox.system_calls import system_call_filter
 from activities.adapters.sandbox.watchdog import FIRST, Watchdog, room
 from activities.toolbox.shell import Finished
+from loom_domain.sandbox import Limits
 
 _NAMESPACES: Final = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
@@ -82,9 +83,10 @@ class Bubblewrap:
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
+        readable: Sequence[Path] = (),
     ) -> Finished:
         """Run it to its end; with the first process of its namespace all others are gone, however detached."""
-        with self.prepared(workspace) as prepared:
+        with self.prepared(workspace, readable) as prepared:
             before = room(workspace)
 
             async def watch() -> str:
@@ -115,9 +117,9 @@ class Bubblewrap:
         return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
 
     @contextmanager
-    def prepared(self, workspace: Path) -> Iterator[Prepared]:
+    def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[Prepared]:
         """The words before a command that put it into the sandbox, good until the end of the block."""
-        with mounted(workspace, self._repositories) as mounts, ExitStack() as stack:
+        with mounted(workspace, self._repositories, readable) as mounts, ExitStack() as stack:
             report, told = _pipe(stack)
             mounts.descriptors.append(told)
             filters = () if self._filter is None else ("--seccomp", str(_holding(self._filter, stack, mounts)))
@@ -126,7 +128,7 @@ class Bubblewrap:
                 *self._system(),
                 *self._places(workspace, mounts),
                 *("--chdir", str(workspace), "--"),
-                *with_limits((), self._limits, _kernel(stack, mounts)),
+                *limiting(self._limits, _kernel(stack, mounts)),
             ]
             temporary = (*TEMPORARIES, *self._outside(workspace))
             yield Prepared(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
@@ -150,8 +152,12 @@ class Bubblewrap:
             if any(folder.is_relative_to(each) for each in covered) and folder not in covered:
                 yield from ("--ro-bind", str(folder), str(folder))
         yield from mounts.words
-        for folder in inside:
-            yield from empty(folder)
+        for folder in dict.fromkeys((*mounts.emptied, *inside)):
+            yield from ("--size", "4096", "--tmpfs", str(folder))
+        # Skills may lie in what is emptied; once they are in their places, nothing else comes there.
+        yield from mounts.readable
+        for folder in dict.fromkeys((*mounts.emptied, *inside)):
+            yield from ("--remount-ro", str(folder))
         for name in (*self._files, *listening_sockets(covered, workspace)):
             yield from ("--ro-bind", "/dev/null", name)
 

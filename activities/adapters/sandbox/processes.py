@@ -111,19 +111,21 @@ async def _start(
     start: Callable[..., Awaitable[Process]], collected: Collected, on_output: Callable[[str], None]
 ) -> tuple[Process, "asyncio.Task[None]"]:
     reading, writing = os.pipe()
-    pipe = os.fdopen(reading, "rb", 0)
+    stream = asyncio.StreamReader(limit=_CHUNK)
     try:
-        process = await start(stdout=writing, stderr=writing)
+        # Before the program: between its start and whoever kills it in the end, nothing may be waited for.
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
+        )
+        try:
+            process = await start(stdout=writing, stderr=writing)
+        except BaseException:
+            transport.close()
+            raise
     except OSError as error:
-        pipe.close()
         raise ToolExecutionError(f"the command could not be started: {error.strerror}; is it too long?") from None
-    except BaseException:
-        pipe.close()
-        raise
     finally:
         os.close(writing)
-    stream = asyncio.StreamReader(limit=_CHUNK)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
     return process, asyncio.create_task(_pump(stream, collected, on_output))
 
 

@@ -26,7 +26,7 @@ OBEYED_LATER: Final[Sequence[str]] = (
 """Read-only where it is there: hooks, skills, tasks that start by themselves, settings."""
 
 _OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
-KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents")
+KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
 """Where one of these, or a `.git`, is not there, no command makes it. They are few, since a command can see them."""
 
 SECRETS: Final[Sequence[str]] = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
@@ -41,19 +41,28 @@ class Mounts:
 
     words: list[str] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
+    emptied: list[Path] = field(default_factory=list)
+    """Folders that are shown empty and take nothing in."""
+    readable: list[str] = field(default_factory=list)
+    """Words for folders that are there to be read, wherever they lie; they come after what is emptied."""
 
     def add(self, option: str, descriptor: int, place: Path) -> None:
         """One mount by descriptor."""
         self.words.extend((option, str(descriptor), str(place)))
         self.descriptors.append(descriptor)
 
+    def add_readable(self, descriptor: int, place: Path) -> None:
+        """One folder to read, by descriptor."""
+        self.readable.extend(("--ro-bind-fd", str(descriptor), str(place)))
+        self.descriptors.append(descriptor)
+
 
 @contextmanager
-def mounted(workspace: Path, repositories: Repositories) -> Iterator[Mounts]:
+def mounted(workspace: Path, repositories: Repositories, readable: Sequence[Path] = ()) -> Iterator[Mounts]:
     """The workspace and what is protected in it; the placeholders stay until the end of the block."""
     with ExitStack() as stack:
         mounts = Mounts()
-        here = _opened_workspace(workspace)
+        here = _opened_folder(workspace, "workspace")
         stack.callback(os.close, here)
         mounts.add("--bind-fd", here, workspace)
         is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
@@ -65,22 +74,21 @@ def mounted(workspace: Path, repositories: Repositories) -> Iterator[Mounts]:
                 mounts.add("--ro-bind-fd", found, workspace.joinpath(*parts))
         for name in SECRETS:
             if _is_folder(here, name):
-                mounts.words.extend(empty(workspace / name))
+                mounts.emptied.append(workspace / name)
+        for folder in readable:
+            found = _opened_folder(folder, "folder")
+            stack.callback(os.close, found)
+            mounts.add_readable(found, folder)
         yield mounts
 
 
-def empty(folder: Path) -> Sequence[str]:
-    """Words that show this folder as an empty one, which takes nothing in."""
-    return ("--size", "4096", "--tmpfs", str(folder), "--remount-ro", str(folder))
-
-
-def _opened_workspace(workspace: Path) -> int:
+def _opened_folder(folder: Path, what: str) -> int:
     try:
-        with beneath.folder("/", workspace.parts[1:]) as found:
+        with beneath.folder("/", folder.parts[1:]) as found:
             return os.dup(found)
     except OSError:
         raise ToolExecutionError(
-            f"the workspace {str(workspace)!r} is not a folder on this worker: nothing was run"
+            f"the {what} {str(folder)!r} is not a folder on this worker: nothing was run"
         ) from None
 
 

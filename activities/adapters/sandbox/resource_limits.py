@@ -6,9 +6,10 @@ write to: the kernel's own limits per process, set here, and a watchdog that add
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from signal import SIGXFSZ
 from typing import Final, Literal, TypeAlias
+
+from loom_domain.sandbox import Limits
 
 _KIB: Final = 1024
 _GIB: Final = 1024**3
@@ -24,34 +25,14 @@ _SOFT_FILES: Final = 1024
 Kind: TypeAlias = Literal["memory", "processes", "cpu", "file_size", "disk", "room", "temporary", "open_files"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Bounds for one command with all that it starts; a field says so where they are for each process."""
-
-    memory: int = 4 * _GIB
-    """Bytes in use, what lies in /tmp, /var/tmp and /dev/shm included; also what a single process may reserve."""
-    processes: int = 512
-    """Processes and threads at a time."""
-    cpu: float = 2.0
-    """Seconds of processor time per second of the command's timeout."""
-    file_size: int = 2 * _GIB
-    """Bytes of any file that is written."""
-    disk: int = 8 * _GIB
-    """Bytes written to the workspace's disk."""
-    temporary: int = _GIB
-    """Bytes of /tmp, and as many of /var/tmp and of /dev/shm; they are new and empty for each command."""
-    open_files: int = 4096
-    """Open files of each process."""
-
-
 def counts_ids_per_namespace(release: str) -> bool:
     """Whether `pid_max` is a namespace's own, as of Linux 6.14; before, writing it would change the whole machine's."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (6, 14)
 
 
-def with_limits(command: Sequence[str], limits: Limits, kernel: int | None = None) -> list[str]:
-    """The command behind a shell that lowers the kernel's limits for good, and does not go on when one is not taken.
+def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
+    """Words before a command: a shell that lowers the kernel's limits for good, and stops when one is not taken.
 
     It has to run inside the sandbox: there the number of processes is counted for the sandbox alone. `kernel` is a
     descriptor of `/proc/sys/kernel`, where process ids are a namespace's own: the limit on those holds for root, too,
@@ -66,7 +47,7 @@ def with_limits(command: Sequence[str], limits: Limits, kernel: int | None = Non
         f"ulimit -H -n {limits.open_files}",
         f'exec "$@"{leave}',
     )
-    return ["bash", "-c", " && ".join(steps), "loom", *command]
+    return ["bash", "-c", " && ".join(steps), "loom"]
 
 
 _ADVICE: Final[Mapping[Kind, str]] = {

@@ -28,8 +28,10 @@ class Unsandboxed:
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
+        readable: Sequence[Path] = (),
     ) -> Finished:
         """Run it to its end; detached processes are found by a mark in their environment."""
+        del readable  # it may read all that the worker may
         _require(workspace)
         mark = token_hex(8)
         return await supervise(

@@ -16,7 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from activities.adapters.sandbox.resource_limits import Kind, Limits, explain
+from activities.adapters.sandbox.resource_limits import Kind, explain
+from loom_domain.sandbox import Limits
 
 FIRST: Final = 0.05
 """Seconds until the first look; from then on twice as many each time, until there are `_PERIOD` between two."""

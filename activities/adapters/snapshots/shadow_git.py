@@ -134,6 +134,27 @@ class ShadowGit:
             work.perform(todo)
         return Restored(target=target, undo=before.id, plan=todo, left={**todo.left, **work.left})
 
+    def extract(self, run_id: str, *, after: int, folder: Path) -> Snapshot | None:
+        """Put the state at the end of turn `after` into a new folder; None: nothing came after it, the state is now's.
+
+        Raises RefusedError when the folder is there, or not everything could be put into it.
+        """
+        store, snapshots = self._find(run_id)
+        target = _end_of(snapshots, after)
+        kept = store.kept(target.id if target else self._now(store).id)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise RefusedError(f"{folder} is there already: name a new folder") from None
+        with Blobs(store) as blobs:
+            work = Restoration(folder, {}, blobs)
+            todo = shadow_restore.plan(Kept(files={}, facts=Facts()), kept)
+            work.perform(todo)
+        if left := {**todo.left, **work.left}:
+            path, why = next(iter(left.items()))
+            raise RefusedError(f"{folder} is not complete: {len(left)} left out, the first {path!r}: {why}")
+        return target
+
     def _take(self, workspace: Path, origin: "_Origin") -> tuple[str, Store | None]:
         """The snapshot's id, and its store when that wants tidying."""
         real = Path(os.path.realpath(workspace))
@@ -223,6 +244,13 @@ def _following(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
     """The first snapshot after those of the turn: of another turn, or of a restore."""
     last = max(place for place, each in enumerate(snapshots) if each.turn == turn)
     return snapshots[last + 1] if last + 1 < len(snapshots) else None
+
+
+def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
+    """What was there when a turn was over: as the next change found it."""
+    until = [place for place, each in enumerate(snapshots) if each.turn is not None and each.turn <= turn]
+    following = snapshots[max(until) + 1 if until else 0 :]
+    return following[0] if following else None
 
 
 def _choice(snapshots: Sequence[Snapshot]) -> str:

@@ -61,17 +61,24 @@ def _expired(store: Store, keep_seconds: float, keep_most: int) -> list[str]:
 def _sweep(root: Path, keep_seconds: float) -> None:
     """Remove the stores whose last snapshot is too old to be kept, unless somebody is at them just now."""
     for count in root.glob("*/count"):
-        store = count.parent
-        if time.time() - count.stat().st_mtime < keep_seconds:
+        if not _is_older(count, keep_seconds):
             continue
-        handle = os.open(f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(f"{count.parent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(store)
+            if _is_older(count, keep_seconds):  # nobody has used it while the lock was another's
+                shutil.rmtree(count.parent)
         except BlockingIOError:
             continue
         finally:
             os.close(handle)
+
+
+def _is_older(count: Path, seconds: float) -> bool:
+    try:
+        return time.time() - count.stat().st_mtime >= seconds
+    except FileNotFoundError:  # somebody else has swept it away
+        return False
 
 
 def _count(store: Store) -> int:

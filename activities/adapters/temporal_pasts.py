@@ -1,16 +1,16 @@
-"""Reading a run's past out of Temporal's history, across continue-as-new; no worker is needed."""
+"""A run's past as a Temporal server keeps it, across continue-as-new: what its activities got and gave."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import WorkflowHistory
+from temporalio.client import Client, WorkflowHistory
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
-from client import LoomClient
-from loom_domain.errors import RunNotFoundError, UnreachableError
-from loom_domain.past import CompressionAttempt, ModelAttempt, PastTurn, Record, ToolAttempt, turns_of
+from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
+from loom_domain.past import CompressionAttempt, ModelAttempt, Record, ToolAttempt
 from loom_domain.run_state import RunState
 from loom_domain.tool_calls import ToolResult
 from loom_domain.work import (
@@ -26,6 +26,7 @@ from loom_domain.work import (
 _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
     "prepare_run": (PrepareRequest, Prepared),
     "call_model": (ModelRequest, ModelReply),
+    "conduct_crew": (ModelRequest, ModelReply),
     "run_tool": (ToolRequest, ToolResult),
     "compress_context": (CompressRequest, Compressed),
 }
@@ -38,56 +39,73 @@ _BROKEN: Final = {
 }
 
 
-async def past_turns(loom: LoomClient, run_id: str) -> tuple[PastTurn, ...]:
-    """Every turn of a run, ended or not; raises RunNotFoundError and UnreachableError."""
-    try:
-        histories = [history async for history in _executions(loom, run_id)]
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            raise RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are") from error
-        raise UnreachableError(f"the Temporal server does not answer: {error}") from error
-    records = [record for history in reversed(histories) for record in await _records(loom, history)]
-    return turns_of(records)
+class TemporalPasts:
+    """The port Pasts on a Temporal client, whose converter reads what our workers wrote."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def records(self, run_id: str) -> Sequence[Record]:
+        """See the port."""
+        try:
+            histories = [history async for history in _executions(self._client, run_id)]
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are") from error
+            raise UnreachableError(f"the Temporal server does not answer: {error}") from error
+        converter = self._client.data_converter
+        try:
+            return [record for history in reversed(histories) for record in await _records(converter, history)]
+        except (ValueError, TypeError) as error:
+            raise BadRequest(f"the history of run {run_id!r} is not that of a run: {error}", field="run_id") from error
 
 
-async def _executions(loom: LoomClient, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The history of each execution, the newest first."""
+async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
+    """The history of each execution, the newest first; old ones that the server has dropped are left out."""
     execution: str | None = None
     while True:
-        history = await loom.temporal.get_workflow_handle(run_id, run_id=execution).fetch_history()
+        try:
+            history = await client.get_workflow_handle(run_id, run_id=execution).fetch_history()
+        except RPCError as error:
+            if execution is None or error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return
         yield history
         execution = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
         if not execution:
             return
 
 
-async def _records(loom: LoomClient, history: WorkflowHistory) -> list[Record]:
+async def _records(converter: DataConverter, history: WorkflowHistory) -> list[Record]:
     """What one history holds, in the order in which it ended; what still runs comes last."""
     open_ones: dict[int, tuple[str, Any]] = {}
     records: list[Record] = []
     for event in history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-            carried = event.workflow_execution_started_event_attributes.input.payloads[1:]
-            records += await loom.temporal.data_converter.decode(carried, [RunState] * len(carried))
+            started = event.workflow_execution_started_event_attributes
+            carried = started.input.payloads[1:2] if started.continued_execution_run_id else []
+            records += await converter.decode(carried, [RunState] * len(carried))
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             if (name := scheduled.activity_type.name) in _TYPES:
                 hints = [_TYPES[name][0]]
-                (given,) = await loom.temporal.data_converter.decode(scheduled.input.payloads, hints)
+                (given,) = await converter.decode(scheduled.input.payloads, hints)
                 open_ones[event.event_id] = (name, given)
-        elif (ended := await _ended(loom, event, open_ones)) is not None:
+                if isinstance(given, PrepareRequest):
+                    records.append(given.request)
+        elif (ended := await _ended(converter, event, open_ones)) is not None:
             records.append(ended)
     return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
 
 
-async def _ended(loom: LoomClient, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]]) -> Record | None:
+async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]]) -> Record | None:
     if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
         completed = event.activity_task_completed_event_attributes
         if completed.scheduled_event_id not in open_ones:
             return None
         name, given = open_ones.pop(completed.scheduled_event_id)
         hints = [_TYPES[name][1]]
-        (came,) = await loom.temporal.data_converter.decode(completed.result.payloads, hints)
+        (came,) = await converter.decode(completed.result.payloads, hints)
         return _record(name, given, came)
     if event.event_type in _BROKEN:
         broken = getattr(event, _BROKEN[event.event_type])
@@ -101,7 +119,7 @@ async def _ended(loom: LoomClient, event: HistoryEvent, open_ones: dict[int, tup
 
 def _record(name: str, given: Any, came: Any = None, *, error: str = "") -> Record | None:
     match name:
-        case "call_model":
+        case "call_model" | "conduct_crew":
             return ModelAttempt(request=given, reply=came, error=error)
         case "run_tool":
             return ToolAttempt(request=given, result=came, error=error)

@@ -1,0 +1,127 @@
+"""Finding skills in folders: of the workspace, of the user, of the app and of packages, in this order of precedence."""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from activities.adapters.skills.front_matter import read_skill
+from loom_domain.skill_choice import resolved
+from loom_domain.skill_documents import NAMES, BrokenSkill
+from loom_domain.skills import FoundSkills, Skill, SkillFolder, SkillProblem
+
+PLACES: Final = (".loom/skills", ".agents/skills", ".claude/skills")
+"""Where skills lie in a workspace and in a home; an earlier one wins a name from a later one."""
+PROJECT: Final = "project"
+USER: Final = "user"
+MOST_FOLDERS: Final = 2000
+DEEPEST: Final = 6
+LINK: Final = "it is a link to a folder that is no skill, which is not followed"
+_SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkillFolders:
+    """The skills that a worker finds on its disk."""
+
+    home: Path | None
+    """None: no home brings any."""
+    trusted: Sequence[Path] = ()
+    """Workspaces below these may bring skills."""
+    others: Sequence[SkillFolder] = ()
+    """Folders of the app and of packages."""
+
+    async def find(self, workspace: Path) -> FoundSkills:
+        """Everything there is for a run in this workspace; never raises."""
+        return await asyncio.to_thread(self.found, workspace)
+
+    def found(self, workspace: Path) -> FoundSkills:
+        """The same, on this thread."""
+        own = [SkillFolder(path=str(workspace / place), source=PROJECT) for place in PLACES]
+        users = [SkillFolder(path=str(self.home / place), source=USER) for place in PLACES] if self.home else []
+        is_home = workspace == self.home
+        trusted = is_home or self.trusts(workspace)
+        looks = [look_into(folder) for folder in (*(own if trusted and not is_home else ()), *users, *self.others)]
+        closed = () if trusted else tuple(folder for folder in own if Path(folder.path).is_dir())
+        skills, hidden = resolved([look.skills for look in looks])
+        problems = [problem for look in looks for problem in look.problems]
+        return FoundSkills(
+            skills=skills,
+            hidden=hidden,
+            problems=(*(_untrusted(folder, workspace) for folder in closed), *problems),
+            untrusted=closed,
+        )
+
+    def trusts(self, workspace: Path) -> bool:
+        """Whether skills of this workspace may be loaded: it is a trusted folder, or lies in one."""
+        return any(workspace.is_relative_to(folder.resolve()) for folder in self.trusted)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one folder holds."""
+
+    skills: Sequence[Skill]
+    problems: Sequence[SkillProblem]
+
+
+def look_into(folder: SkillFolder) -> Look:
+    """The skills below this folder, whoever trusts it."""
+    skills: list[Skill] = []
+    problems: list[SkillProblem] = []
+    for root, why in _roots(folder):
+        if why:
+            problems.append(SkillProblem(path=root, source=folder.source, why=why))
+            continue
+        try:
+            found, _ = read_skill(root, folder.source)
+        except BrokenSkill as error:
+            problems.append(SkillProblem(path=root, source=folder.source, why=str(error)))
+            continue
+        skills.append(found.skill)
+        problems += [SkillProblem(path=root, source=folder.source, why=why, is_warning=True) for why in found.warnings]
+    return Look(skills, problems)
+
+
+def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
+    """Folders with a SKILL.md in or below this one, level by level; or what cannot be looked into, and why."""
+    waiting = deque([(os.path.realpath(folder.path), 0)])
+    for _ in range(MOST_FOLDERS):
+        if not waiting:
+            return
+        here, depth = waiting.popleft()
+        try:
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield here, f"it cannot be read: {error.strerror or error}"
+            continue
+        if any(entry.name in NAMES for entry in entries):
+            yield here, ""
+            continue
+        yield from (_linked(entry) for entry in entries if entry.is_symlink() and entry.is_dir())
+        if depth < DEEPEST:
+            waiting.extend((entry.path, depth + 1) for entry in entries if _is_open(entry))
+    yield folder.path, f"it has more than {MOST_FOLDERS} folders: the rest was not looked at"
+
+
+def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
+    """Installers link one copy of a skill into several places: so a link to a skill is followed, and no other."""
+    real = os.path.realpath(entry)
+    return (real, "") if any(os.path.lexists(f"{real}/{name}") for name in NAMES) else (entry.path, LINK)
+
+
+def _is_open(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) and entry.name not in _SKIPPED
+
+
+def _untrusted(folder: SkillFolder, workspace: Path) -> SkillProblem:
+    why = (
+        f"the workspace is not trusted, so its skills are not loaded: read them, then name {workspace} in"
+        " LOOM_TRUSTED_FOLDERS"
+    )
+    return SkillProblem(path=folder.path, source=folder.source, why=why)

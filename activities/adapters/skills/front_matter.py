@@ -1,0 +1,43 @@
+"""Reading the SKILL.md of one folder: the only place that reads YAML of a skill."""
+
+from typing import Any
+
+import yaml
+
+from activities.toolbox.skill_files import document_of
+from loom_domain.skill_documents import BrokenSkill, Described, Document, described, quoted
+
+LONGEST = 64 * 1024
+"""Characters of a front matter."""
+
+
+def read_skill(root: str, source: str) -> tuple[Described, Document]:
+    """The skill in this folder, with warnings, and its text; raises BrokenSkill that says what to mend."""
+    _, document = document_of(root)
+    if len(document.front) > LONGEST:
+        raise BrokenSkill("the front matter has more than 64 KB: put instructions behind it, not into it")
+    return described(_mapping(document.front), document, root=root, source=source), document
+
+
+def _mapping(front: str) -> Any:
+    try:
+        return _loaded(front)
+    except (yaml.YAMLError, RecursionError) as error:
+        first = error
+    try:
+        return _loaded(quoted(front))
+    except (yaml.YAMLError, RecursionError):
+        raise BrokenSkill(f"the front matter is not YAML: {_reason(first)}") from None
+
+
+def _loaded(text: str) -> Any:
+    # Its scalars are texts and nothing else: no dates, no `yes` that becomes true, and no objects.
+    return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())[:200] or "it is nested too deeply"
+    # Line 1 of the file is the `---` before it.
+    where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
+    return f"{where}{error.problem or error.context}"

@@ -1,0 +1,37 @@
+"""The crews that a worker knows, and those that a request brings along."""
+
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+
+from loom_domain.crews import Crew
+from loom_domain.errors import BadRequest
+from loom_domain.messages import JsonObject
+
+
+class Crews:
+    """Finds the crew that a request asks for."""
+
+    def __init__(self, known: Mapping[str, Crew], read: Callable[[JsonObject], Crew]) -> None:
+        """`read` makes a crew of its fields and raises BadRequest with everything that is wrong with them."""
+        self._known = known
+        self._read = read
+
+    def found(self, asked: str | JsonObject) -> Crew:
+        """The crew of that name, or with those fields; raises BadRequest."""
+        if not isinstance(asked, str):
+            return self._read(asked)
+        if asked not in self._known:
+            raise BadRequest(f"there is no crew {asked!r}: {_nearest(asked, self._known)}", field="crew")
+        return self._known[asked]
+
+    def check_agents(self, crew: Crew, agents: Collection[str]) -> None:
+        """Refuse a crew of agents that are not there."""
+        unknown = sorted(agent for agent in crew.agents if agent not in agents)
+        if unknown:
+            told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
+            raise BadRequest(f"the crew {crew.name!r} has members whose agents are not there: {told}", field="crew")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"

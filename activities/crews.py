@@ -1,0 +1,133 @@
+"""Activity `conduct_crew`: what a crew does next, in the place of a model's answer.
+
+The decision is made here and recorded with its reason, so that a later version never changes what a crew in flight did.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from temporalio import activity
+
+from activities.failures import to_application_error
+from activities.heartbeat import heartbeating
+from activities.memory.ports import Embedder, EmbedderUnavailable
+from activities.ports import ArtifactStore, EventStream, TranscriptStore
+from activities.stream_writer import stream_writer
+from loom_domain.agents import AgentSpec
+from loom_domain.budget import Spend, more_than
+from loom_domain.crew_log import Log, handing_out, plan_view, read_log
+from loom_domain.crew_prompts import INLINE, artifact_of
+from loom_domain.crew_routing import by_likeness, descriptions
+from loom_domain.crew_steps import Answer, Compare, GiveUp, HandOut, Step, chosen, next_step, so_far
+from loom_domain.crews import Crew
+from loom_domain.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
+from loom_domain.messages import Message
+from loom_domain.tasks import Action
+from loom_domain.tool_calls import CallPlan, Effect
+from loom_domain.work import ModelReply, ModelRequest, model_segment, turn_facts
+
+_log = structlog.get_logger("loom.crew")
+
+NO_EMBEDDER = (
+    "the crew's router goes by embedding, and this worker has no embedder: set LOOM_EMBEDDER, or let the router go by"
+    " rules or by model"
+)
+HANDED_OUT = CallPlan(rule="crew", reason="the crew gives out its own work", effect=Effect.READ, parallel=True)
+
+
+class Conductor:
+    """Leads crews."""
+
+    def __init__(
+        self,
+        *,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        artifacts: ArtifactStore | None,
+        embedder: Embedder | None,
+        redact: Callable[[str], str],
+    ) -> None:
+        self._transcripts = transcripts
+        self._stream = stream
+        self._artifacts = artifacts
+        self._embedder = embedder
+        self._redact = redact
+
+    @activity.defn(name="conduct_crew")
+    async def conduct_crew(self, request: ModelRequest) -> ModelReply:
+        """The crew's next step as an assistant's message; raises what ends the crew as an application failure."""
+        run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
+        async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+            writer.notices(request.notices)
+            spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+            transcript = await self._transcripts.load(run_id, request.tail)
+            if spec is None or transcript is None:
+                return ModelReply()
+            if request.spec is not None:
+                await self._transcripts.save_spec(spec)
+            writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn))
+            try:
+                message = await self._next(request, _crew_of(spec), transcript.messages)
+            except _Spent as spent:
+                return ModelReply(uncovered=spent.need)
+            except LoomError as error:
+                raise to_application_error(error, self._redact) from None
+            writer.emit(Action.PLANNING, key="plan", **plan_view(message, request.turn))
+            _log.info("crew_conducted", run_id=run_id, turn=request.turn, step=message.text[:200])
+            await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
+            plans = tuple(HANDED_OUT for _ in message.tool_calls)
+            return ModelReply(message=message, plans=plans, stop="tools" if plans else "end", cost_micros=0)
+
+    async def _next(self, request: ModelRequest, crew: Crew, messages: tuple[Message, ...]) -> Message:
+        origin, log = request.origin, replace(read_log(messages), keeps=self._artifacts is not None)
+        await self._keep(origin.root_run_id or origin.run_id, log)
+        if request.wrap_up:
+            return Message(role="assistant", content=so_far(log))
+        step = next_step(crew, log)
+        if isinstance(step, Compare):
+            step = await self._compared(crew, log)
+        match step:
+            case HandOut(jobs=jobs, text=text, choice=choice):
+                return handing_out(jobs, text, choice)
+            case Answer(text=text):
+                return Message(role="assistant", content=text.strip() or "(the crew's answer is empty)")
+            case GiveUp(error=error, no_match=no_match):
+                if log.ended_by_budget and request.allowance is not None:
+                    raise _Spent(more_than(request.allowance))
+                raise (NoMemberFitsError if no_match else CrewFailedError)(error)
+            case Compare():
+                raise CrewFailedError("the router compared and came to no choice")
+
+    async def _keep(self, root_run_id: str, log: Log) -> None:
+        """What is too long to be passed on whole, where every member can read it."""
+        if self._artifacts is None:
+            return
+        for tried in log.tried:
+            if tried.is_done and len(tried.output) > INLINE:
+                await self._artifacts.save(root_run_id, artifact_of(tried.key), tried.output)
+
+    async def _compared(self, crew: Crew, log: Log) -> Step:
+        if self._embedder is None:
+            raise CrewFailedError(NO_EMBEDDER)
+        try:
+            (task,) = await self._embedder.embed([log.task], query=True)
+            members = await self._embedder.embed(descriptions(crew))
+        except EmbedderUnavailable as error:
+            raise LLMUnavailableError(f"the embedder does not answer: {error}") from error
+        choice, told = by_likeness(crew, task, members)
+        return chosen(crew, log, choice, f": {told}")
+
+
+class _Spent(Exception):
+    """A member had to end for want of budget, and the crew cannot do without it: this is how the crew ends, too."""
+
+    def __init__(self, need: Spend) -> None:
+        super().__init__(need)
+        self.need = need
+
+
+def _crew_of(spec: AgentSpec) -> Crew:
+    if spec.crew is None:
+        raise CrewFailedError(f"{spec.name!r} is no crew")
+    return spec.crew

@@ -1,0 +1,94 @@
+"""Activity `evaluate_answer`: the agent's model rates the final answer of a run, with one call."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import structlog
+from temporalio import activity
+
+from activities.failures import to_application_error
+from activities.heartbeat import heartbeating
+from activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from activities.stream_writer import stream_writer
+from loom_domain.agents import AgentSpec
+from loom_domain.errors import LoomError
+from loom_domain.evaluation import OUTPUT_TOKENS, SYSTEM, question, read_ratings
+from loom_domain.messages import JsonObject, user
+from loom_domain.output_schema import NotJson
+from loom_domain.tasks import Action
+from loom_domain.transcript import Transcript
+from loom_domain.work import Evaluated, EvaluateRequest, evaluation_facts, evaluation_segment
+
+_log = structlog.get_logger("loom.evaluation")
+
+RESEND = Evaluated(resend=True)
+"""The worker does not know the transcript or the spec by name: it needs them whole."""
+
+
+class Evaluator:
+    """Evaluates answers on behalf of runs."""
+
+    def __init__(
+        self,
+        *,
+        providers: Providers,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        redact: Callable[[str], str],
+        prices: Prices,
+    ) -> None:
+        self._providers = providers
+        self._transcripts = transcripts
+        self._stream = stream
+        self._redact = redact
+        self._prices = prices
+
+    @activity.defn(name="evaluate_answer")
+    async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
+        """Have the answer rated; raises the LLM errors as application failures."""
+        segment = evaluation_segment(request.turn, request.attempt)
+        with structlog.contextvars.bound_contextvars(run_id=request.origin.run_id, turn=request.turn):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                writer.notices(request.notices)
+                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+                transcript = await self._transcripts.load(request.origin.run_id, request.tail)
+                if spec is None or transcript is None:
+                    return RESEND
+                started = perf_counter()
+                try:
+                    evaluated = await self._rated(request, spec, transcript)
+                except LoomError as error:
+                    _log.warning("evaluation_failed", error=type(error).__name__, message=self._redact(error.message))
+                    raise to_application_error(error, self._redact) from None
+                facts = evaluation_facts(request, evaluated)
+                writer.emit(Action.MODEL_CALL, key="call", model=spec.model, **facts, **_spent(evaluated, started))
+                _log.info("answer_evaluated", model=spec.model, **facts)
+                return evaluated
+
+    async def _rated(self, request: EvaluateRequest, spec: AgentSpec, transcript: Transcript) -> Evaluated:
+        provider, model = self._providers.resolve(spec.model)
+        call = ModelCall(
+            model=model,
+            system=SYSTEM,
+            messages=(user(question(transcript.messages, request.answer)),),
+            max_output_tokens=min(spec.max_output_tokens, OUTPUT_TOKENS),
+            temperature=spec.temperature,
+        )
+        answer = await provider.answer(call, lambda _text: None)
+        cost = await self._prices.cost_micros(spec.model, answer.usage)
+        try:
+            metrics = read_ratings(answer.message.text)
+        except NotJson as error:
+            return Evaluated(why=str(error), usage=answer.usage, cost_micros=cost)
+        return Evaluated(metrics=metrics, usage=answer.usage, cost_micros=cost)
+
+
+def _spent(evaluated: Evaluated, started: float) -> JsonObject:
+    usage, cost = evaluated.usage, evaluated.cost_micros
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost": None if cost is None else cost / 1_000_000,
+        "ms": round((perf_counter() - started) * 1000, 1),
+    }

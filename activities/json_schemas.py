@@ -1,0 +1,74 @@
+"""JSON Schemas of strangers, before anything is held against them: what is wrong with one; nothing is fetched."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.validators import Draft202012Validator, validator_for
+from referencing import Registry
+from referencing.exceptions import NoSuchResource, Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from loom_domain.messages import JsonObject
+
+SCHEMA_LIMIT: Final = 64 * 1024
+"""Characters of one schema: it is part of every model call."""
+
+DATA: Final = frozenset({"enum", "const", "default", "examples", "example"})
+"""Keywords whose values are data, not schemas."""
+NAMED: Final = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose keys are names, not keywords."""
+
+
+class BrokenSchema(Exception):
+    """The schema cannot be held against anything; the message says why."""
+
+
+def require_sound(schema: JsonObject) -> None:
+    """Refuse a schema that is none, is too long, or refers to what is not in it; raises BrokenSchema."""
+    try:
+        if len(json.dumps(schema)) > SCHEMA_LIMIT:
+            raise BrokenSchema(f"its schema is longer than {SCHEMA_LIMIT} characters")
+        validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
+        _follow_references(schema)
+    except SchemaError as error:
+        raise BrokenSchema(f"its schema is no JSON Schema: {error.message[:200]}") from None
+    except RecursionError:
+        raise BrokenSchema("its schema is nested too deeply") from None
+
+
+def subschemas(node: object, *, names: bool = False) -> Iterator[Mapping[str, Any]]:
+    """Every schema inside this one, itself included."""
+    if isinstance(node, list):
+        for item in node:
+            yield from subschemas(item)
+    elif isinstance(node, Mapping):
+        if not names:
+            yield node
+        for key, value in node.items():
+            if names or key not in DATA:
+                yield from subschemas(value, names=key in NAMED and not names)
+
+
+def deepest(error: ValidationError) -> ValidationError:
+    """The error that says most: inside an `anyOf`, that of the branch which came closest."""
+    return best_match(iter([error])) or error
+
+
+def shortened(message: str) -> str:
+    """A message that may quote a whole value, as a line."""
+    return message if len(message) <= 200 else f"{message[:100]} … {message[-90:]}"
+
+
+def _follow_references(schema: JsonObject) -> None:
+    resolver = Registry[Any]().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for node in subschemas(schema):
+        for key in ("$ref", "$dynamicRef"):
+            reference = node.get(key)
+            if not isinstance(reference, str):
+                continue
+            try:
+                resolver.lookup(reference)
+            except (Unresolvable, NoSuchResource):
+                raise BrokenSchema(f"its schema has a $ref to nothing that is in it: {reference[:200]}") from None

@@ -1,0 +1,125 @@
+"""Final answers held against the output schema of a run.
+
+The schema comes from whoever started the run. Nothing is fetched for a `$ref`, and its regular expressions are run by
+an engine that takes linear time, whatever they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import Draft202012Validator, extend, validator_for
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from activities.json_schemas import BrokenSchema, deepest, require_sound, shortened, subschemas
+from loom_domain.agents import AgentSpec
+from loom_domain.errors import BadRequest
+from loom_domain.messages import JsonObject, Message
+from loom_domain.output_schema import CheckedAnswer, NotJson, values_of, values_of_done
+from loom_domain.tool_calls import DONE, CallPlan
+from loom_domain.work import StopReason
+
+FIELD: Final = "output_schema"
+_COMPLAINTS: Final = 5
+_PROBES: Final[Sequence[Any]] = ({}, [], "")
+
+
+class OutputSchema:
+    """A schema that is fit for use."""
+
+    def __init__(self, schema: JsonObject) -> None:
+        """Raises BadRequest."""
+        try:
+            require_sound(schema)
+            _require_patterns(schema)
+        except BrokenSchema as error:
+            raise BadRequest(f"{FIELD}: {error}", field=FIELD) from None
+        dialect: Any = validator_for(schema, default=Draft202012Validator)
+        made: Any = extend(dialect, {"pattern": _pattern})  # type: ignore[no-untyped-call]  # the stubs' fault
+        self._validator: Validator = made(schema, registry=Registry())
+        self._require_an_end()
+
+    def check(self, values: Sequence[Any]) -> CheckedAnswer:
+        """The first of these values that fits, else what is wrong with the first."""
+        wrong: tuple[str, ...] = ()
+        for value in values:
+            problems = self._problems(value)
+            if not problems:
+                return CheckedAnswer(value=value)
+            wrong = wrong or problems
+        return CheckedAnswer(problems=wrong)
+
+    def _require_an_end(self) -> None:
+        try:
+            for value in _PROBES:
+                self._validator.is_valid(value)
+        except RecursionError:
+            raise BadRequest(f"{FIELD}: its schema refers to itself without end", field=FIELD) from None
+        except Unresolvable as error:
+            raise BadRequest(f"{FIELD}: its schema has a $ref to nothing: {error.ref}", field=FIELD) from None
+
+    def _problems(self, value: Any) -> tuple[str, ...]:
+        try:
+            errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
+        except (RecursionError, Unresolvable):
+            return ("`$`: the schema cannot be followed for this value; write a simpler one",)
+        told = [_line(error) for error in errors[:_COMPLAINTS]]
+        more = len(errors) - len(told)
+        return (*told, *([f"and {more} more"] if more else []))
+
+
+def checked(
+    spec: AgentSpec,
+    earlier: Sequence[Message],
+    message: Message,
+    plans: Sequence[CallPlan],
+    *,
+    stop: StopReason,
+    pieces: int,
+) -> CheckedAnswer | None:
+    """What the agent's schema says of a final answer, to which `pieces` answers before it belong; None: it is none."""
+    if spec.output_schema is None or (spec.require_done_tool and not message.tool_calls):
+        return None
+    calls = zip(message.tool_calls, plans, strict=True)
+    done = next((call for call, plan in calls if call.name == DONE and not plan.error), None)
+    cut = [m.text for m in earlier if m.role == "assistant"][-pieces:] if pieces else []
+    text = "".join((*cut, message.text))
+    if done is None and (message.tool_calls or stop == "length" or not text.strip()):
+        return None
+    try:
+        values = values_of_done(done, message.text) if done else values_of(text)
+    except NotJson as error:
+        return CheckedAnswer(problems=(str(error),))
+    return OutputSchema(spec.output_schema).check(values)
+
+
+def _line(error: ValidationError) -> str:
+    nearest = deepest(error)
+    return f"`{nearest.json_path}`: {shortened(nearest.message)}"
+
+
+def _require_patterns(schema: JsonObject) -> None:
+    for node in subschemas(schema):
+        if "patternProperties" in node:
+            raise BrokenSchema("its schema has patternProperties, which is not supported: use additionalProperties")
+        if isinstance(pattern := node.get("pattern"), str):
+            try:
+                _matcher(pattern)
+            except PatternError:
+                raise BrokenSchema(
+                    f"its schema has the pattern {pattern[:100]!r}, which cannot be used: look-around and"
+                    " back-references are not supported"
+                ) from None
+
+
+def _pattern(_validator: Validator, pattern: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not _matcher(pattern).isinstance_python(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _matcher(pattern: str) -> SchemaValidator:
+    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))

@@ -1,0 +1,187 @@
+"""The skills of a run, settled when it is prepared: found, chosen, pinned; read where they are active at once."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from activities.toolbox import skill_files
+from activities.toolbox.authorization import chain_of
+from activities.toolbox.skill_content import within_limit
+from activities.toolbox.skills import SkillTools
+from loom_domain.agent_config import Activation, AgentConfig
+from loom_domain.agents import AgentSpec
+from loom_domain.ancestry import judge_under
+from loom_domain.errors import BadRequest
+from loom_domain.requests import RunRequest
+from loom_domain.skill_choice import Chosen, chosen
+from loom_domain.skill_documents import BrokenSkill
+from loom_domain.skill_scripts import tool_of
+from loom_domain.skills import (
+    LOAD_SKILL,
+    READ_RESOURCE,
+    RUN_SCRIPT,
+    FoundSkills,
+    PinnedSkill,
+    Skill,
+    SkillProblem,
+    is_skill_tool,
+    pinned,
+    tool_name,
+)
+from loom_domain.subjects import Subject
+from loom_domain.tool_calls import ToolSpec, Verdict
+
+_log = structlog.get_logger("loom.skills")
+
+
+class SkillLibrary(Protocol):
+    """Finds skills."""
+
+    async def find(self, workspace: Path) -> FoundSkills:
+        """Everything there is for a run in this workspace; what is broken or not trusted is among the problems."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pin:
+    """One skill as pinned, and the tools that its scripts are."""
+
+    skill: PinnedSkill
+    tools: tuple[ToolSpec, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equipped:
+    """The agent with the skills of its run."""
+
+    spec: AgentSpec
+    skipped: tuple[SkillProblem, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSkills:
+    """Gives runs their skills."""
+
+    library: SkillLibrary
+    tools: SkillTools
+
+    async def equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
+        """The spec with its skills and their tools; without any, it has no tool for them. Raises BadRequest.
+
+        Who is given skills may read them; others there are for agents that have `load_skill`, and scripts for those
+        that have `run_skill_script`.
+        """
+        has = {tool.name for tool in spec.tools}
+        plain = replace(spec, tools=tuple(tool for tool in spec.tools if not is_skill_tool(tool.name)))
+        if not (spec.config.enabled_skills or request.skills or LOAD_SKILL in has):
+            return Equipped(spec=plain)
+        found = await self.library.find(Path(spec.workspace))
+        wanted = _wanted(request, found, spec)
+        allowed = [skill for skill in found.skills if skill.name in wanted or not _is_denied(skill, spec)]
+        choice = chosen(allowed, _config(spec, has), request.task, wanted=wanted)
+        pins, broken = await asyncio.to_thread(self._pins, choice, wanted)
+        skipped = (*_skipped(found, choice), *broken)
+        for problem in skipped:
+            _log.warning("skill_skipped", path=problem.path, source=problem.source, why=problem.why)
+        if not pins:
+            return Equipped(spec=plain, skipped=skipped)
+        skills = tuple(pin.skill for pin in pins)
+        scripts = [tool for pin in pins for tool in pin.tools] if RUN_SCRIPT in has else []
+        tools = (*plain.tools, *_named(self.tools, skills, runs_scripts=RUN_SCRIPT in has), *scripts)
+        whole = replace(plain, skills=skills, tools=tuple(sorted(tools, key=lambda tool: tool.name)))
+        return Equipped(spec=whole, skipped=skipped)
+
+    def _pins(self, choice: Chosen, wanted: tuple[str, ...]) -> tuple[list[_Pin], list[SkillProblem]]:
+        pins: list[_Pin] = []
+        broken: list[SkillProblem] = []
+        for skill in choice.skills:
+            try:
+                pins.append(self._pin(skill, is_active=skill.name in wanted))
+            except (BrokenSkill, OSError) as error:
+                if skill.name in wanted:
+                    raise BadRequest(f"the skill {skill.name!r} cannot be read: {error}", field="skills") from None
+                broken.append(SkillProblem(path=skill.root, source=skill.source, why=str(error)))
+        return pins, broken
+
+    def _pin(self, skill: Skill, *, is_active: bool) -> _Pin:
+        file, document = skill_files.document_of(skill.root)
+        tools = dict(self._scripts(skill))
+        made = pinned(
+            skill,
+            digest=skill_files.digest_of(skill.root),
+            tools={tool.name: path for path, tool in tools.items()},
+            body=within_limit(document.body, file, skill.name) if is_active else "",
+        )
+        return _Pin(skill=made, tools=tuple(tools.values()))
+
+    def _scripts(self, skill: Skill) -> Iterator[tuple[str, ToolSpec]]:
+        """The scripts that declare themselves to be tools; what is wrong with one is told, and it stays a script."""
+        for file in skill_files.files_of(skill.root):
+            if not file.path.startswith(f"{skill_files.SCRIPTS}/") or file.size > skill_files.LONGEST:
+                continue
+            try:
+                text = skill_files.read(skill.root, file.path).decode("utf-8", "replace")
+                tool = tool_of(text, tool_name(skill.name, file.path), timeout=self.tools.timeout)
+            except BrokenSkill as error:
+                _log.warning("skill_script_skipped", skill=skill.name, script=file.path, why=str(error))
+                continue
+            if tool is not None:
+                yield file.path, tool
+
+
+def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bool) -> Iterator[ToolSpec]:
+    """The tools for skills; the one that loads them names them, and once in a prompt is enough."""
+    general = {tool.spec.name: tool.spec for tool in tools.tools()}
+    if loadable := [skill.name for skill in skills if not skill.body]:
+        load = general[LOAD_SKILL]
+        properties = load.parameters["properties"]
+        named = {**properties, "name": {**properties["name"], "enum": loadable}}
+        yield replace(load, parameters={**load.parameters, "properties": named})
+    yield general[READ_RESOURCE]
+    if runs_scripts:
+        yield general[RUN_SCRIPT]
+
+
+def _wanted(request: RunRequest, found: FoundSkills, spec: AgentSpec) -> tuple[str, ...]:
+    """The skills that the request makes active; raises BadRequest for one that is not there, with the reason."""
+    names = [skill.name for skill in found.skills]
+    for name in request.skills:
+        if name in spec.config.disabled_skills:
+            raise BadRequest(f"the skill {name!r} is disabled for the agent {spec.name!r}", field="skills")
+        if name not in names:
+            raise BadRequest(f"there is no skill {name!r}: {_instead(name, names, found)}", field="skills")
+    return tuple(dict.fromkeys(request.skills))
+
+
+def _instead(name: str, names: list[str], found: FoundSkills) -> str:
+    mine = next((p for p in found.problems if not p.is_warning and p.path.rpartition("/")[2] == name), None)
+    untrusted = next((p for p in found.problems if not p.is_warning and p.path.endswith("/skills")), None)
+    if problem := mine or untrusted:
+        return f"{problem.path}: {problem.why}"
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+
+
+def _is_denied(skill: Skill, spec: AgentSpec) -> bool:
+    subjects = (Subject(text=skill.name),)
+    judged = judge_under(LOAD_SKILL, subjects, chain_of(spec, ()), reads=True, declared=Verdict.ALLOW)
+    return judged.verdict is Verdict.DENY
+
+
+def _config(spec: AgentSpec, tools: Collection[str]) -> AgentConfig:
+    return spec.config if LOAD_SKILL in tools else replace(spec.config, activation=Activation.EXPLICIT)
+
+
+def _skipped(found: FoundSkills, choice: Chosen) -> Iterator[SkillProblem]:
+    yield from (problem for problem in found.problems if not problem.is_warning)
+    for name in choice.missing:
+        yield SkillProblem(path=name, source="agent", why="the agent enables it, and it is not there")
+    if choice.left_out:
+        names = ", ".join(choice.left_out)[:500]
+        why = f"it has no room for {len(choice.left_out)} skills that fit the task less: {names}"
+        yield SkillProblem(path="catalog", source="run", why=why)

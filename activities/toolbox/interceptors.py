@@ -1,0 +1,132 @@
+"""Interceptors around tool calls: the chain before the rules judge a call, and backwards over what came of it.
+
+What an interceptor makes of a call is what hooks, rules and people judge, and what runs: it is recorded in the call's
+plan, so an approval is for exactly that. One that fails stops the call; one that fails on a result withholds it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from activities.toolbox.hooks import FREE, answer_of
+from loom_domain.errors import HookFailedError
+from loom_domain.hooks import TOOL, Deny, Instead, Interceptor, Registered
+from loom_domain.messages import ToolCall
+from loom_domain.tasks import Action, Origin, Task, task_of
+from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, canonical, failed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Intercepted:
+    """A tool call as the chain has left it."""
+
+    call: ToolCall
+    by: str = ""
+    """The interceptor that changed, answered or stopped it last."""
+    answer: str | None = None
+    stopped: str = ""
+
+    def laid_on(self, plan: CallPlan, asked: ToolCall) -> CallPlan:
+        """The plan of a call with what the chain made of it."""
+        if self.stopped:
+            return replace(plan, stopped=self.stopped, interceptor=self.by)
+        if self.answer is not None and plan.verdict is not Verdict.DENY and not plan.error:
+            # Nothing runs, so there is nothing to ask a person about.
+            return replace(plan, verdict=Verdict.ALLOW, answer=self.answer, interceptor=self.by, digest="", grants=())
+        if canonical(self.call.arguments) != canonical(asked.arguments):
+            return replace(plan, arguments=self.call.arguments, interceptor=self.by)
+        return plan
+
+
+async def before_call(call: ToolCall, run_id: str, agent: str, registered: Sequence[Registered]) -> Intercepted:
+    """The call after every interceptor, in their order; only cancellation gets out of here."""
+    met = Intercepted(call=call)
+    passed: list[Interceptor] = []
+    for each in _around_tools(call, registered):
+        try:
+            met = await _before(each, met, run_id, agent)
+            if met.answer is not None:
+                answer = await _backwards(passed, met.call, met.answer, run_id, agent)
+                return replace(met, answer=answer)
+        except HookFailedError as error:
+            return replace(met, by=each.name, stopped=f"the interceptor {each.name} blocks this call: {error.message}")
+        if met.stopped:
+            return met
+        passed.append(each)
+    return met
+
+
+async def after_call(
+    call: ToolCall, result: ToolResult, run_id: str, agent: str, registered: Sequence[Registered]
+) -> ToolResult:
+    """The result after every interceptor, in the reverse of their order."""
+    chain = _around_tools(call, registered)
+    if not any(each.after for each in chain):
+        return result
+    try:
+        content = await _backwards(chain, call, result.content, run_id, agent)
+    except HookFailedError as error:
+        return failed(
+            f"The call was carried out, and its result is withheld: {error.message}. Check what is there before you"
+            " go on.",
+            "unknown",
+        )
+    return replace(result, content=content)
+
+
+def _around_tools(call: ToolCall, registered: Sequence[Registered]) -> list[Interceptor]:
+    if call.name in FREE:
+        return []
+    return [each for each in registered if isinstance(each, Interceptor) and TOOL in each.around]
+
+
+async def _before(each: Interceptor, met: Intercepted, run_id: str, agent: str) -> Intercepted:
+    if each.before is None:
+        return met
+    answer = await answer_of(each.name, each.before, _task(met.call, run_id, agent), patience=each.timeout)
+    match answer:
+        case None:
+            return met
+        case Deny(reason=reason):
+            return replace(met, by=each.name, stopped=reason)
+        case Instead(result=result):
+            return replace(met, by=each.name, answer=str(result))
+        case Task(parameters={"arguments": dict(arguments)}):
+            changed = replace(met.call, arguments=arguments, malformed=None)
+            return replace(met, by=each.name, call=changed) if arguments != met.call.arguments else met
+        case _:
+            raise HookFailedError(f"it answered {answer!r:.200}, which is not None, a Task, Instead or Deny")
+
+
+async def _backwards(chain: Sequence[Interceptor], call: ToolCall, content: str, run_id: str, agent: str) -> str:
+    for each in reversed(chain):
+        if each.after is None:
+            continue
+        task = _task(call, run_id, agent)
+        try:
+            content = checked_text(
+                await answer_of(each.name, each.after, task, content, patience=each.timeout), content
+            )
+        except HookFailedError as error:
+            raise HookFailedError(f"the interceptor {each.name} blocks it: {error.message}") from None
+    return content
+
+
+def checked_text(answer: Any, before: str) -> str:
+    """What `after` made of a text; None leaves it as it is."""
+    if answer is None:
+        return before
+    if not isinstance(answer, str):
+        raise HookFailedError(f"it answered {answer!r:.200}, which is neither None nor a text")
+    return answer
+
+
+def _task(call: ToolCall, run_id: str, agent: str) -> Task:
+    return task_of(
+        Origin(run_id=run_id, agent=agent),
+        Action.TOOL_CALL,
+        f"intercepted-{call.id}",
+        at=datetime.now(UTC),
+        parameters={"tool": call.name, "call_id": call.id, "arguments": dict(call.arguments)},
+    )

@@ -1,0 +1,132 @@
+"""`make bench-skills`: what a collection of skills costs a prompt, as a catalog and loaded as a whole.
+
+The collection is that of tests/corpora/skills, or any folder: `python -m bench.skills FOLDER`. A run is prepared with
+it by the real parts, and tokens are Loom's own count of what its first model call sees.
+"""
+
+import argparse
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from activities.adapters.skills.folders import SkillFolders
+from activities.adapters.skills.front_matter import read_skill
+from activities.skills import RunSkills
+from activities.toolbox.skill_files import files_of, read
+from activities.toolbox.skills import SkillTools
+from bench.report import table
+from loom_domain.agents import AgentSpec
+from loom_domain.context import Measures, look
+from loom_domain.messages import user
+from loom_domain.requests import RunRequest
+from loom_domain.skill_choice import hint
+from loom_domain.skills import SkillFolder
+from loom_domain.tokens import text_tokens
+
+COLLECTION: Final = Path(__file__).parent.parent / "tests" / "corpora" / "skills"
+DOC: Final = Path(__file__).parent.parent / "docs" / "skills.md"
+MARKS: Final = ("<!-- measured by make bench-skills -->", "<!-- end of what was measured -->")
+TASK: Final = "Draw this part from the front and from above, and export it for printing."
+WANTED: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Tokens of one collection."""
+
+    bodies: tuple[int, ...]
+    """Of each skill's instructions."""
+    resources: int
+    """Of everything else in the folders that is text."""
+    catalog: int
+    """What the catalog adds to each prompt."""
+    tools: int
+    """What the descriptions of the tools for skills add."""
+    hint: str
+    """What the run is told of those that fit the task."""
+
+    @property
+    def layered(self) -> int:
+        """What each prompt has of all skills before one is loaded."""
+        return self.catalog + self.tools
+
+    @property
+    def saving(self) -> float:
+        """Share of the tokens of all instructions that a prompt does not have."""
+        return 1 - self.layered / sum(self.bodies)
+
+
+async def measured(collection: Path) -> Figures:
+    """Prepare a run with the collection, and look at its first prompt."""
+    tools = SkillTools(sandbox=None)
+    library = SkillFolders(home=Path("/nonexistent"), others=[SkillFolder(path=str(collection), source="bench")])
+    with TemporaryDirectory() as folder:
+        plain = AgentSpec(name="bench", model="demo", workspace=folder)
+        general = AgentSpec(
+            name="bench", model="demo", workspace=folder, tools=tuple(tool.spec for tool in tools.tools())
+        )
+        spec = (await RunSkills(library=library, tools=tools).equipped(general, RunRequest(task=TASK))).spec
+    bare = look(plain, [user(TASK)], tools=(), measures=Measures())
+    full = look(spec, [user(TASK)], tools=spec.tools, measures=Measures())
+    documents = [read_skill(skill.root, "")[1] for skill in spec.skills]
+    return Figures(
+        bodies=tuple(text_tokens(document.body) for document in documents),
+        resources=sum(_text_in(skill.root) for skill in spec.skills),
+        catalog=full.estimated - full.reserved - bare.estimated,
+        tools=full.reserved,
+        hint=hint(spec.skills, TASK),
+    )
+
+
+def _text_in(root: str) -> int:
+    texts = (read(root, file.path) for file in files_of(root) if file.path.lower() != "skill.md")
+    return sum(text_tokens(data.decode("utf-8", "replace")) for data in texts if b"\0" not in data[:8192])
+
+
+def report(figures: Figures) -> str:
+    """The figures as Markdown."""
+    whole, count = sum(figures.bodies), len(figures.bodies)
+    usual = round(median(figures.bodies))
+    one = figures.layered + usual
+
+    def saved(tokens: int, of: int) -> str:
+        return f"{100 * (1 - tokens / of):.1f} %"
+
+    rows = [
+        ["all instructions in the prompt", whole, ""],
+        ["all instructions and resources", whole + figures.resources, ""],
+        ["catalog", figures.catalog, saved(figures.catalog, whole)],
+        ["catalog and the tools for skills", figures.layered, saved(figures.layered, whole)],
+        ["the same and one skill loaded (median)", one, saved(one, whole)],
+    ]
+    head = f"{count} skills, {figures.catalog / count:.0f} tokens each in the catalog, {usual} once loaded (median)."
+    fits = f"The task “{TASK}” brings the hint: “{figures.hint}”"
+    return "\n\n".join((head, table(["in each prompt", "tokens", "saved"], rows), fits))
+
+
+def with_section(document: str, section: str) -> str:
+    """The document with what was measured in its place."""
+    before, _, rest = document.partition(MARKS[0])
+    return f"{before}{MARKS[0]}\n{section}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
+
+
+def main() -> None:
+    """Command line; exit code 1: less is saved than is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=COLLECTION)
+    parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
+    given = parser.parse_args()
+    figures = asyncio.run(measured(given.folder))
+    section = report(figures)
+    sys.stdout.write(section + "\n")
+    if given.write:
+        DOC.write_text(with_section(DOC.read_text(encoding="utf-8"), section), encoding="utf-8")
+    sys.exit(0 if figures.saving >= WANTED else 1)
+
+
+if __name__ == "__main__":
+    main()

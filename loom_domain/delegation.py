@@ -1,0 +1,251 @@
+"""Work handed to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
+
+A child sees the task and the hints, never the conversation. Whatever becomes of it is a result that the model reads; no
+child fails its parent.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, assert_never
+
+from loom_domain.acting import settled, with_calls
+from loom_domain.budget import Share, Spend
+from loom_domain.in_touch import levels, take_ancestry
+from loom_domain.limits import deadline, left, spent_by
+from loom_domain.lineage import Lineage
+from loom_domain.messages import JsonObject, ToolCall
+from loom_domain.plans import NAME, crew_of
+from loom_domain.relations import digest_of, sent, with_report
+from loom_domain.requests import RunError, RunRequest, RunStatus
+from loom_domain.run_state import RunState
+from loom_domain.shares import part_for, without_wishes_of
+from loom_domain.steering import noticed
+from loom_domain.tasks import Action, Notice
+from loom_domain.tool_calls import CREATE_PLAN, DELEGATE, OpenCall, ToolResult, failed
+from loom_domain.tree import Child, child_of, ended_with, root_of, with_child
+from loom_domain.tree_steps import (
+    AncestryChanged,
+    BudgetAnswered,
+    BudgetWanted,
+    ChildEnded,
+    ChildrenBegan,
+    ChildReported,
+    ChildStarted,
+    LetterSent,
+    TreeEvent,
+)
+from loom_domain.wrapping_up import take_answer, take_want, wishing
+
+LONGEST_RESULT: Final = 30_000
+"""Characters of a child's answer that its parent reads; the whole of it is the child's own result."""
+PREVIEW: Final = 2000
+"""Characters of it that a task on the stream shows."""
+
+_SELF: Final = "do it yourself"
+_ALONE: Final = (
+    "You are a sub-agent and work on this task alone. Whoever gave it to you sees nothing but your final answer: put"
+    " everything into it that they need, and say plainly what you could not do."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildStart:
+    """Everything that a child run is started with."""
+
+    run_id: str
+    request: RunRequest
+    lineage: Lineage
+
+
+def take_from_tree(state: RunState, event: TreeEvent) -> RunState:  # noqa: C901 - one case an event
+    """The run after something happened between it and its relatives."""
+    match event:
+        case ChildrenBegan():
+            return take_children(state, event)
+        case ChildStarted():
+            return replace(state, tree=with_child(state.tree, event.run_id, lambda c: replace(c, started=True)))
+        case ChildEnded():
+            return take_end(state, event)
+        case ChildReported(report=report):
+            return replace(state, tree=with_report(state.tree, report))
+        case AncestryChanged():
+            return take_ancestry(state, event)
+        case BudgetWanted():
+            return take_want(state, event)
+        case BudgetAnswered():
+            return take_answer(state, event)
+        case LetterSent():
+            return replace(state, tree=sent(state.tree))
+        case _:
+            assert_never(event)
+
+
+def take_children(state: RunState, event: ChildrenBegan) -> RunState:
+    """The run with a child for each call that may have one; the others are told why not."""
+    waiting = [c for c in state.calls if c.call.id in event.names and c.result is None]
+    may, why = _may_delegate(state)
+    if may and (wishful := wishing(state, Spend(children=len(waiting)))) is not None:
+        return wishful  # these calls come again when it is answered
+    there = left(state).children
+    room = 0 if not may else len(waiting) if there is None else max(0, there)
+    share = part_for(state.tree, spent_by(state), min(room, len(waiting)))
+    for number, call in enumerate(waiting):
+        if number < room:
+            state = _with_new_child(state, call, f"{state.run_id}/{event.names[call.call.id]}", share, event.at)
+        else:
+            state = _answered(state, call.call.id, failed(why, "unavailable"))
+    return settled(state)
+
+
+def take_end(state: RunState, event: ChildEnded) -> RunState:
+    """The run after a child has ended, however it ended."""
+    child = child_of(state.tree, event.run_id)
+    if child is None or child.ended:
+        return state
+    result, error = event.result, event.error
+    ended = ended_with(child, result) if result else replace(child, status=RunStatus.FAILED, ended=True)
+    answer = _result_of(ended, result.output if result else "", result.error if result else error)
+    tree = without_wishes_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
+    state = replace(state, tree=tree, tool_calls=state.tool_calls + 1)
+    told = Notice(
+        action=Action.TOOL_RESULT,
+        key="",
+        at=event.at,
+        status=answer.status,
+        parameters={
+            "turn": state.turn,
+            "call_id": child.call_id,
+            "tool": _tool_of(state, child),
+            "child_run_id": child.run_id,
+        },
+        result={"content": answer.content[:PREVIEW], "length": len(answer.content), "metadata": answer.metadata},
+    )
+    state = noticed(state, told)
+    return settled(_answered(state, child.call_id, answer))
+
+
+def child_start(state: RunState, child: Child) -> ChildStart:
+    """What a child is started with."""
+    call = next(c.call for c in state.calls if c.call.id == child.call_id)
+    given = call.arguments if call.name == DELEGATE else {}
+    limits = state.tree.limits
+    if limits is None:
+        raise ValueError("this run was prepared without limits for a tree; it has no children")
+    named = bool(given.get("agent"))
+    request = RunRequest(
+        task="",
+        session_id=state.request.session_id or root_of(state.tree, state.run_id),
+        model=given.get("model") or (None if named else state.agent.model),
+        workspace=state.agent.workspace,
+        skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
+    )
+    if call.name == DELEGATE:
+        request = replace(request, task=_task(call), agent=child.agent)
+    else:
+        request = replace(request, task=str(call.arguments["goal"]), crew=_crew(state, call))
+    lineage = Lineage(
+        parent_run_id=state.run_id,
+        root_run_id=root_of(state.tree, state.run_id),
+        depth=state.tree.depth + 1,
+        limits=limits,
+        description=child.description,
+        named=named,
+        tools=tuple(given.get("tools") or ()),
+        model=state.agent.model,
+        above=levels(state),
+        share=child.share,
+        deadline=deadline(state),
+        task_id=execute_task_id(state.run_id, child.call_id),
+    )
+    return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
+
+
+def _crew(state: RunState, call: ToolCall) -> JsonObject:
+    tools = [tool.name for tool in state.agent.tools]
+    return crew_of(str(call.arguments["goal"]), call.arguments["steps"], agent=state.request.agent, tools=tools)
+
+
+def execute_task_id(run_id: str, call_id: str) -> str:
+    """The id of the task by which a call's work is handed over."""
+    return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
+
+
+def _tool_of(state: RunState, child: Child) -> str:
+    return next((c.call.name for c in state.calls if c.call.id == child.call_id), DELEGATE)
+
+
+def _key(call_id: str) -> str:
+    return f"delegate-{call_id}"
+
+
+def _may_delegate(state: RunState) -> tuple[bool, str]:
+    """Whether the run may have children, and what is said of those that it may not have."""
+    limits = state.tree.limits
+    if limits is None:
+        return False, f"this run cannot delegate; {_SELF}"
+    if state.tree.depth >= limits.depth:
+        why = f"not delegated: {limits.depth} levels of sub-agents are allowed, and you are on the last; {_SELF}"
+        return False, why
+    return True, f"not delegated: all sub-agents that this tree may have are used up; {_SELF}"
+
+
+def _with_new_child(state: RunState, call: OpenCall, run_id: str, share: Share, at: datetime) -> RunState:
+    given = call.call.arguments
+    is_plan = call.call.name == CREATE_PLAN
+    agent = NAME if is_plan else str(given.get("agent") or state.request.agent)
+    child = Child(
+        run_id=run_id,
+        call_id=call.call.id,
+        agent=agent,
+        description=f"plan: {given['goal']}"[:200] if is_plan else str(given["description"]),
+        levels=digest_of(levels(state)),
+        share=share,
+    )
+    state = replace(state, tree=replace(state.tree, children=(*state.tree.children, child)))
+    told = Notice(
+        action=Action.EXECUTE,
+        key=_key(child.call_id),
+        at=at,
+        status="running",
+        parameters={
+            "turn": state.turn,
+            "call_id": child.call_id,
+            "agent": agent,
+            "description": child.description,
+            "child_run_id": run_id,
+        },
+    )
+    return noticed(state, told)
+
+
+def _answered(state: RunState, call_id: str, result: ToolResult) -> RunState:
+    return with_calls(state, lambda c: replace(c, result=result) if c.call.id == call_id and c.result is None else c)
+
+
+def _task(call: ToolCall) -> str:
+    hints = [f"- {hint}" for hint in call.arguments.get("context_hints") or ()]
+    told = "\n".join(["What is known already:", *hints]) if hints else ""
+    return "\n\n".join(part for part in (str(call.arguments["prompt"]), told, _ALONE) if part)
+
+
+def _result_of(child: Child, output: str, error: RunError | None) -> ToolResult:
+    answer = {"task": child.description, "result": _clipped(output, child.run_id), "status": child.status.value}
+    if error is not None:
+        answer["error"] = f"{error.type}: {error.message}"
+    content = json.dumps(answer, ensure_ascii=False)
+    match child.status:
+        case RunStatus.COMPLETED:
+            return ToolResult(content=content)
+        case RunStatus.LIMIT_REACHED | RunStatus.BUDGET_EXHAUSTED:
+            return ToolResult(content=content, status="warning")
+        case RunStatus.ABORTED:
+            return failed(content, "aborted")
+        case _:
+            return failed(content, "execution")
+
+
+def _clipped(output: str, run_id: str) -> str:
+    if len(output) <= LONGEST_RESULT:
+        return output
+    return f"{output[:LONGEST_RESULT]}\n[{len(output) - LONGEST_RESULT} more characters are in the result of {run_id}]"

@@ -1,0 +1,75 @@
+"""A crew's run told as a transcript: its steps, and what came of the work that it gave out."""
+
+import json
+from typing import Any
+
+from loom_domain.crew_log import handing_out, read_log
+from loom_domain.crew_steps import Answer, GiveUp, HandOut, Step, next_step
+from loom_domain.crews import Crew, CrewMode, Member
+from loom_domain.messages import Message, user
+
+
+def crew(mode: str, *members: Member | str, **given: Any) -> Crew:
+    """A crew; members by name alone are as they are by default."""
+    made = tuple(Member(name=member) if isinstance(member, str) else member for member in members)
+    return Crew(name="team", mode=CrewMode(mode), members=made, **given)
+
+
+class Told:
+    """A crew at work; what comes of each job is said by the test."""
+
+    def __init__(self, crew: Crew, task: str = "The task.") -> None:
+        self.crew = crew
+        self.messages: list[Message] = [user(task)]
+
+    @property
+    def step(self) -> Step:
+        """What the crew does next."""
+        return next_step(self.crew, read_log(self.messages))
+
+    @property
+    def jobs(self) -> list[tuple[str, int]]:
+        """Who is given work next, and in which attempt."""
+        step = self.step
+        assert isinstance(step, HandOut), step
+        return [(job.member, job.attempt) for job in step.jobs]
+
+    @property
+    def prompt(self) -> str:
+        """What the first of them is told."""
+        step = self.step
+        assert isinstance(step, HandOut), step
+        return step.jobs[0].prompt
+
+    @property
+    def answer(self) -> str:
+        """What the crew answers."""
+        assert isinstance(self.step, Answer), self.step
+        return self.step.text
+
+    @property
+    def error(self) -> str:
+        """Why the crew gives up."""
+        assert isinstance(self.step, GiveUp), self.step
+        return self.step.error
+
+    def came(self, *outcomes: str | tuple[str, str]) -> "Told":
+        """The jobs that are given out now end like this: with an answer, or with a status and an error."""
+        step = self.step
+        assert isinstance(step, HandOut), step
+        asked = handing_out(step.jobs, step.text, step.choice)
+        self.messages.append(asked)
+        for call, outcome in zip(asked.tool_calls, outcomes, strict=True):
+            told = {"task": "t", "result": outcome, "status": "completed"}
+            if isinstance(outcome, tuple):
+                told = {"task": "t", "result": "", "status": outcome[0], "error": outcome[1]}
+            self.messages.append(Message(role="tool", tool_call_id=call.id, content=json.dumps(told)))
+        return self
+
+    def heard(self, text: str) -> "Told":
+        """Somebody says something to the crew."""
+        self.messages.append(user(text, by="ann"))
+        return self
+
+
+FAILED = ("failed", "LLMUnavailableError: no answer")

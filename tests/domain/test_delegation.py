@@ -1,0 +1,247 @@
+"""Delegation as a transcript: a call becomes a child, the child reports, asks, wants more, and ends."""
+
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from loom_domain.agents import AgentSpec
+from loom_domain.ancestry import Level
+from loom_domain.asks import LONGEST_TEXT, open_asks, told_above
+from loom_domain.budget import Share, Spend
+from loom_domain.delegation import child_start
+from loom_domain.lineage import Lineage, TreeLimits
+from loom_domain.messages import Usage
+from loom_domain.requests import Budget, RunRequest, RunResult, RunStatus
+from loom_domain.run import evolve, next_action, start
+from loom_domain.run_state import RunState, status_of
+from loom_domain.run_steps import (
+    AbortRequested,
+    AwaitBudget,
+    CallModel,
+    Finish,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
+    RunChildren,
+    RunPrepared,
+    RunTools,
+)
+from loom_domain.tool_calls import CallPlan, Effect, Verdict
+from loom_domain.tree import ChildReport, Letter, TreeAsk
+from loom_domain.tree_steps import (
+    AncestryChanged,
+    BudgetAnswered,
+    ChildEnded,
+    ChildrenBegan,
+    ChildReported,
+    ChildStarted,
+)
+from loom_domain.work import Prepared
+from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, no, results, says, wants, yes
+
+PLAN: Final = CallPlan(effect=Effect.READ, parallel=True)
+LIMITS: Final = TreeLimits(depth=3, children=4)
+CHILD: Final = "run-1/d1-1"
+ASK: Final = TreeAsk(
+    call_id="b1", run_id=CHILD, agent="default", depth=1, tool="bash", arguments={"command": "ls"}, digest="d9"
+)
+
+
+def hand_over(call_id: str, **given: Any) -> Any:
+    """A call that hands over work, planned."""
+    return call(call_id, "delegate_task", description=f"part {call_id}", prompt="Do it.", **given), PLAN
+
+
+def run(*events: Any, lineage: Lineage | None = None, spec: AgentSpec = SPEC, **request: Any) -> RunState:
+    """A run that may delegate, after these events."""
+    begun = start("run-1", RunRequest(task="Do it all.", **request), AT, lineage)
+    return after(begun, RunPrepared(prepared=Prepared(spec=spec, limits=LIMITS)), BEGAN, *events)
+
+
+def with_child(*events: Any, **request: Any) -> RunState:
+    """A run whose one child runs."""
+    names = ChildrenBegan(names={"c1": "d1-1"}, at=AT)
+    return run(wants(hand_over("c1")), names, ChildStarted(run_id=CHILD), *events, **request)
+
+
+def result(output: str = "ok", status: RunStatus = RunStatus.COMPLETED, tokens: int = 30, **more: Any) -> RunResult:
+    """What a child ends with."""
+    return RunResult(
+        status=status,
+        output=output,
+        structured_output=None,
+        completed_explicitly=False,
+        turns=2,
+        usage={"input_tokens": tokens, "output_tokens": 0, "model_calls": 2},
+        cost=0.25,
+        quality_metrics=None,
+        tool_calls=3,
+        artifacts=(),
+        error=None,
+        **more,
+    )
+
+
+def letters(state: RunState) -> list[tuple[str, str]]:
+    """Who is told what."""
+    return [(letter.to, letter.signal) for letter in state.tree.letters]
+
+
+def test_reading_calls_run_first_and_all_work_that_is_handed_over_at_once() -> None:
+    state = run(wants(hand_over("c1"), (call("r1", "read_file"), READS), hand_over("c2")))
+    reading = next_action(state)
+    assert isinstance(reading, RunTools)
+    assert [c.call.id for c in reading.calls] == ["r1"]
+    both = next_action(run(wants(hand_over("c1"), hand_over("c2"))))
+    assert isinstance(both, RunChildren)
+    assert [c.call.id for c in both.calls] == ["c1", "c2"]
+
+
+def test_a_child_sees_its_task_and_the_hints_and_nothing_else() -> None:
+    state = run(wants(hand_over("c1", context_hints=["it is blue"])), ChildrenBegan(names={"c1": "d1-1"}, at=AT))
+    begun = child_start(state, state.tree.children[0])
+    assert "Do it.\n\nWhat is known already:\n- it is blue\n\nYou are a sub-agent" in begun.request.task
+    assert (begun.request.session_id, begun.request.model) == ("run-1", "demo")
+    lineage = begun.lineage
+    assert (begun.run_id, lineage.parent_run_id, lineage.root_run_id, lineage.depth) == (CHILD, "run-1", "run-1", 1)
+    assert [level.whose for level in lineage.above] == ["default"]
+
+
+def test_a_childs_end_is_the_result_of_its_call_and_counts_for_the_run() -> None:
+    state = with_child(ChildEnded(run_id=CHILD, result=result("found it"), at=AT))
+    ((call_id, text, is_error),) = results(state)
+    assert (call_id, json.loads(text), is_error) == (
+        "c1",
+        {"task": "part c1", "result": "found it", "status": "completed"},
+        False,
+    )
+    assert state.tree.usage == Usage(input_tokens=30, model_calls=2)
+    assert state.tree.cost_micros == 250_000
+
+
+def test_a_long_result_is_cut_and_says_where_the_rest_is() -> None:
+    state = with_child(ChildEnded(run_id=CHILD, result=result("x" * 40_000), at=AT))
+    assert json.loads(results(state)[0][1])["result"].endswith(f"[10000 more characters are in the result of {CHILD}]")
+
+
+def test_beyond_the_limits_nothing_is_started_and_the_model_is_told() -> None:
+    five = [hand_over(f"c{n}") for n in range(5)]
+    state = run(wants(*five), ChildrenBegan(names={f"c{n}": f"d1-{n}" for n in range(5)}, at=AT))
+    assert len(state.tree.children) == 4
+    deep = run(
+        wants(hand_over("c1")),
+        ChildrenBegan(names={"c1": "d1-1"}, at=AT),
+        lineage=Lineage(parent_run_id="p", root_run_id="p", depth=3, limits=LIMITS, share=Share(children=9)),
+    )
+    assert deep.tree.children == ()
+    assert "3 levels of sub-agents are allowed" in results(deep)[0][1]
+
+
+def test_what_a_child_asks_is_an_ask_of_its_parent_under_a_name_of_its_own() -> None:
+    report = ChildReport(run_id=CHILD, status=RunStatus.WAITING_FOR_APPROVAL, asks=(ASK,))
+    state = with_child(ChildReported(report=report))
+    assert status_of(state) is RunStatus.WAITING_FOR_APPROVAL
+    assert [ask.call_id for ask in open_asks(state)] == ["d1-1/b1"]
+
+    answered = evolve(state, yes("d1-1/b1"))
+    assert answered.tree.letters == (
+        Letter(to=CHILD, signal="approve", payload={"scope": "once", "digest": "d9", "by": "ann", "call_id": "b1"}),
+    )
+    assert open_asks(answered) == ()
+    again = evolve(answered, ChildReported(report=report))
+    assert open_asks(again) == (), "an answer is on its way: the same report does not bring the ask back"
+    anew = replace(ASK, asked_at="2026-01-02T03:05:00+00:00")
+    assert open_asks(evolve(again, ChildReported(report=replace(report, asks=(anew,))))) != ()
+
+
+def test_a_denial_goes_down_with_its_reason() -> None:
+    report = ChildReport(run_id=CHILD, status=RunStatus.WAITING_FOR_APPROVAL, asks=(ASK,))
+    state = with_child(ChildReported(report=report), no(reason="not now"))
+    assert state.tree.letters[0].payload == {"reason": "not now", "by": "ann", "call_id": "b1"}
+
+
+def test_long_arguments_are_cut_on_their_way_up_and_say_so() -> None:
+    told = told_above(replace(ASK, arguments={"content": "x" * (LONGEST_TEXT + 1), "path": "a"}))
+    assert told.cut
+    assert told.arguments["path"] == "a"
+    assert len(told.arguments["content"]) < LONGEST_TEXT + 30
+    assert not told_above(ASK).cut
+
+
+def test_pause_resume_rules_and_abort_go_down_once_each() -> None:
+    paused = with_child(PauseRequested(at=AT), PauseRequested(at=AT))
+    assert letters(paused) == [(CHILD, "pause")]
+    stopped = after(
+        paused, ResumeRequested(at=AT), PermissionsSet(rules={"bash": "deny"}, at=AT), AbortRequested(at=AT)
+    )
+    assert letters(stopped) == [(CHILD, name) for name in ("pause", "resume", "set_ancestry", "abort")]
+    assert letters(with_child(ChildEnded(run_id=CHILD, result=result(), at=AT), AbortRequested(at=AT))) == []
+
+
+def test_a_child_that_has_not_started_yet_is_told_when_it_has() -> None:
+    begun = run(wants(hand_over("c1")), ChildrenBegan(names={"c1": "d1-1"}, at=AT), PauseRequested(at=AT))
+    assert letters(begun) == []
+    assert letters(evolve(begun, ChildStarted(run_id=CHILD))) == [(CHILD, "pause")]
+
+
+BELOW: Final = Lineage(parent_run_id="p", root_run_id="p", depth=1, limits=LIMITS, share=Share(tokens=1000, children=0))
+
+
+def test_a_child_tells_its_parent_when_something_waits_and_when_it_does_not_any_more() -> None:
+    write = (call("w1", "write_file"), CallPlan(verdict=Verdict.ASK, digest="d1", rule="write_file"))
+    asking = run(wants(write), lineage=BELOW)
+    assert letters(asking) == [("p", "child_report")]
+    assert asking.tree.letters[0].payload["asks"][0]["call_id"] == "w1"
+    assert letters(evolve(asking, yes("w1"))) == [("p", "child_report")] * 2
+
+
+def test_new_rules_of_those_above_judge_what_has_not_run_yet_again() -> None:
+    state = run(wants((call("r1", "read_file"), READS)), lineage=BELOW)
+    above = (Level(whose="p", rules={"read_file": "deny"}),)
+    changed = evolve(state, AncestryChanged(above=above))
+    assert changed.agent.above == above
+    assert changed.calls[0].stale == 1
+
+
+def test_a_call_that_is_not_covered_asks_the_parent_and_goes_on_when_there_is_more() -> None:
+    short = run(says("", message=None, uncovered=Spend(tokens=1500)), lineage=BELOW)
+    assert isinstance(next_action(short), AwaitBudget)
+    assert short.tree.letters[0].payload == {"run_id": "run-1", "number": 1, "need": {"tokens": 500}}
+
+    richer = evolve(short, BudgetAnswered(number=1, granted=Spend(tokens=800)))
+    assert isinstance(next_action(richer), CallModel)
+    assert richer.tree.share.tokens == 1800
+
+
+def test_without_more_a_run_gives_one_last_answer_and_ends_with_it() -> None:
+    refused = run(
+        says("", message=None, uncovered=Spend(tokens=1500)),
+        BudgetAnswered(number=1, granted=Spend()),
+        says("", message=None, uncovered=Spend(tokens=1500)),
+        lineage=BELOW,
+    )
+    assert isinstance(next_action(refused), CallModel)
+    assert "This is your last answer" in refused.transcript.messages[-1].text
+    over = next_action(evolve(refused, says("so far")))
+    assert isinstance(over, Finish)
+    assert (over.outcome.status, over.outcome.output) == (RunStatus.BUDGET_EXHAUSTED, "so far")
+
+
+def test_a_last_answer_that_is_not_covered_either_ends_the_run_without_one() -> None:
+    state = run(
+        says("", message=None, uncovered=Spend(tokens=99)),
+        says("", message=None, uncovered=Spend(tokens=50)),
+        budget=Budget(tokens=10),
+    )
+    action = next_action(state)
+    assert isinstance(action, Finish)
+    assert action.outcome.status is RunStatus.BUDGET_EXHAUSTED
+    assert action.outcome.error is not None
+    assert "the next model call may take 99, and 10 are left" in action.outcome.error.message
+
+
+def test_calls_beyond_the_budget_for_tool_calls_do_not_run() -> None:
+    three = [(call(f"r{n}", "read_file"), READS) for n in range(3)]
+    action = next_action(run(wants(*three), budget=Budget(tool_calls=2)))
+    assert isinstance(action, RunTools)
+    assert [c.call.id for c in action.calls] == ["r0", "r1"]

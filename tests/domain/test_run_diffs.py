@@ -1,0 +1,75 @@
+"""Two runs beside each other, and where they part."""
+
+from loom_domain.agents import AgentSpec
+from loom_domain.messages import Message, ToolCall
+from loom_domain.past import ModelAttempt, PastCall, PastTurn, ToolAttempt
+from loom_domain.requests import ForkedFrom
+from loom_domain.run_diffs import Side, first_difference, paired, tools_used
+from loom_domain.tasks import Origin
+from loom_domain.tool_calls import ToolResult
+from loom_domain.transcript import Tail
+from loom_domain.work import ModelReply, ModelRequest, ToolRequest
+
+
+def turn(number: int, text: str = "on it", result: str = "ok", *, model: str = "m", command: str = "ls") -> PastTurn:
+    call = ToolCall(id=f"c{number}", name="bash", arguments={"command": command})
+    message = Message(role="assistant", content=text, tool_calls=(call,))
+    request = ModelRequest(origin=Origin(run_id="r"), turn=number, spec_digest="d", tail=Tail())
+    attempt = ModelAttempt(request=request, reply=ModelReply(message=message))
+    ran = ToolRequest(origin=Origin(run_id="r"), turn=number, call_id=call.id, tool="bash")
+    return PastTurn(
+        number=number,
+        calls=(PastCall(attempt=attempt, spec=AgentSpec(name="a", model=model), messages=()),),
+        tools=(ToolAttempt(request=ran, result=ToolResult(content=result)),),
+    )
+
+
+def side(run_id: str, *turns: PastTurn, fork: tuple[str, int] | None = None) -> Side:
+    forked = ForkedFrom(run_id=fork[0], turn=fork[1]) if fork else None
+    return Side(run_id=run_id, turns=turns, forked_from=forked)
+
+
+def numbers(a: Side, b: Side) -> list[tuple[int | None, int | None]]:
+    return [(pair.a.number if pair.a else None, pair.b.number if pair.b else None) for pair in paired(a, b)]
+
+
+def test_runs_that_did_the_same_do_not_differ_whatever_their_model() -> None:
+    pairs = paired(side("a", turn(1), turn(2)), side("b", turn(1, model="other"), turn(2)))
+    assert first_difference(pairs) is None
+
+
+def test_the_first_difference_is_named() -> None:
+    pairs = paired(side("a", turn(1), turn(2), turn(3)), side("b", turn(1), turn(2, result="no"), turn(3, "else")))
+    first = first_difference(pairs)
+    assert first is not None
+    assert first.a is not None
+    assert (first.a.number, first.differs) == (2, ("results",))
+    assert [pair.differs for pair in pairs] == [(), ("results",), ("text",)]
+
+
+def test_other_arguments_and_another_model_are_told() -> None:
+    (pair,) = paired(side("a", turn(1)), side("b", turn(1, command="pwd", model="other")))
+    assert pair.differs == ("model", "calls")
+
+
+def test_a_turn_that_one_run_did_not_come_to_is_a_difference() -> None:
+    pairs = paired(side("a", turn(1), turn(2)), side("b", turn(1)))
+    first = first_difference(pairs)
+    assert first is not None
+    assert (first.a is None, first.b is None) == (False, True)
+
+
+def test_a_fork_stands_beside_what_followed_it() -> None:
+    first, fork = side("a", turn(1), turn(2), turn(3)), side("b", turn(1), turn(2), fork=("a", 1))
+    assert numbers(first, fork) == [(2, 1), (3, 2)]
+    assert numbers(fork, first) == [(1, 2), (2, 3)]
+
+
+def test_two_forks_of_one_run_stand_beside_each_other_from_the_later_one_on() -> None:
+    early, late = side("b", turn(1), turn(2), turn(3), fork=("a", 1)), side("c", turn(1), fork=("a", 2))
+    assert numbers(early, late) == [(2, 1), (3, None)]
+
+
+def test_tools_are_counted_once_a_call() -> None:
+    again = turn(1)
+    assert tools_used([PastTurn(number=1, tools=again.tools * 2), turn(2)]) == {"bash": 2}

@@ -1,0 +1,138 @@
+"""Work handed to sub-agents, on a real server: child runs, their results, their limits."""
+
+import json
+from pathlib import Path
+
+from loom_domain.requests import RunStatus
+from tests.model_server import SeenRequest, ToolUse, calls, status, text
+from tests.trees import by_task, delegate
+from tests.workflows.conftest import Working
+
+
+def tool_results(request: SeenRequest) -> list[str]:
+    """What the model read last of its tools."""
+    return [message["content"] for message in request.messages if message["role"] == "tool"]
+
+
+def offered(request: SeenRequest) -> list[str]:
+    """The tools that the model was offered."""
+    return [tool["function"]["name"] for tool in request.body["tools"]]
+
+
+async def test_a_sub_agent_works_on_its_own_and_its_answer_is_the_result(working: Working, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    loom, model = await working(
+        by_task(
+            {
+                "the root": [calls(delegate("read a", "read a.txt", context_hints=["it is short"])), text("all done")],
+                "read a.txt": [calls(ToolUse("read_file", {"path": "a.txt"})), text("it says alpha")],
+            }
+        )
+    )
+
+    result = await loom.run("the root")
+
+    assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, "all done", 2)
+    (child,) = result.children
+    assert (child["description"], child["status"], child["turn"]) == ("read a", "completed", 2)
+    assert result.usage["model_calls"] == 4
+    assert result.own is not None
+    assert result.own["usage"]["model_calls"] == 2
+    (told,) = tool_results(model.requests[-1])
+    assert json.loads(told) == {"task": "read a", "result": "it says alpha", "status": "completed"}
+    seen = model.requests[1].messages[-1]["content"]
+    assert "read a.txt" in seen
+    assert "- it is short" in seen
+    assert "the root" not in json.dumps(model.requests[1].messages)
+    assert [tool["function"]["name"] for tool in model.requests[1].body["tools"]] == [
+        "done",
+        "glob",
+        "grep",
+        "read_file",
+    ]
+
+
+async def test_several_sub_agents_work_at_once(working: Working) -> None:
+    three = [delegate(f"part {n}", f"part {n} please", f"c{n}") for n in (1, 2, 3)]
+    answers = {f"part {n} please": [text(f"done {n}", chunks=3, delay=0.3)] for n in (1, 2, 3)}
+    loom, model = await working(by_task({"the root": [calls(*three), text("all")], **answers}))
+    run_id = await loom.start("the root")
+
+    together = await loom.until(run_id, lambda seen: [c["status"] for c in seen["children"]] == ["running"] * 3)
+    result = await loom.client.result(run_id)
+
+    assert together["waiting_on"].count("part") == 3
+    assert [json.loads(told)["result"] for told in tool_results(model.requests[-1])] == ["done 1", "done 2", "done 3"]
+    assert [child["status"] for child in result.children] == ["completed"] * 3
+
+
+async def test_a_sub_agent_that_fails_is_a_result_and_the_run_goes_on(working: Working) -> None:
+    loom, model = await working(
+        by_task(
+            {
+                "the root": [calls(delegate("try", "hopeless")), text("so be it")],
+                "hopeless": [status(401, message="no such key")],
+            }
+        )
+    )
+
+    result = await loom.run("the root")
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "so be it")
+    told = json.loads(tool_results(model.requests[-1])[0])
+    assert told["status"] == "failed"
+    assert "LLMConfigurationError" in told["error"]
+
+
+async def test_a_sub_agent_ends_at_its_own_limit_of_turns_and_its_parent_reads_what_it_had(working: Working) -> None:
+    look = calls(ToolUse("glob", {"pattern": "*"}), text="still looking")
+    loom, model = await working(
+        by_task({"the root": [calls(delegate("look", "for ever")), text("enough")], "for ever": [look] * 12})
+    )
+
+    result = await loom.run("the root")
+
+    (child,) = result.children
+    assert (result.status, child["status"], child["turn"]) == (RunStatus.COMPLETED, "limit_reached", 10)
+    assert json.loads(tool_results(model.requests[-1])[0])["status"] == "limit_reached"
+
+
+async def test_unknown_tools_and_agents_are_told_to_the_model_and_nothing_is_started(working: Working) -> None:
+    wrong = [delegate("a", "x", "c1", tools=["read_fil"]), delegate("b", "x", "c2", agent="reviewer")]
+    loom, model = await working(by_task({"the root": [calls(*wrong), text("ah")]}))
+
+    result = await loom.run("the root")
+
+    tools, agent = tool_results(model.requests[-1])
+    assert "'read_fil': did you mean 'read_file'?" in tools
+    assert "there is no agent 'reviewer'" in agent
+    assert result.children == ()
+
+
+async def test_a_registered_agent_is_chosen_by_name(working: Working, workspace: Path) -> None:
+    loom, model = await working(
+        by_task(
+            {"the root": [calls(delegate("w", "weather", agent="forecaster")), text("ok")], "weather": [text("sun")]}
+        ),
+        app="tests.delegation_app:app",
+    )
+
+    result = await loom.run("the root")
+
+    assert [child["agent"] for child in result.children] == ["forecaster"]
+    assert "You forecast." in model.requests[1].messages[0]["content"]
+    assert "Registered agents: forecaster, writer" in json.dumps(model.requests[0].body["tools"])
+
+
+async def test_levels_and_number_of_sub_agents_are_limited(working: Working) -> None:
+    deeper = delegate("deeper", "go deeper", tools=["delegate_task"])
+    loom, model = await working(
+        by_task({"go deeper": [calls(deeper, deeper), text("out")]}), max_depth=1, max_children=1
+    )
+
+    result = await loom.run("go deeper")
+
+    assert len(result.children) == 1
+    below, root = model.requests[2], model.requests[-1]
+    assert "1 levels of sub-agents are allowed" in tool_results(below)[0]
+    assert "all sub-agents that this tree may have are used up" in tool_results(root)[1]

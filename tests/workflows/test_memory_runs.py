@@ -1,0 +1,214 @@
+"""Memory at work: what one run leaves, the upkeep keeps and the next run of its session is reminded of."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from activities.adapters.postgres import Database
+from activities.adapters.postgres_knowledge import PostgresKnowledge
+from activities.adapters.postgres_memory import PostgresMemory
+from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
+from activities.knowledge.ports import Document
+from loom_domain.chunks import Chunk
+from loom_domain.memory import Layer, MemoryScope, Query, View
+from loom_domain.memory_scopes import ScopedEntry
+from loom_domain.recalling import AWAY, NOTICE
+from loom_domain.requests import RunStatus
+from tests.activities.conftest import RedisServer
+from tests.harness import Harness
+from tests.model_server import ModelServer, ToolUse, calls, script, text
+from tests.trees import by_task, delegate
+from tests.waiting import eventually
+from tests.workflows.conftest import Working
+from workflows.memory_upkeep import upkeep_id
+
+CODENAME = "The codename of the release is Zanzibar, and it ships on the third of May, whatever happens before that."
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis whose bus only these tests use."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.kill()
+
+
+@pytest.fixture
+async def remembering(working: Working, url: str, redis: str) -> AsyncIterator[Any]:
+    """`loom, model = await remembering(script)`: a worker with a memory of its own."""
+    started: list[Harness] = []
+
+    async def begin(told: Any, **settings: Any) -> tuple[Harness, ModelServer]:
+        given = {"database_url": url, "redis_url": redis, "memory": "on", "embedder": "off", **settings}
+        loom, model = await working(told, **given)
+        started.append(loom)
+        return loom, model
+
+    yield begin
+    for loom in started:
+        await loom.client.temporal.get_workflow_handle(upkeep_id(loom.settings.task_queue)).terminate()
+
+
+def told(model: ModelServer, request: int) -> str:
+    """Everything that the model read in one call."""
+    return "\n".join(str(message["content"]) for message in model.requests[request].messages)
+
+
+async def remembered(database: Database, session: str, layer: Layer, words: str) -> list[str]:
+    view = View(session_id=session, layers=frozenset({layer}))
+    return [hit.memory.content for hit in await PostgresMemory(database).recall(Query(text=words, view=view))]
+
+
+async def test_a_run_is_reminded_of_what_others_of_its_session_said(
+    remembering: Any, database: Database, session: str
+) -> None:
+    loom, model = await remembering(
+        script([text(CODENAME), calls(ToolUse("list_dir", {"path": "."})), text("Zanzibar"), text("who knows")])
+    )
+    await loom.run("what is the codename?", session_id=session)
+
+    async def kept() -> bool:
+        return CODENAME in " ".join(await remembered(database, session, Layer.L1, "codename"))
+
+    await eventually(kept)
+    again = await loom.run("and the codename again?", session_id=session)
+    other = await loom.run("the codename, please", session_id=f"{session}-other")
+
+    assert (again.status, other.status) == (RunStatus.COMPLETED, RunStatus.COMPLETED)
+    first, second = told(model, 1), told(model, 2)
+    assert NOTICE in first
+    assert "user: what is the codename?" in first
+    assert f"assistant: {CODENAME}" in first
+    assert second.count(f"assistant: {CODENAME}") == 1, (
+        "what was recalled stays where it was, and is not asked for again"
+    )
+    assert "Zanzibar" not in told(model, 3), "sessions never see each other"
+    turns = await loom.client.turns(loom.started[1])
+    for turn in turns:
+        context = turn.calls[-1].context
+        assert context is not None
+        assert "message 2: memory" in [part.component.source for part in context]
+
+
+async def test_what_was_important_is_summarised_when_its_run_has_ended(
+    remembering: Any, database: Database, session: str
+) -> None:
+    loom, _ = await remembering(script([text(CODENAME)]))
+    await loom.run("what is the codename?", session_id=session)
+
+    async def summarised() -> bool:
+        return any("Zanzibar" in fact for fact in await remembered(database, session, Layer.L3, "codename release"))
+
+    await eventually(summarised, within=30)
+
+
+async def test_a_model_asks_its_memory_and_keeps_notes(remembering: Any, session: str) -> None:
+    loom, model = await remembering(
+        script(
+            [
+                text(CODENAME),
+                calls(ToolUse("search_memory", {"query": "codename release"})),
+                calls(ToolUse("write_memory", {"id": "codename", "content": "Zanzibar"})),
+                calls(ToolUse("read_memory", {"id": "codename"}), ToolUse("read_memory", {})),
+                text("done"),
+            ]
+        )
+    )
+    first = await loom.run("what is the codename?", session_id=session)
+    database = Database(str(loom.settings.database_url))
+
+    async def kept() -> bool:
+        return bool(await remembered(database, session, Layer.L1, "Zanzibar"))
+
+    await eventually(kept)
+    second = await loom.run("look it up", session_id=session)
+    await database.aclose()
+    assert (first.status, second.status) == (RunStatus.COMPLETED, RunStatus.COMPLETED)
+    results = [str(m["content"]) for m in model.requests[-1].messages if m["role"] == "tool"]
+    assert "Zanzibar" in results[0]
+    assert "[L" in results[0], "every hit says from which layer it is"
+    assert results[1] == "Kept as version 1 of 'codename' (local)."
+    assert results[2].endswith("\nZanzibar")
+    assert "- codename (local, version 1): Zanzibar" in results[3]
+
+
+async def test_publishing_to_all_sessions_is_asked_about(remembering: Any, session: str) -> None:
+    publish = calls(ToolUse("publish_memory", {"id": f"rule-{session}", "content": "never on Fridays"}, id="p"))
+    read = calls(ToolUse("read_memory", {"id": f"rule-{session}"}))
+    loom, model = await remembering(script([publish, text("published"), read, text("read")]))
+    run_id = await loom.start("publish it", session_id=session)
+    await loom.asked(run_id)
+    await loom.client.approve(run_id, "p")
+    await loom.client.result(run_id)
+    await loom.run("read it", session_id=f"{session}-other")
+    assert "never on Fridays" in told(model, 3)
+
+
+async def test_memory_that_is_away_is_said_and_stops_nothing(remembering: Any, session: str) -> None:
+    loom, model = await remembering(
+        script([text("fine")]), database_url="postgresql://127.0.0.1:1/nowhere", snapshots="off"
+    )
+    result = await loom.run("what did we say?", session_id=session)
+    assert result.status is RunStatus.COMPLETED
+    assert AWAY in told(model, 0)
+
+
+async def test_a_run_without_a_session_is_its_own_and_asks_memory_nothing(remembering: Any) -> None:
+    loom, model = await remembering(script([text(CODENAME), text("fine")]))
+    await loom.run("what is the codename?")
+    await loom.run("what is the codename?")
+    assert NOTICE not in told(model, 1)
+
+
+async def test_an_agent_with_knowledge_reads_what_it_says_and_where(
+    remembering: Any, database: Database, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"base-{uuid4().hex[:6]}"
+    knowledge = PostgresKnowledge(database)
+    await knowledge.begin(name, "/docs")
+    chunk = Chunk(text="Backups of the ledger are taken hourly by cron on pg-7.", first_line=3, last_line=3)
+    await knowledge.save(name, Document(path="ops.md", digest="d", chunks=(chunk,)))
+    (workspace / "librarian.py").write_text(
+        f"from loom_app import LoomApp\n\napp = LoomApp()\napp.create_agent('librarian', knowledge=['{name}'])\n"
+    )
+    monkeypatch.syspath_prepend(workspace)
+    loom, model = await remembering(script([text("hourly")]), app="librarian:app")
+    await loom.run("when are backups of the ledger taken?", agent="librarian")
+    assert f"- {name}: ops.md:3\nBackups of the ledger are taken hourly by cron on pg-7." in told(model, 0)
+
+
+async def test_the_task_of_a_run_is_shared_from_its_start(remembering: Any, database: Database, session: str) -> None:
+    loom, _ = await remembering(script([text("done")]))
+    await loom.run("count the beans", session_id=session)
+    run_id = loom.started[0]
+    scoped = PostgresScopedMemory(database)
+
+    async def shared() -> ScopedEntry | None:
+        return await scoped.read(f"task:{run_id}", (run_id, f"{run_id}/child"))
+
+    entry = await eventually(shared)
+    assert (entry.content, entry.scope, entry.version) == ("count the beans", MemoryScope.SHARED, 1)
+
+
+async def test_a_sub_agent_is_given_no_conversation_of_the_session(
+    remembering: Any, database: Database, session: str
+) -> None:
+    child = calls(delegate("look it up", "LOOK IT UP"))
+    loom, model = await remembering(
+        by_task({"what is": [text(CODENAME)], "go on": [child, text("done")], "LOOK IT UP": [text("found")]})
+    )
+    await loom.run("what is the codename?", session_id=session)
+
+    async def kept() -> bool:
+        return CODENAME in " ".join(await remembered(database, session, Layer.L1, "codename"))
+
+    await eventually(kept)
+    await loom.run("go on", session_id=session)
+
+    (of_child,) = (n for n, request in enumerate(model.requests) if "LOOK IT UP" in str(request.messages[1]["content"]))
+    assert "Earlier in this session" in told(model, 1)
+    assert "Earlier in this session" not in told(model, of_child)

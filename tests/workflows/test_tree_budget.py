@@ -1,0 +1,93 @@
+"""One budget for a tree of runs on a real server: ten children at once never spend more than there is."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loom_domain.requests import RunStatus
+from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, text
+from tests.trees import by_task, delegate
+from tests.workflows.conftest import Working
+
+LOOK = calls(ToolUse("glob", {"pattern": "*"}))
+
+
+def spending(replies: dict[str, list[Reply]], *, prompt: int = 1000, answer: int = 300) -> Script:
+    """The same replies with what they use up; a last answer, which has no tools, is always a summary."""
+    script = by_task(replies)
+
+    def reply(seen: SeenRequest) -> Reply:
+        said = script(seen) if seen.body.get("tools") else text("summed up")
+        return replace(said, usage=(prompt + 100 * seen.turn, answer, 0))
+
+    return reply
+
+
+async def test_ten_children_at_once_keep_within_one_budget_and_all_sum_up(working: Working) -> None:
+    ten = [delegate(f"part {n}", f"WORK {n}", f"c{n}") for n in range(10)]
+    loom, model = await working(spending({"the root": [calls(*ten), text("all in all")], "WORK": [LOOK] * 50}))
+
+    result = await loom.run("the root", budget={"tokens": 150_000}, max_turns=50)
+
+    assert {child["status"] for child in result.children} <= {"budget_exhausted", "limit_reached"}
+    assert "budget_exhausted" in {child["status"] for child in result.children}
+    assert 100_000 < result.usage["total_tokens"] <= 150_000
+    told = [json.loads(m["content"]) for m in model.requests[-1].messages if m["role"] == "tool"]
+    assert [answer["result"] for answer in told] == ["summed up"] * 10
+
+
+async def test_a_child_that_needs_more_asks_and_what_another_gave_back_is_used(working: Working) -> None:
+    two = [delegate("short", "SHORT", "c1"), delegate("long", "LONG", "c2")]
+    loom, _ = await working(
+        spending(
+            {"the root": [calls(*two), text("ok")], "SHORT": [text("quick")], "LONG": [*[LOOK] * 8, text("at last")]}
+        )
+    )
+
+    result = await loom.run("the root", budget={"tokens": 45_000})
+
+    statuses = {child["description"]: child["status"] for child in result.children}
+    assert statuses == {"short": "completed", "long": "completed"}
+    assert result.usage["total_tokens"] <= 45_000
+
+
+async def test_a_grandchild_gets_more_from_its_grandparent(working: Working) -> None:
+    down = ["delegate_task", "glob"]
+    loom, _ = await working(
+        spending(
+            {
+                "LEVEL0": [calls(delegate("one", "LEVEL1", tools=down)), text("top")],
+                "LEVEL1": [calls(delegate("two", "LEVEL2", tools=down)), text("middle")],
+                "LEVEL2": [*[LOOK] * 8, text("low")],
+            }
+        )
+    )
+
+    result = await loom.run("LEVEL0", budget={"tokens": 60_000})
+
+    (child,) = result.children
+    assert (result.status, child["status"], child["sub_agents"]) == (RunStatus.COMPLETED, "completed", 1)
+    assert (child["turn"], child["all_turns"]) == (2, 11)
+    assert result.usage["model_calls"] == 13
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [({"turns": 6}, "turns_in_all"), ({"tool_calls": 4}, "tool_calls"), ({"cost_usd": 0.8}, "cost_usd")],
+)
+async def test_turns_tool_calls_and_money_are_one_budget_too(
+    working: Working, budget: dict[str, Any], limit: str
+) -> None:
+    loom, _ = await working(
+        spending({"the root": [calls(delegate("w", "WORK")), *[LOOK] * 9], "WORK": [LOOK] * 50}),
+        unknown_price="assume",
+    )
+
+    result = await loom.run("the root", budget=budget)
+
+    assert result.status is RunStatus.BUDGET_EXHAUSTED
+    assert result.error is not None
+    assert result.error.context["limit"] == limit
+    assert result.output == "summed up"
