@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 from typing import Final
 
 from activities.adapters.sandbox.resource_limits import Kind, explain
@@ -25,7 +25,9 @@ FIRST: Final = 0.05
 _PERIOD: Final = 0.2
 
 _SHARE: Final = 20
-"""A look that takes long makes the next one wait this many times as long: the worker has other things to do."""
+"""The next look waits this many times the processor time of the last: the worker has other things to do.
+
+Not the time on the clock, which is long just when a fork bomb leaves the worker none."""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -73,11 +75,11 @@ class Watchdog:
         pause = FIRST
         with self._held() as kill:
             while True:
-                begun = perf_counter()
+                begun = thread_time()
                 if (kind := self.exceeded()) is not None:
                     kill()
                     return f"the command was stopped; {explain(kind, self.limits)}"
-                await asyncio.sleep(max(pause, _SHARE * (perf_counter() - begun)))
+                await asyncio.sleep(max(pause, _SHARE * (thread_time() - begun)))
                 pause = min(2 * pause, _PERIOD)
 
     @contextmanager
