@@ -20,7 +20,7 @@ demo: $(STAMP)
 ALONE := $(patsubst %,tests/acceptance/test_%.py,demo memory_outages outages recovery stack tool_kills trees)
 
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	@$(VENV)/bin/python -m pytest $(ALONE)
 
 check: $(STAMP)

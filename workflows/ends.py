@@ -20,7 +20,8 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        lineage = read_lineage(carried[0]) if carried else None
+        # Only what a run is started by can tell it where it comes from; any other second input is nobody's.
+        lineage = read_lineage(carried[0]) if carried and info.parent is not None else None
         return start(info.workflow_id, _read(info.workflow_type, request), workflow.now(), lineage)
     except BadRequest as error:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())

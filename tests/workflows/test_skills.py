@@ -124,9 +124,7 @@ async def test_skills_of_a_workspace_are_loaded_only_where_it_is_trusted(
     assert tools_of(other.requests[0])[LOAD_SKILL]["properties"]["name"]["enum"] == ["mine", "release-notes"]
 
 
-async def test_a_broken_skill_is_reported_and_skipped(
-    working: Working, home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_broken_skill_is_reported_and_skipped(working: Working, home: Path) -> None:
     write_broken_ones(home / ".agents/skills")
     write_release_notes(home / ".agents/skills")
     loom, model = await working(script([text("Done.")]))
@@ -138,7 +136,6 @@ async def test_a_broken_skill_is_reported_and_skipped(
     assert start.parameters["skills"] == ["release-notes"]
     assert len(start.parameters["skipped_skills"]) == 6
     assert any("no-description: there is no description" in line for line in start.parameters["skipped_skills"])
-    assert "skill_skipped" in "".join(capfd.readouterr())
 
 
 async def test_a_skill_that_changes_in_a_run_says_so_and_its_scripts_do_not_run(working: Working, home: Path) -> None:
