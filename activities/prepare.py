@@ -201,12 +201,13 @@ class Preparation:
         if spec.pattern != "tree":
             return spec
         wanted = read_options(request.metadata)
+        rounds = None if definition.pattern == "reflect" else definition.rounds  # those are of another kind
         # A sub-agent that was given fewer tools than its agent has gives its branches no more.
         given = [tool.name for tool in spec.tools] if lineage and (lineage.tools or not lineage.named) else []
         crew = branches_of(
             spec.name,
             branches=wanted.branches or definition.branches,
-            rounds=wanted.rounds or definition.rounds,
+            rounds=wanted.rounds or rounds,
             tools=given,
         )
         self._crews.check_agents(crew, self._agents)

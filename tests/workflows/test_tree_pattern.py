@@ -56,6 +56,18 @@ async def choices(loom: Harness, run_id: str) -> list[dict[str, Any]]:
     return [plan["choice"] for plan in plans if "choice" in plan and plan["turn"]]
 
 
+async def summaries(loom: Harness, run_id: str) -> list[str]:
+    """What the Web UI says of each step of the run, those that were asked for twice included."""
+    (history,) = await loom.histories(run_id)
+    scheduled = [event for event in history.events if event.HasField("activity_task_scheduled_event_attributes")]
+    steps = [
+        event
+        for event in scheduled
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "conduct_crew"
+    ]
+    return [json.loads(event.user_metadata.summary.data) for event in steps]
+
+
 async def test_the_best_of_three_is_the_answer_and_everybody_sees_why(working: Working) -> None:
     replies = {**branches(text("Bonn"), text("Berlin"), text("Paris")), JUDGE: [scores(0.3, 0.9, 0.1)]}
     loom, model = await working(by_task(replies))
@@ -92,8 +104,7 @@ async def test_the_best_of_three_is_the_answer_and_everybody_sees_why(working: W
             {"key": "b1.3", "member": "branch-3", "score": 0.1, "reason": "reason 3"},
         ],
     }
-    shown = await loom.client.turns(run_id)
-    assert [past.number for past in shown] == [1, 2, 3]
+    assert await summaries(loom, run_id) == [f"t{turn} · tree default: what comes next" for turn in (1, 2, 3)]
 
 
 async def test_a_failing_branch_is_left_out(working: Working) -> None:
@@ -259,6 +270,53 @@ async def test_a_sub_agent_branches_where_there_is_room_below_it(working: Workin
     shallow, model = await working(by_task(replies), app=f"{app}:app", max_depth=1)
     assert (await shallow.run("ROOT")).output == "over"
     assert "the pattern tree needs sub-agents" in str(model.requests[-1].messages[-1]["content"])
+
+
+async def test_a_sub_agent_gives_its_branches_no_more_tools_than_it_has(working: Working, tmp_path: Path) -> None:
+    app = tmp_path / "grove.py"
+    app.write_text(
+        "from loom_app import LoomApp\napp = LoomApp()\napp.create_agent('thinker', pattern='tree', branches=2)\n"
+    )
+    replies: dict[str, list[Reply]] = {
+        **branches(text("one"), text("two")),
+        JUDGE: [scores(0.9, 0.2)],
+        "ROOT": [calls(delegate("think", "THINK", "c1", agent="thinker", tools=["glob"])), text("over")],
+    }
+    loom, model = await working(by_task(replies), app=f"{app}:app")
+
+    assert (await loom.run("ROOT")).output == "over"
+
+    offered = [
+        {tool["function"]["name"] for tool in request.body["tools"]}
+        for request in model.requests
+        if "You are branch" in prompts([request])[0]
+    ]
+    assert offered == [{"glob", "done"}] * 2
+    judge = next(request for request in model.requests if JUDGE in prompts([request])[0])
+    assert [tool["function"]["name"] for tool in judge.body["tools"]] == ["done"]
+
+
+async def test_a_tree_is_told_something_and_rotated_and_its_answer_rated(working: Working) -> None:
+    ratings = {"confidence": 0.9, "coverage": 1.0, "novelty": 0.25}
+
+    def reply(request: SeenRequest) -> Reply:
+        prompt = prompts([request])[0]
+        if "Rate the answer strictly" in prompt:
+            return text(json.dumps(ratings))
+        return scores(0.1, 0.2) if JUDGE in prompt else text("part", chunks=3, delay=0.1)
+
+    loom, model = await working(reply, rotate_after_events=100)
+    run_id = await loom.start(metadata=tree(branches=2, rounds=4, evaluate=True))
+    await loom.until(run_id, lambda seen: len(seen["children"]) >= 2)
+    await loom.client.send(run_id, "Be brief.", by="ann")
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output, result.quality_metrics) == (RunStatus.COMPLETED, "part", ratings)
+    assert len(result.children) == 4 * 3
+    assert "- Be brief." in [prompt for prompt in prompts(model.requests) if "level 4 of 4" in prompt][-1]
+    assert sum("Rate the answer strictly" in prompt for prompt in prompts(model.requests)) == 1
+    assert len(await loom.histories(run_id)) > 1
+    assert [chosen["key"] for chosen in await choices(loom, run_id)] == ["b1.2", "b2.2", "b3.2", "b4.2"]
 
 
 async def test_a_crew_file_has_the_mode_too(working: Working) -> None:
