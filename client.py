@@ -144,7 +144,7 @@ class LoomClient:
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
         payload = {**fork_request(point, forked), **changes}
-        if point.spec.crew is not None:
+        if point.request.crew is not None:
             return await self._start(CREW_RUN, payload, read_crew_request(payload), fork_id)
         return await self._start(AGENT_RUN, payload, read_request(payload), fork_id)
 

@@ -12,20 +12,22 @@ from temporalio import activity
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
 from activities.memory.ports import Embedder, EmbedderUnavailable
+from activities.output_schema import checked
 from activities.ports import ArtifactStore, EventStream, TranscriptStore
 from activities.stream_writer import stream_writer
 from loom_domain.agents import AgentSpec
 from loom_domain.budget import Spend, more_than
-from loom_domain.crew_log import Log, handing_out, plan_view, read_log
+from loom_domain.crew_actions import Answer, Compare, GiveUp, HandOut, Step
+from loom_domain.crew_log import Log, answering, handing_out, plan_view, read_log
 from loom_domain.crew_prompts import INLINE, artifact_of
 from loom_domain.crew_routing import by_likeness, descriptions
-from loom_domain.crew_steps import Answer, Compare, GiveUp, HandOut, Step, chosen, next_step, so_far
+from loom_domain.crew_steps import chosen, next_step, so_far
 from loom_domain.crews import Crew
 from loom_domain.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom_domain.messages import Message
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import CallPlan, Effect
-from loom_domain.work import ModelReply, ModelRequest, model_segment, turn_facts
+from loom_domain.work import ModelReply, ModelRequest, StopReason, model_segment, turn_facts
 
 _log = structlog.get_logger("loom.crew")
 
@@ -77,7 +79,9 @@ class Conductor:
             _log.info("crew_conducted", run_id=run_id, turn=request.turn, step=message.text[:200])
             await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
             plans = tuple(HANDED_OUT for _ in message.tool_calls)
-            return ModelReply(message=message, plans=plans, stop="tools" if plans else "end", cost_micros=0)
+            stop: StopReason = "tools" if plans else "end"
+            answer = None if request.wrap_up else checked(spec, (), message, plans, stop=stop, pieces=0)
+            return ModelReply(message=message, plans=plans, stop=stop, cost_micros=0, checked=answer)
 
     async def _next(self, request: ModelRequest, crew: Crew, messages: tuple[Message, ...]) -> Message:
         origin, log = request.origin, replace(read_log(messages), keeps=self._artifacts is not None)
@@ -90,8 +94,8 @@ class Conductor:
         match step:
             case HandOut(jobs=jobs, text=text, choice=choice):
                 return handing_out(jobs, text, choice)
-            case Answer(text=text):
-                return Message(role="assistant", content=text.strip() or "(the crew's answer is empty)")
+            case Answer(text=text, choice=choice):
+                return answering(text.strip() or "(the crew's answer is empty)", choice)
             case GiveUp(error=error, no_match=no_match):
                 if log.ended_by_budget and request.allowance is not None:
                     raise _Spent(more_than(request.allowance))

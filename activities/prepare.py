@@ -20,6 +20,7 @@ from activities.stream_writer import stream_writer
 from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
 from loom_domain.autonomy import autonomy_rules
+from loom_domain.branching import branches_of, led_by, refuse_without_room
 from loom_domain.dead_rules import dead_rules, offered
 from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom_domain.hooks import Registered, steps_of
@@ -152,7 +153,9 @@ class Preparation:
         agent = spec_of(definition, self._default)
         wanted = read_options(request.metadata)
         # What a sub-agent says is judged by the one who asked it, unless somebody wants it rated all the same.
-        evaluates = agent.evaluates if lineage is None else bool(definition.evaluates)
+        # What a branch says is scored with the others.
+        is_branch = lineage is not None and lineage.branch
+        evaluates = agent.evaluates if lineage is None else bool(definition.evaluates) and not is_branch
         model = request.model or definition.model or (lineage.model if lineage else "") or agent.model
         if not model:
             raise LLMConfigurationError(NO_MODEL)
@@ -171,7 +174,7 @@ class Preparation:
             hooks=steps_of(self._hooks, definition.name, definition.hooks),
             manifest=self._manifests[definition.name],
             evaluates=_given(wanted.evaluate, evaluates),
-            pattern=wanted.pattern or agent.pattern,
+            pattern="react" if is_branch else wanted.pattern or agent.pattern,
             rounds=wanted.rounds or agent.rounds,
             output_schema=agent.output_schema if request.output_schema is None else request.output_schema,
         )
@@ -188,7 +191,30 @@ class Preparation:
             OutputSchema(spec.output_schema)
         equipped = await self._skills.equipped(spec, request)
         names = [tool.name for tool in offered(equipped.spec.tools, spec.permissions)]
-        return replace(equipped, spec=replace(equipped.spec, rules=autonomy_rules(names)))
+        spec = replace(equipped.spec, rules=autonomy_rules(names))
+        return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    def _branching(
+        self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None
+    ) -> AgentSpec:
+        """An agent of the pattern `tree` as one that has the task done by branches of itself; others as they are."""
+        if spec.pattern != "tree":
+            return spec
+        wanted = read_options(request.metadata)
+        rounds = None if definition.pattern == "reflect" else definition.rounds  # those are of another kind
+        # A sub-agent that was given fewer tools than its agent has gives its branches no more.
+        given = [tool.name for tool in spec.tools] if lineage and (lineage.tools or not lineage.named) else []
+        crew = branches_of(
+            spec.name,
+            branches=wanted.branches or definition.branches,
+            rounds=wanted.rounds or rounds,
+            tools=given,
+        )
+        self._crews.check_agents(crew, self._agents)
+        asked = replace(request, budget=request.budget.or_else(spec.budget))
+        limits, depth = (lineage.limits, lineage.depth) if lineage else (self._limits, 0)
+        refuse_without_room(crew, asked, limits, depth=depth)
+        return led_by(crew, spec, self._tools[DELEGATE].spec)
 
     def _resolve_crew(self, request: RunRequest, asked: str | JsonObject) -> AgentSpec:
         """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
@@ -226,7 +252,9 @@ class Preparation:
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
         """A budget in dollars that nobody could keep is none."""
         share = request.lineage.share.micros if request.lineage else None
-        if spec.crew is not None or (share is None and request.request.budget.or_else(spec.budget).cost_usd is None):
+        if request.request.crew is not None or (
+            share is None and request.request.budget.or_else(spec.budget).cost_usd is None
+        ):
             return  # of a crew, each member's model is held against its share
         for name in (spec.model, *spec.fallbacks):
             if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:

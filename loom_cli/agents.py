@@ -148,6 +148,7 @@ def _facts(agent: "AgentDefinition", spec: "AgentSpec") -> dict[str, Any]:
         "origin": agent.origin or "built-in",
         "extends": agent.extends or None,
         **{key: getattr(spec, key) for key in (*pinned, *limits, *answers)},
+        "branches": agent.branches,
         "budget": asdict(spec.budget),
         "tools": [tool.name for tool in spec.tools],
         "mcp_tools": [name for name in (*(agent.tools or ()), *agent.config.extra_tools) if name.startswith("mcp__")],

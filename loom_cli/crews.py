@@ -187,5 +187,6 @@ def _how(crew: "Crew") -> str:
         "coordinated": f", led by {crew.coordinator.agent}, {crew.coordinator.max_rounds} rounds at most",
         "routed": f", by {crew.router.by}" + (f", else {crew.router.fallback}" if crew.router.fallback else ""),
         "parallel": f", answers by {crew.aggregate.by}",
+        "tree": f", scored by {crew.judge.agent}, rounds: {crew.judge.rounds}",
     }
     return str(told.get(crew.mode.value, ""))

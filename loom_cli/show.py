@@ -107,6 +107,7 @@ def _turn_lines(turn: "PastTurn") -> Iterator[str]:
             yield f"  ✗ attempt {call.attempt.request.attempt}: {one_line(call.attempt.error or 'still running')}"
         elif reply.message is not None:
             yield f"  {_said(reply.message)[:MOST]}"
+            yield from _chosen(reply.message)
     for tool in turn.tools:
         result = tool.result.content if tool.result else tool.error or "still running"
         mark = "✓" if tool.result and tool.result.status != "error" else "✗"
@@ -154,6 +155,20 @@ def _turn_view(turn: "PastTurn") -> dict[str, Any]:
 def _said(message: "Message") -> str:
     calls = [f"→ {call.name}({one_line(str(dict(call.arguments)))})" for call in message.tool_calls]
     return " ".join([f"{message.role}: {plain(message.text).strip()}", *calls])
+
+
+def _chosen(message: "Message") -> Iterator[str]:
+    """What a crew has chosen in this turn, and how the others were scored."""
+    from loom_domain.crew_log import choice_in  # noqa: PLC0415
+
+    chosen = choice_in(message)
+    if chosen is None:
+        return
+    why = f"{chosen['member']} ({chosen['by']}: {chosen['reason']})"
+    yield f"  ⇒ {one_line(why, MOST)}"
+    for each in chosen.get("scores", ()):
+        told = f"{each['score']:.2f} {each['member']}: {each['reason']}"
+        yield f"    {one_line(told, MOST)}"
 
 
 def _print_lines(lines: Iterator[str]) -> None:

@@ -35,6 +35,7 @@ Reading order
     answers       the part of it after a final answer: taken, sent back, criticised
     evaluating    the part of it after that: having the answer rated
     evaluation    what the model is asked for that, and reading what it says
+    branching     an agent as several branches of itself
     run_options   what one request wants otherwise than its agent
     thinking      the part of it after a model call that failed: again, shortened, by another model
     acting        the part of it inside a turn: from tool calls to their results
@@ -79,6 +80,9 @@ Reading order
     crew_prompts  what its members are told, and reading what a coordinator answers
     crew_routing  who gets a task, and why
     crew_recovery what follows when a member fails
+    crew_scoring  which of several answers is the best
+    crew_actions  what a crew can do next
+    crew_branches the same in a tree: branches, their judge, the next level
     crew_steps    next_step(crew, log): what a crew does next
     run_diffs     two runs beside each other
     addresses, web_urls    where a request may go, and how a URL is read

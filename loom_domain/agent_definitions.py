@@ -49,7 +49,9 @@ class AgentDefinition:
     pattern: Pattern | None = None
     """How it reasons."""
     rounds: int | None = None
-    """Of the pattern `reflect`."""
+    """Of the patterns `reflect` and `tree`."""
+    branches: int | None = None
+    """Of the pattern `tree`."""
     evaluates: bool | None = None
     """Its model rates each final answer."""
     config: AgentConfig = field(default_factory=AgentConfig)

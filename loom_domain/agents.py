@@ -57,7 +57,7 @@ class AgentSpec:
     """JSON Schema that the final answer has to fit."""
     pattern: Pattern = "react"
     rounds: int = 2
-    """Of the pattern `reflect`: how often an answer is criticised at most."""
+    """Of the pattern `reflect`: how often an answer is criticised at most; of the pattern `tree`: its levels."""
     evaluates: bool = False
     """The model rates the final answer."""
     max_turns: int = DEFAULT_MAX_TURNS

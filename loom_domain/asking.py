@@ -2,6 +2,7 @@
 
 from loom_domain.acting import is_accounted
 from loom_domain.active_skills import active_in
+from loom_domain.branching import is_tree
 from loom_domain.budget import Spend
 from loom_domain.compressing import MAX_FRUITLESS
 from loom_domain.compression import KnownFacts
@@ -143,7 +144,8 @@ def evaluate_request(state: RunState) -> EvaluateRequest:
 def summary_of(state: RunState) -> str:
     """What the Web UI says of the model call that is due."""
     if state.agent.crew is not None:
-        return f"t{state.turn} · crew {state.agent.name}: what comes next"
+        kind = "tree" if is_tree(state.agent) else "crew"
+        return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
     results = sum(message.role == "tool" for message in state.transcript.messages[state.known.count :])
     seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
     reflection = state.reflection

@@ -6,11 +6,11 @@ those calls' results. What the message is about stands in its metadata, so that 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from loom_domain.grouping import is_from_person
-from loom_domain.messages import AGENT, Message, ToolCall
+from loom_domain.messages import AGENT, JsonObject, Message, ToolCall
 from loom_domain.tool_calls import DELEGATE
 
 CREW: Final = "crew"
@@ -31,15 +31,41 @@ class Job:
     model: str | None = None
     tools: tuple[str, ...] = ()
     attempt: int = 1
+    about: str = ""
+    """It in a few words, for people; empty: the member's name."""
+    form: JsonObject | None = None
+    """JSON Schema that the answer has to fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """How good an answer is, from 0 to 1."""
+
+    key: str
+    """The job whose answer it is."""
+    member: str
+    score: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Why the task went to a member."""
+    """Why the task went to a member, or why a member's answer goes on."""
 
     member: str
     by: str
     reason: str
+    key: str = ""
+    """The job whose answer goes on."""
+    scores: tuple[Score, ...] = ()
+    """Of all that could have been chosen."""
+
+    @property
+    def view(self) -> JsonObject:
+        """As it is recorded and shown."""
+        scored = [asdict(score) for score in self.scores]
+        said = {"member": self.member, "by": self.by, "reason": self.reason, "key": self.key, "scores": scored}
+        return {name: value for name, value in said.items() if value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,10 +93,16 @@ class Log:
 
     task: str
     tried: tuple[Tried, ...] = ()
-    choice: Choice | None = None
+    choices: tuple[Choice, ...] = ()
+    """What was chosen, in its order: in a tree once a level."""
     words: tuple[str, ...] = ()
     keeps: bool = True
     """Answers that are too long to be passed on are kept whole."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """What was chosen last."""
+        return self.choices[-1] if self.choices else None
 
     @property
     def ended_by_budget(self) -> bool:
@@ -90,9 +122,26 @@ def handing_out(jobs: Sequence[Job], text: str, choice: Choice | None = None) ->
     """The turn in which these jobs are given out."""
     said: dict[str, Any] = {"jobs": [{"key": job.key, "member": job.member, "attempt": job.attempt} for job in jobs]}
     if choice is not None:
-        said["choice"] = asdict(choice)
+        said["choice"] = choice.view
     calls = tuple(ToolCall(id=_call_id(job), name=DELEGATE, arguments=_arguments(job)) for job in jobs)
     return Message(role="assistant", content=text, tool_calls=calls, metadata={CREW: said})
+
+
+def answering(text: str, choice: Choice | None = None) -> Message:
+    """The turn in which the crew answers."""
+    answer = Message(role="assistant", content=text)
+    return answer if choice is None else replace(answer, metadata={CREW: {"choice": choice.view}})
+
+
+def choice_in(message: Message) -> JsonObject | None:
+    """What was chosen in this turn of a crew."""
+    chosen: JsonObject | None = message.metadata.get(CREW, {}).get("choice")
+    return chosen
+
+
+def last_choice(messages: Sequence[Message]) -> JsonObject | None:
+    """What a crew whose conversation this is has chosen last."""
+    return next((chosen for message in reversed(messages) if (chosen := choice_in(message)) is not None), None)
 
 
 def plan_view(message: Message, turn: int) -> dict[str, Any]:
@@ -106,17 +155,16 @@ def read_log(messages: Sequence[Message]) -> Log:
     """The log of a crew whose conversation this is."""
     results = {message.tool_call_id: message for message in messages if message.role == "tool"}
     people = [m.text for m in messages if is_from_person(m) or m.metadata.get("kind") == AGENT]
-    choices = [said["choice"] for said in _said(messages) if "choice" in said]
     return Log(
         task=people[0] if people else "",
         tried=tuple(_tried(messages, results)),
-        choice=Choice(**choices[-1]) if choices else None,
+        choices=tuple(_choice(chosen) for message in messages if (chosen := choice_in(message)) is not None),
         words=tuple(people[1:]),
     )
 
 
-def _said(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
-    yield from (message.metadata[CREW] for message in messages if CREW in message.metadata)
+def _choice(said: Mapping[str, Any]) -> Choice:
+    return Choice(**{**said, "scores": tuple(Score(**score) for score in said.get("scores", ()))})
 
 
 def _tried(messages: Sequence[Message], results: Mapping[str | None, Message]) -> Iterator[Tried]:
@@ -145,10 +193,11 @@ def _call_id(job: Job) -> str:
 def _arguments(job: Job) -> dict[str, Any]:
     again = f", attempt {job.attempt}" if job.attempt > 1 else ""
     given = {
-        "description": f"{job.member}{again}"[:200],
+        "description": f"{job.about or job.member}{again}"[:200],
         "prompt": job.prompt,
         "agent": job.agent,
         "model": job.model,
         "tools": list(job.tools),
+        "output_schema": job.form,
     }
     return {name: value for name, value in given.items() if value}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from loom_domain.crew_log import Log, Tried
+from loom_domain.crew_log import Choice, Log, Tried
 from loom_domain.crews import Crew, Member
 
 INLINE: Final = 6000
@@ -45,6 +45,26 @@ def part_prompt(crew: Crew, log: Log, before: Sequence[Tried], member: Member) -
         f"The crew's task: {log.task}",
         _heard(log),
         _brought(log, before),
+    )
+
+
+def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, Tried] | None, member: Member) -> str:
+    """A branch's task: all of it, by a way of its own; from the second level on, with what it has to improve on."""
+    improve = ""
+    if best is not None:
+        choice, tried = best
+        improve = (
+            f"The best answer so far ({choice.by}: {choice.reason}) stands below. Improve on it in your own way: keep"
+            " what is right, mend what is wrong or missing, and give the whole answer again.\n\n" + _answer(log, tried)
+        )
+    return _joined(
+        f"You are {place}. {member.description}".strip(),
+        "All branches work on the same task at once, each alone, and only the best answer is kept. Take a way of your"
+        " own, other than the one that comes to mind first: another approach, order, source or form.",
+        f"Your part: {member.task}" if member.task else "",
+        f"The task: {log.task}",
+        _heard(log),
+        improve,
     )
 
 

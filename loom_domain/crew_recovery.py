@@ -49,6 +49,7 @@ class Work:
     key: str
     member: Member
     prompt: Callable[[Member], str]
+    about: str = ""
 
     def job(self, member: Member, attempt: int = 1, before: Tried | None = None) -> Job:
         """The same as this member is to do it."""
@@ -61,6 +62,7 @@ class Work:
             tools=member.tools,
             prompt=prompt if before is None else again(prompt, before),
             attempt=attempt,
+            about=self.about,
         )
 
 

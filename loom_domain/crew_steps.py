@@ -5,11 +5,13 @@ substitute, and only then the crew does without it or stops.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from loom_domain.crew_actions import Answer, Compare, GiveUp, HandOut, Step, nobody, whom
+from loom_domain.crew_branches import tree_step
 from loom_domain.crew_log import Choice, Job, Log, Tried
 from loom_domain.crew_prompts import (
     Decided,
@@ -31,40 +33,6 @@ ROUTER: Final = "router"
 EDITOR: Final = "editor"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HandOut:
-    """Give out these jobs, all at once."""
-
-    jobs: tuple[Job, ...]
-    text: str
-    choice: Choice | None = None
-    """Why they go where they go, when that was chosen in this step."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compare:
-    """Find the member whose description is most like the task."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """The crew's answer."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GiveUp:
-    """The crew cannot do the task."""
-
-    error: str
-    no_match: bool = False
-    """It is because no member fits."""
-
-
-Step: TypeAlias = HandOut | Compare | Answer | GiveUp
-
-
 def next_step(crew: Crew, log: Log) -> Step:
     """What the crew does next."""
     match crew.mode:
@@ -78,11 +46,15 @@ def next_step(crew: Crew, log: Log) -> Step:
             return _routed(crew, log)
         case CrewMode.PLANNED:
             return _planned(crew, log)
+        case CrewMode.TREE:
+            return tree_step(crew, log)
 
 
 def so_far(log: Log) -> str:
     """What a crew has that has to end before it is done."""
-    done = [f"## {tried.member}\n\n{tried.output}" for tried in log.tried if tried.is_done]
+    best = None if log.choice is None else log.answer_to(log.choice.key)
+    brought = [tried for tried in log.tried if tried.is_done] if best is None else [best]
+    done = [f"## {tried.member}\n\n{tried.output}" for tried in brought]
     return "\n\n".join(["The crew had to end before it was done. What its members have brought:", *done])
 
 
@@ -92,7 +64,7 @@ def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step
         choice = Choice(member=crew.router.fallback, by="fallback", reason=f"nobody fits{tried}")
     if choice is None:
         return GiveUp(error=no_match(crew, tried), no_match=True)
-    return _routed(crew, replace(log, choice=choice), is_new=True)
+    return _routed(crew, replace(log, choices=(choice,)), is_new=True)
 
 
 def _sequential(crew: Crew, log: Log) -> Step:
@@ -103,10 +75,10 @@ def _sequential(crew: Crew, log: Log) -> Step:
         if isinstance(state, GivenUp):
             return GiveUp(error=state.why)
         if state.open:
-            return HandOut(jobs=state.open, text=f"Step {number} of {len(crew.members)}: {_whom(state.open)}")
+            return HandOut(jobs=state.open, text=f"Step {number} of {len(crew.members)}: {whom(state.open)}")
         before += state.over
     done = [tried for tried in before if tried.is_done]
-    return Answer(text=done[-1].output) if done else _nobody(before)
+    return Answer(text=done[-1].output) if done else nobody(before)
 
 
 def _parallel(crew: Crew, log: Log) -> Step:
@@ -116,10 +88,10 @@ def _parallel(crew: Crew, log: Log) -> Step:
     if isinstance(state, GivenUp):
         return GiveUp(error=state.why)
     if state.open:
-        return HandOut(jobs=state.open, text=f"At once: {_whom(state.open)}")
+        return HandOut(jobs=state.open, text=f"At once: {whom(state.open)}")
     done = [tried for tried in state.over if tried.is_done]
     if not done:
-        return _nobody(state.over)
+        return nobody(state.over)
     match crew.aggregate.by:
         case "concat":
             return Answer(text="\n\n".join(f"## {tried.member}\n\n{tried.output}" for tried in done))
@@ -145,9 +117,9 @@ def _planned(crew: Crew, log: Log) -> Step:
     if isinstance(state, GivenUp):
         return GiveUp(error=state.why)
     if state.open:
-        return HandOut(jobs=state.open, text=f"{len(done)} of {len(crew.members)} steps done; now {_whom(state.open)}")
+        return HandOut(jobs=state.open, text=f"{len(done)} of {len(crew.members)} steps done; now {whom(state.open)}")
     if not done:
-        return _nobody(state.over)
+        return nobody(state.over)
     over = {tried.key: tried for tried in state.over}
     return Answer(text=plan_report([(member.name, over.get(_step(member.name))) for member in crew.members]))
 
@@ -185,7 +157,7 @@ def _coordinated(crew: Crew, log: Log) -> Step:
         if isinstance(state, GivenUp):
             return GiveUp(error=state.why)
         if state.open:
-            return HandOut(jobs=state.open, text=f"Round {number}: {_whom(state.open)}")
+            return HandOut(jobs=state.open, text=f"Round {number}: {whom(state.open)}")
         came += state.over
     return GiveUp(error=f"the coordinator came to no answer in {rounds} rounds")
 
@@ -201,9 +173,9 @@ def _routed(crew: Crew, log: Log, *, is_new: bool = False) -> Step:
         return GiveUp(error=state.why)
     if state.open:
         why = f"{log.choice.by}: {log.choice.reason}"
-        return HandOut(jobs=state.open, text=f"To {_whom(state.open)} ({why})", choice=log.choice if is_new else None)
+        return HandOut(jobs=state.open, text=f"To {whom(state.open)} ({why})", choice=log.choice if is_new else None)
     done = [tried for tried in state.over if tried.is_done]
-    return Answer(text=done[-1].output) if done else _nobody(state.over)
+    return Answer(text=done[-1].output) if done else nobody(state.over)
 
 
 def _choose(crew: Crew, log: Log) -> Step:
@@ -232,23 +204,9 @@ def _ask(unanswered: Unanswered | GivenUp, text: str) -> Step:
     return HandOut(jobs=(unanswered.job,), text=f"{text}{because}")
 
 
-def _nobody(over: Sequence[Tried]) -> GiveUp:
-    said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
-    return GiveUp(error=f"no member came to an answer: {said}")
-
-
 def _value(output: str) -> Any:
     """A member's answer as a value, where it is one."""
     try:
         return json.loads(output)
     except ValueError:
         return output
-
-
-def _whom(jobs: Sequence[Job]) -> str:
-    return ", ".join(_names(jobs))
-
-
-def _names(jobs: Sequence[Job]) -> Iterator[str]:
-    for job in jobs:
-        yield f"{job.member} (attempt {job.attempt})" if job.attempt > 1 else job.member

@@ -5,6 +5,7 @@
     coordinated    a coordinator splits the task, gives out the parts, reads what came, and answers
     routed         the one member that fits the task best does it
     planned        each as soon as those that it waits for are done; what waits for one that failed is not begun
+    tree           all at once on the whole task; their answers are scored, and the best one is improved on, or answers
 
 A crew is run like an agent: each step is a turn in which it hands work to members, each of them a run of its own. What
 a member's failure means is the member's own business: tried again, handed to another, left out, or the crew's end.
@@ -27,6 +28,11 @@ OnFailure: TypeAlias = Literal["stop", "skip"]
 
 ANYBODY: Final = "default"
 """The agent of a member that names none."""
+FEWEST_BRANCHES: Final = 2
+MOST_BRANCHES: Final = 10
+"""Members of a tree."""
+MOST_LEVELS: Final = 5
+"""Rounds of a tree."""
 
 
 class CrewMode(StrEnum):
@@ -37,6 +43,7 @@ class CrewMode(StrEnum):
     COORDINATED = "coordinated"
     ROUTED = "routed"
     PLANNED = "planned"
+    TREE = "tree"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +69,7 @@ class Member:
     substitute: str = ""
     """The member that takes over once it has failed for good."""
     on_failure: OnFailure | None = None
-    """And if there is none; None: parallel and coordinated crews do without it, others stop."""
+    """And if there is none; None: sequential and routed crews stop, the others do without it."""
 
     @property
     def about(self) -> str:
@@ -119,6 +126,16 @@ class Coordinator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Judge:
+    """Who scores the answers of a tree's members, and how often the best one goes round."""
+
+    agent: str = ANYBODY
+    model: str | None = None
+    rounds: int = 1
+    """Levels: in each after the first, the members improve on the best answer so far."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Crew:
     """Several agents and how they work together; pinned into its run at the start."""
 
@@ -129,6 +146,7 @@ class Crew:
     coordinator: Coordinator = field(default_factory=Coordinator)
     router: Router = field(default_factory=Router)
     aggregate: Aggregation = field(default_factory=Aggregation)
+    judge: Judge = field(default_factory=Judge)
     permissions: Mapping[str, str] = field(default_factory=dict)
     """Rules above those of every member, who never may more."""
     origin: str = ""
@@ -147,6 +165,7 @@ class Crew:
             CrewMode.PARALLEL: (self.aggregate.agent,) if self.aggregate.by == "merge" else (),
             CrewMode.SEQUENTIAL: (),
             CrewMode.PLANNED: (),
+            CrewMode.TREE: (self.judge.agent,),
         }
         return frozenset((*(member.agent for member in self.members), *extra[self.mode]))
 
@@ -154,7 +173,12 @@ class Crew:
         """Whether the crew goes on when the member has failed for good."""
         if member.on_failure is not None:
             return member.on_failure == "skip"
-        return self.mode in (CrewMode.PARALLEL, CrewMode.COORDINATED, CrewMode.PLANNED)
+        return self.mode not in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
+
+
+def branch_name(number: int) -> str:
+    """How a member of a tree is called that nobody has named."""
+    return f"branch-{number}"
 
 
 def check_crew(crew: Crew) -> Crew:
@@ -177,6 +201,8 @@ def complaints(crew: Crew) -> Iterator[str]:
             yield f"the substitute of {member.name!r} must be another member ({others}), not {member.substitute!r}"
     if crew.mode is CrewMode.ROUTED:
         yield from _routing_complaints(crew, names)
+    if crew.mode is CrewMode.TREE and not FEWEST_BRANCHES <= len(names) <= MOST_BRANCHES:
+        yield f"a tree has {FEWEST_BRANCHES} to {MOST_BRANCHES} members, not {len(names)}"
     yield from _order_complaints(crew, names)
     try:
         parse_rules(crew.permissions)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from loom_domain.acting import settled, with_calls
+from loom_domain.branching import for_branch, is_tree
 from loom_domain.budget import Share, Spend
 from loom_domain.in_touch import levels, take_ancestry
 from loom_domain.limits import deadline, left, spent_by
@@ -141,7 +142,9 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
     )
     if call.name == DELEGATE:
-        request = replace(request, task=_task(call), agent=child.agent)
+        # Only a crew can ask for a form: a model's call with one is refused.
+        request = replace(request, task=_task(call), agent=child.agent, output_schema=given.get("output_schema"))
+        request = for_branch(request, state.request, state.agent)
     else:
         request = replace(request, task=str(call.arguments["goal"]), crew=_crew(state, call))
     lineage = Lineage(
@@ -156,6 +159,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         above=levels(state),
         share=child.share,
         deadline=deadline(state),
+        branch=is_tree(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
         task_id=execute_task_id(state.run_id, child.call_id),
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)

@@ -19,7 +19,7 @@ DEFAULT_AGENT: Final = "default"
 _TAKEN: Final = (
     *("description", "model", "fallbacks", "system_prompt", "tools", "mode", "max_turns", "max_output_tokens"),
     *("temperature", "context_window", "approval_timeout", "require_done_tool", "activation"),
-    *("output_schema", "pattern", "rounds", "evaluates", "knowledge"),
+    *("output_schema", "pattern", "rounds", "branches", "evaluates", "knowledge"),
 )
 
 

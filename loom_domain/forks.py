@@ -73,7 +73,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
     limits = {name: value for name, value in asdict(request.budget).items() if value is not None}
     asked = {
         "task": request.task,
-        ("agent" if point.spec.crew is None else "crew"): point.spec.name,
+        ("agent" if request.crew is None else "crew"): point.spec.name,
         "session_id": request.session_id,
         "max_turns": request.max_turns,
         "budget": limits or None,

@@ -40,5 +40,7 @@ class Lineage:
     """What it may spend with everything below it; for more it asks its parent."""
     deadline: datetime | None = None
     """When the tree's time is over."""
+    branch: bool = False
+    """It is a branch of a tree, or below one: it reasons as `react`, whatever its agent says."""
     task_id: str = ""
     """The task on the stream by which the work was handed over."""

@@ -86,6 +86,7 @@ def started(request: RunRequest, spec: AgentSpec, lineage: Lineage | None) -> di
         "task": request.task,
         "agent": spec.name,
         "model": spec.model,
+        **({} if spec.pattern == "react" else {"pattern": spec.pattern}),
         "workspace": spec.workspace,
         "tools": [tool.name for tool in spec.tools],
         "skills": [skill.name for skill in spec.skills],

@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-Pattern: TypeAlias = Literal["react", "reflect"]
+Pattern: TypeAlias = Literal["react", "reflect", "tree"]
+"""How an agent reasons; `branching` has the last one."""
 Stage: TypeAlias = Literal["", "draft", "critique", "revision"]
 """What a turn is for; empty in a run that does not reflect."""
 

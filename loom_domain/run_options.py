@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, get_args
 
+from loom_domain.branching import checked_branches
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 from loom_domain.reflecting import MOST_ROUNDS, Pattern
@@ -20,6 +21,7 @@ class RunOptions:
     evaluate: bool | None = None
     pattern: Pattern | None = None
     rounds: int | None = None
+    branches: int | None = None
 
 
 def read_options(metadata: JsonObject) -> RunOptions:
@@ -38,7 +40,12 @@ def read_options(metadata: JsonObject) -> RunOptions:
     if evaluate is not None and not isinstance(evaluate, bool):
         raise BadRequest(f"{FIELD}.evaluate must be true or false, not {evaluate!r}", field=FIELD)
     pattern = checked_pattern(given.get("pattern"), FIELD)
-    return RunOptions(evaluate=evaluate, pattern=pattern, rounds=checked_rounds(given.get("rounds"), FIELD))
+    return RunOptions(
+        evaluate=evaluate,
+        pattern=pattern,
+        rounds=checked_rounds(given.get("rounds"), FIELD),
+        branches=checked_branches(given.get("branches"), FIELD),
+    )
 
 
 def checked_pattern(pattern: Any, where: str) -> Pattern | None:

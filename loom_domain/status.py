@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from loom_domain.agents import window_size
 from loom_domain.asks import open_asks
+from loom_domain.crew_log import last_choice
 from loom_domain.messages import JsonObject
 from loom_domain.requests import fork_view
 from loom_domain.run_state import RunState, cost_of, question_of, status_of, total_tool_calls, total_usage, waiting_on
@@ -30,6 +31,7 @@ def status_view(state: RunState) -> JsonObject:
         "queued_messages": len(state.inbox),
         "todos": [{"task": todo.task, "status": todo.status} for todo in state.todos.items],
         "children": [child_view(child) for child in state.tree.children],
+        "choice": last_choice(state.transcript.messages),
         "forked_from": fork_view(state.request.forked_from),
     }
 

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from activities.output_schema import OutputSchema
 from loom_domain.agent_config import Activation, AgentConfig, inherit
 from loom_domain.agent_definitions import AgentDefinition
+from loom_domain.crews import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
 from loom_domain.errors import BadRequest
 from loom_domain.permissions import Mode
 from loom_domain.reflecting import MOST_ROUNDS
@@ -70,10 +71,17 @@ class AgentForm(_Form):
     )
     require_done_tool: bool | None = Field(None, description="Only the `done` tool ends a run.")
     output_schema: dict[str, Any] | None = Field(None, description="JSON Schema that its final answers have to fit.")
-    pattern: Literal["react", "reflect"] | None = Field(
-        None, description="How it reasons: react, or reflect, which criticises and revises its answers."
+    pattern: Literal["react", "reflect", "tree"] | None = Field(
+        None,
+        description="How it reasons: react; reflect, which criticises and revises its answers; tree, several branches"
+        " at once of which the best one answers.",
     )
-    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(None, description="Of the pattern reflect.")
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(
+        None, description=f"Of the patterns reflect and tree; of tree at most {MOST_LEVELS}."
+    )
+    branches: Annotated[int, Field(ge=FEWEST_BRANCHES, le=MOST_BRANCHES)] | None = Field(
+        None, description="Of the pattern tree: how many work on the task at once."
+    )
     evaluate: bool | None = Field(None, description="Its model rates each of its answers, with one more call.")
     hooks: list[str] = Field([], description="Hooks and interceptors that are not for every agent, by name.")
 
@@ -128,6 +136,10 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
         parse_rules(form.permissions)
     except BadRequest as error:
         yield f"{where}: permissions: {error.message}"
+    if form.pattern == "tree" and form.rounds is not None and form.rounds > MOST_LEVELS:
+        yield f"{where}: rounds {form.rounds} must be at most {MOST_LEVELS} with the pattern tree"
+    if form.branches is not None and form.pattern not in (None, "tree"):
+        yield f"{where}: branches belong to the pattern tree, and the pattern is {form.pattern}: leave one of them out"
     try:
         if form.output_schema is not None:
             OutputSchema(form.output_schema)
@@ -211,8 +223,9 @@ class AgentFields(TypedDict, total=False):
     require_done_tool: bool | None
     output: Any
     """The type that its answers have, such as a pydantic model, or a JSON Schema; a file says `output_schema`."""
-    pattern: Literal["react", "reflect"] | None
+    pattern: Literal["react", "reflect", "tree"] | None
     rounds: int | None
+    branches: int | None
     evaluate: bool | None
     hooks: Sequence[str]
 

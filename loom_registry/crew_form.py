@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from loom_domain import crews
-from loom_domain.crews import Aggregation, Coordinator, Crew, CrewMode, Member, Route, Router
+from loom_domain.crews import Aggregation, Coordinator, Crew, CrewMode, Judge, Member, Route, Router
 from loom_domain.errors import BadRequest
 from loom_registry.agent_form import Model, Name, Verdict, explained
 
@@ -35,7 +35,7 @@ class MemberForm(_Form):
     retries: _Count = Field(1, description="How often it may try again when it failed.")
     substitute: Name | None = Field(None, description="The member that takes over once it has failed for good.")
     on_failure: Literal["stop", "skip"] | None = Field(
-        None, description="And then: the crew stops, or does without. Default: skip if parallel or coordinated."
+        None, description="And then: the crew stops, or does without. Default: stop if sequential or routed, else skip."
     )
 
 
@@ -74,19 +74,30 @@ class CoordinatorForm(_Form):
     max_rounds: Annotated[int, Field(ge=1, le=20)] = Field(3, description="Times that it may give out work.")
 
 
+class JudgeForm(_Form):
+    """Who scores the answers of a tree's members, and how often the best one goes round."""
+
+    agent: Name = Field(crews.ANYBODY, description="The agent.")
+    model: Model | None = Field(None, description="Its model.")
+    rounds: Annotated[int, Field(ge=1, le=crews.MOST_LEVELS)] = Field(
+        1, description="Levels; after the first, the members improve on the best answer so far."
+    )
+
+
 class CrewForm(_Form):
     """Several agents and how they share a task."""
 
     kind: Literal["crew"] = Field("crew", description="What this file defines.")
     name: Name | None = Field(None, description="How requests name it; default: the file's name without its ending.")
     description: str = Field("", description="What it is for.")
-    mode: Literal["sequential", "parallel", "coordinated", "routed", "planned"] = Field(
+    mode: Literal["sequential", "parallel", "coordinated", "routed", "planned", "tree"] = Field(
         description="How they share a task."
     )
     members: list[MemberForm] = Field(min_length=1, description="Who is in it.")
     coordinator: CoordinatorForm = Field(CoordinatorForm(), description="Of a coordinated crew.")
     router: RouterForm = Field(RouterForm(), description="Of a routed crew.")
     aggregate: AggregateForm = Field(AggregateForm(), description="Of a parallel crew.")
+    judge: JudgeForm = Field(JudgeForm(), description="Of a tree.")
     permissions: dict[str, Verdict] = Field({}, description="Rules above those of every member.")
 
 
@@ -114,6 +125,7 @@ def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
         "coordinator": CoordinatorForm,
         "router": RouteForm if "rules" in location else RouterForm,
         "aggregate": AggregateForm,
+        "judge": JudgeForm,
     }
     form = inner.get(str(location[0]), CrewForm) if len(location) > 1 else CrewForm
     return sorted(form.model_fields)
@@ -135,6 +147,7 @@ def _crew(form: CrewForm, name: str, origin: str) -> Crew:
             fallback=form.router.fallback or "",
         ),
         aggregate=Aggregation(**form.aggregate.model_dump()),
+        judge=Judge(**form.judge.model_dump()),
         permissions=dict(form.permissions),
         origin=origin,
     )
@@ -150,11 +163,12 @@ class CrewFields(TypedDict, total=False):
     """The same fields, as `LoomApp.create_crew` takes them."""
 
     description: str
-    mode: Literal["sequential", "parallel", "coordinated", "routed", "planned"]
+    mode: Literal["sequential", "parallel", "coordinated", "routed", "planned", "tree"]
     members: Sequence[Mapping[str, Any]]
     coordinator: Mapping[str, Any]
     router: Mapping[str, Any]
     aggregate: Mapping[str, Any]
+    judge: Mapping[str, Any]
     permissions: Mapping[str, str]
 
 

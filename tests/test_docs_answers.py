@@ -36,6 +36,12 @@ def test_the_editor_reflects() -> None:
     assert (editor.pattern, editor.rounds) == ("reflect", 2)
 
 
+def test_the_namer_branches() -> None:
+    namer = ran(PROGRAMS[2])["app"].get_agent("namer")
+
+    assert (namer.pattern, namer.branches, namer.rounds) == ("tree", 3, 2)
+
+
 def test_the_table_of_loops_is_true() -> None:
     rows = re.findall(r"^\| `([^`]+)`[^|]*\| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
     assert len(rows) == 5

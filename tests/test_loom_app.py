@@ -371,7 +371,11 @@ def test_an_agent_takes_what_it_leaves_open_from_the_default_one() -> None:
         ("a", {"mode": "fast"}, "mode 'fast' must be one of default, read-only"),
         ("a", {"tools": "rate"}, "`tools` is a list"),
         ("a", {"max_turns": 0}, "max_turns 0 must be at least 1"),
-        ("a", {"pattern": "tree"}, "pattern 'tree' must be one of react or reflect"),
+        ("a", {"pattern": "grove"}, "pattern 'grove' must be one of react, reflect or tree"),
+        ("a", {"branches": 1}, "branches 1 must be at least 2"),
+        ("a", {"branches": 11}, "branches 11 must be at most 10"),
+        ("a", {"pattern": "tree", "rounds": 6}, "rounds 6 must be at most 5 with the pattern tree"),
+        ("a", {"pattern": "reflect", "branches": 3}, "branches belong to the pattern tree"),
         ("a", {"rounds": 11}, "rounds 11 must be at most 10"),
         ("a", {"output": {"type": "objekt"}}, "output_schema: its schema is no JSON Schema"),
         ("a", {"permissions": {"rate": "maybe"}}, "'maybe'"),
@@ -611,6 +615,11 @@ def test_a_file_says_the_same_of_how_an_agent_comes_to_its_answers(tmp_path: Pat
     )
     child = resolved({"editor": agent, "child": AgentDefinition(name="child", extends="editor", rounds=1)})["child"]
     assert (child.pattern, child.rounds, child.evaluates) == ("reflect", 1, True)
+    file.write_text("pattern: tree\nbranches: 4\n")
+    tree = resolved({"editor": read_agent_file(file), "child": AgentDefinition(name="child", extends="editor")})[
+        "child"
+    ]
+    assert (tree.pattern, tree.branches, tree.rounds) == ("tree", 4, None)
     file.write_text("output_schema: {type: objekt}\n")
     with pytest.raises(BadRequest, match=f"{file}: output_schema: its schema is no JSON Schema"):
         read_agent_file(file)

@@ -9,7 +9,8 @@ import shlex
 from typing import Final
 
 from loom_domain.asks import open_asks
-from loom_domain.messages import ToolCall
+from loom_domain.crew_log import last_choice
+from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.run_state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
 from loom_domain.tool_calls import canonical, describe
 from loom_domain.tree import Child, TreeAsk
@@ -24,13 +25,16 @@ def markdown(state: RunState) -> str:
     lines = [
         f"**{status_of(state)}** · turn {state.turns} of {state.max_turns} · {total_tool_calls(state)} tool calls"
         f" · {total_usage(state).total_tokens} tokens · {'cost unknown' if cost is None else f'${cost:.4f}'}",
-        f"agent {_code(state.request.agent)}" + (f", model {_code(state.spec.model)}" if state.spec else ""),
+        f"agent {_code(state.request.agent)}"
+        + (f", model {_code(state.spec.model)}" if state.spec else "")
+        + _how(state),
     ]
     if (lineage := state.tree.lineage) is not None:
         lines.append(f"sub-agent of {_code(lineage.parent_run_id)}, for: {_inline(lineage.description)}")
     if (waiting := waiting_on(state)) is not None:
         lines.append(f"waiting on {_inline(waiting)}")
     lines += [_child(child) for child in state.tree.children]
+    lines += _choice(last_choice(state.transcript.messages))
     if state.outcome is None:
         lines += [line for ask in open_asks(state) for line in _ask(state.run_id, ask)]
         if state.hold is not None:
@@ -43,6 +47,24 @@ def markdown(state: RunState) -> str:
 def _child(child: Child) -> str:
     agent, about = _inline(child.agent), _inline(child.description)
     return f"- {child.status} · {agent}: {about} · {_code(child.run_id)}"
+
+
+def _how(state: RunState) -> str:
+    if state.spec is None or state.spec.pattern == "react":
+        return ""
+    branches = f"{len(state.spec.crew.members)} branches, " if state.spec.crew else ""
+    return f", pattern {state.spec.pattern} ({branches}{state.spec.rounds} round{'s' * (state.spec.rounds != 1)})"
+
+
+def _choice(chosen: JsonObject | None) -> list[str]:
+    """What a crew has chosen last, and how the others were scored."""
+    if chosen is None:
+        return []
+    scores = [
+        f"- {each['score']:.2f} · {_inline(each['member'])}: {_inline(each['reason'])}"
+        for each in chosen.get("scores", ())
+    ]
+    return [f"chosen: {_inline(chosen['member'])} ({_inline(chosen['by'])}: {_inline(chosen['reason'])})", *scores]
 
 
 def _ask(run_id: str, ask: TreeAsk) -> list[str]:

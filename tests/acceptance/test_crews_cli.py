@@ -1,11 +1,13 @@
 """`loom crew` end to end, with the example crews and the demo model."""
 
+import json
 from pathlib import Path
 from typing import Final
 
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id
 from tests.model_server import script, text
+from tests.trees import by_task
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "crews"
 STAFF: Final = "examples.crews.staff:app"
@@ -43,6 +45,23 @@ async def test_the_support_desk_says_who_got_the_task_and_why(working: Working, 
 
     assert "To clerk (rules: the task says 'invoice')" in (await cli("show", invoice)).out
     assert "To reception (fallback: nobody fits)" in (await cli("show", other)).out
+
+
+async def test_people_see_which_branch_of_a_tree_was_chosen_and_why(working: Working, workspace: Path) -> None:
+    scores = {f"answer_{n}": {"reason": f"reason {n}", "score": n / 4} for n in (1, 2)}
+    judge = "Several agents have done the same task"
+    branches = {f"You are branch {n} of 2.": [text(f"answer of {n}")] for n in (1, 2)}
+    loom, _ = await working(by_task({**branches, judge: [text(json.dumps(scores))]}))
+    cli, run_id = command_line(loom), new_id()
+    tree = json.dumps({"loom": {"pattern": "tree", "branches": 2}})
+
+    went = await cli("run", "Answer.", "--workspace", str(workspace), "--id", run_id, "--metadata", tree, "--json")
+
+    assert (went.code, went.json["output"]) == (0, "answer of 2"), went.err
+    shown = (await cli("show", run_id)).out
+    assert "⇒ branch-2 (score: 0.50: reason 2)" in shown
+    assert "0.25 branch-1: reason 1" in shown
+    assert "Level 1 of 1: score 2 answers" in shown
 
 
 async def test_crews_of_files_and_apps_are_listed_shown_and_validated(working: Working, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
+from loom_domain.crew_actions import Answer, GiveUp, HandOut, Step
 from loom_domain.crew_log import handing_out, read_log
-from loom_domain.crew_steps import Answer, GiveUp, HandOut, Step, next_step
+from loom_domain.crew_steps import next_step
 from loom_domain.crews import Crew, CrewMode, Member
 from loom_domain.messages import Message, user
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom_domain.crew_actions import Answer, Compare, GiveUp, HandOut
 from loom_domain.crew_log import Choice, read_log
 from loom_domain.crew_prompts import INLINE
 from loom_domain.crew_routing import by_likeness
-from loom_domain.crew_steps import Answer, Compare, GiveUp, HandOut, chosen
+from loom_domain.crew_steps import chosen
 from loom_domain.crews import Aggregation, Coordinator, Crew, Member, Route, Router, check_crew
 from loom_domain.errors import BadRequest
 from loom_domain.messages import Message, reminder

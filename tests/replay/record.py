@@ -145,6 +145,11 @@ async def reflected(loom: Harness) -> str:
     return await loom.start("do it", metadata={"loom": {"pattern": "reflect", "rounds": 1, "evaluate": True}})
 
 
+async def branched(loom: Harness) -> str:
+    """Two levels of two branches, one of which fails."""
+    return await loom.start("do it", metadata={"loom": {"pattern": "tree", "branches": 2, "rounds": 2}})
+
+
 async def crew(loom: Harness) -> str:
     """A coordinator, a member that fails once, and an answer."""
     members = [{"name": "finder"}, {"name": "checker"}]
@@ -173,6 +178,13 @@ def _team(request: SeenRequest) -> Reply:
     return text("here it is")
 
 
+def _branches(request: SeenRequest) -> Reply:
+    told = str(request.messages)
+    if "Several agents have done the same task" in told:
+        return text('{"answer_1": {"reason": "vague", "score": 0.2}, "answer_2": {"reason": "exact", "score": 0.7}}')
+    return status(401) if "branch 1 of 2, level 2 of 2" in told else text("here it is")
+
+
 NOT_GOOD = text('The date is missing. {"good": false}')
 RATINGS = text('{"confidence": 0.9, "coverage": 1, "novelty": 0.1}')
 
@@ -199,6 +211,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "delegated": (delegated, by_task(DELEGATED), {}),
     "summed-up": (limited, _until_the_end, {}),
     "crew": (crew, _team, {}),
+    "branched": (branched, _branches, {}),
     "planned": (
         plain,
         by_task({"Your part: A": [text("a")], "Your part: B": [status(401)], "": [calls(PLAN), text("ok")]}),

@@ -238,7 +238,10 @@ async def test_a_long_answer_is_shared_as_an_artifact_of_the_crew(working: Worki
     [
         ("nobody", "there is no crew 'nobody'"),
         (team("parallel", {"name": "a", "agent": "nobody"}), "whose agents are not there: 'nobody'"),
-        (team("paralel", "a"), "mode 'paralel' must be one of sequential, parallel, coordinated, routed or planned"),
+        (
+            team("paralel", "a"),
+            "mode 'paralel' must be one of sequential, parallel, coordinated, routed, planned or tree",
+        ),
         (team("parallel", {"name": "a", "retrys": 2}), "there is no field members.0.retrys: did you mean retries?"),
         ({"mode": "parallel"}, "crew.name: a crew needs a name"),
     ],

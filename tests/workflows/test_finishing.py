@@ -178,7 +178,7 @@ async def test_what_a_sub_agent_says_is_not_rated_with_every_run(working: Workin
     ("options", "why"),
     [
         ({"patern": "reflect"}, "did you mean 'pattern'?"),
-        ({"pattern": "tree"}, "one of react, reflect"),
+        ({"pattern": "grove"}, "one of react, reflect, tree"),
         ({"rounds": 0}, "a number from 1 to 10"),
         ({"evaluate": "yes"}, "must be true or false"),
         ("reflect", "must be an object"),
