@@ -11,8 +11,9 @@ from typing import Final, assert_never
 
 from loom_domain.acting import settled, with_calls
 from loom_domain.budget import Share, Spend
+from loom_domain.deadlines import last_call
 from loom_domain.in_touch import levels, take_ancestry
-from loom_domain.limits import deadline, left, spent_by
+from loom_domain.limits import left, spent_by
 from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.plans import NAME, crew_of
@@ -155,7 +156,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         model=state.agent.model,
         above=levels(state),
         share=child.share,
-        deadline=deadline(state),
+        deadline=last_call(state),
         task_id=execute_task_id(state.run_id, child.call_id),
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)

@@ -39,6 +39,6 @@ class Lineage:
     share: Share = field(default_factory=Share)
     """What it may spend with everything below it; for more it asks its parent."""
     deadline: datetime | None = None
-    """When the tree's time is over."""
+    """When the run's time is over: by then its parent begins its own last answer."""
     task_id: str = ""
     """The task on the stream by which the work was handed over."""

@@ -161,6 +161,8 @@ class CompressRequest:
     facts: KnownFacts = field(default_factory=KnownFacts)
     plain: bool = False
     """Without a model."""
+    allowance: Share | None = None
+    """What of a budget is left for it; None: nothing limits it."""
     notices: tuple[Notice, ...] = ()
 
 
@@ -188,6 +190,10 @@ class EvaluateRequest:
     spec: AgentSpec | None = None
     tail: Tail
     answer: str
+    ratio: float = 1.0
+    """Tokens of the provider for one of ours, as far as the run has learned it."""
+    allowance: Share | None = None
+    """What of a budget is left for it; None: nothing limits it."""
     notices: tuple[Notice, ...] = ()
 
 
@@ -199,6 +205,8 @@ class Evaluated:
     """Each from 0 to 1; None: it said nothing that could be read."""
     why: str = ""
     """Why there are none."""
+    uncovered: Spend | None = None
+    """Nothing was sent: the call might have taken this, which is more than it was allowed."""
     resend: bool = False
     """The worker does not know the transcript or the spec; send them whole."""
     usage: Usage = field(default_factory=Usage)
