@@ -70,6 +70,7 @@ class HookRequest:
     origin: Origin
     turn: int = 0
     step: HookStep
+    spec_digest: str = ""
     task: str
     metadata: JsonObject = field(default_factory=dict)
     result: RunResult | None = None
@@ -241,6 +242,7 @@ class ToolRequest:
     attempt: int = 1
     call_id: str
     tool: str
+    spec_digest: str = ""
     arguments: JsonObject | None = None
     """None: as in the model's answer, which the worker has under `call_id`; if not, it asks to resend."""
     arguments_digest: str = ""
