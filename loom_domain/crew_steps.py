@@ -82,8 +82,8 @@ def next_step(crew: Crew, log: Log) -> Step:
 
 def so_far(log: Log) -> str:
     """What a crew has that has to end before it is done."""
-    done = [f"## {tried.member}\n\n{tried.output}" for tried in log.tried if tried.is_done]
-    return "\n\n".join(["The crew had to end before it was done. What its members have brought:", *done])
+    brought = [f"## {tried.member}{'' if tried.is_done else ' (not done)'}\n\n{tried.output}" for tried in log.brought]
+    return "\n\n".join(["The crew had to end before it was done. What its members have brought:", *brought])
 
 
 def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:
