@@ -1,6 +1,8 @@
 """A name for a user's code: another one when the code is, the same wherever it lies."""
 
 import importlib.util
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -35,17 +37,18 @@ class Greeter:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> object:
-    """`loaded(code)`: a module of this code, in a file of its own."""
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """`loaded(code)`: a module of this code, in a file of its own, known to Python as a worker's app is."""
     made: list[ModuleType] = []
 
     def load(code: str) -> ModuleType:
-        path = tmp_path / f"module_{len(made)}.py"
+        path = tmp_path / f"source_of_a_test_{len(made)}.py"
         path.write_text(code, encoding="utf-8")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, path.stem, module)
         spec.loader.exec_module(module)
         made.append(module)
         return module
@@ -66,8 +69,7 @@ def digests(module: ModuleType) -> dict[str, str]:
     }
 
 
-def test_the_same_code_elsewhere_has_the_same_name_and_each_piece_another(loaded: object) -> None:
-    assert callable(loaded)
+def test_the_same_code_elsewhere_has_the_same_name_and_each_piece_another(loaded: Callable[[str], ModuleType]) -> None:
     one, other = digests(loaded(CODE)), digests(loaded(f"# moved\n{CODE}"))
 
     assert one == other
@@ -77,8 +79,7 @@ def test_the_same_code_elsewhere_has_the_same_name_and_each_piece_another(loaded
     assert len({one["function"], one["decorated"], one["class"]}) == 3
 
 
-def test_other_code_has_another_name(loaded: object) -> None:
-    assert callable(loaded)
+def test_other_code_has_another_name(loaded: Callable[[str], ModuleType]) -> None:
     one, other = digests(loaded(CODE)), digests(loaded(CODE.replace("hello", "good bye")))
 
     assert not set(one.values()) & set(other.values())
