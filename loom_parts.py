@@ -42,6 +42,7 @@ from activities.forking import Forks
 from activities.knowledge.ports import KnowledgeStore
 from activities.lifecycle import HookRunner
 from activities.llm import LanguageModel
+from activities.manifests import Manifests
 from activities.memory.ports import Embedder
 from activities.planning import CallPlanner, Planner
 from activities.ports import (
@@ -75,7 +76,7 @@ from loom_domain.agents import AgentSpec
 from loom_domain.extending import DEFAULT_AGENT
 from loom_domain.hooks import steps_of
 from loom_domain.lineage import TreeLimits
-from loom_domain.manifest import manifest_of
+from loom_domain.manifest import agent_digest, manifest_of, own_parts
 from loom_domain.mcp import read_servers
 from loom_domain.tool_calls import DELEGATE
 from loom_memory import Remembering, memory_from
@@ -128,6 +129,20 @@ class Parts:
         """What gives runs their skills."""
         return RunSkills(library=self.skills, tools=self.own.skills)
 
+    def _manifests(self, agents: Mapping[str, AgentDefinition]) -> Manifests:
+        parts = {name: self._manifest(agent) for name, agent in agents.items()}
+        return Manifests(
+            agents=parts,
+            own=own_parts(
+                tools=self.registry.tool_code,
+                hooks=self.registry.hook_code,
+                agents={name: agent_digest(agents[name], of) for name, of in parts.items()},
+            ),
+            tools=self.tools,
+            transcripts=self.transcripts,
+            refuse=self.refuse_changed_tools,
+        )
+
     def _manifest(self, agent: AgentDefinition) -> Mapping[str, str]:
         hooks = steps_of(self.registry.hooks, agent.name, agent.hooks)
         return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
@@ -135,17 +150,15 @@ class Parts:
     def activities(self, search_attributes: Callable[[], Any], pasts: Pasts) -> list[Callable[..., Any]]:
         """Every activity of Loom."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
-        manifests = {name: self._manifest(agent) for name, agent in agents.items()}
+        manifests = self._manifests(agents)
         model = LanguageModel(
             providers=self.providers,
-            tools=self.tools,
             planner=self.planner,
             transcripts=self.transcripts,
             stream=self.stream,
             redact=self.hygiene.clean,
             prices=self.prices,
             manifests=manifests,
-            refuse_changed_tools=self.refuse_changed_tools,
             sources=self._sources(),
         )
         preparation = Preparation(
@@ -177,6 +190,7 @@ class Parts:
             own=self.own,
             masked=self.masked,
             registered=self.registry.hooks_for,
+            manifests=manifests,
         )
         compressor = Compressor(
             providers=self.providers,
@@ -199,8 +213,11 @@ class Parts:
             artifacts=self.artifacts,
             embedder=self.embedder,
             redact=self.hygiene.clean,
+            manifests=manifests,
         )
-        hooks = HookRunner(registered=self.registry.hooks, stream=self.stream, redact=self.hygiene.clean)
+        hooks = HookRunner(
+            registered=self.registry.hooks, stream=self.stream, redact=self.hygiene.clean, manifests=manifests
+        )
         return [
             preparation.prepare_run,
             hooks.run_hook,

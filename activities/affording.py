@@ -1,5 +1,8 @@
 """How long an answer may be so that a model call stays within what is left of a budget, and whether one may be given.
 
+    a turn of the model        `covered`: as long an answer as there is room for
+    an evaluation, a summary   `worst_case`: all of it, or the run does without
+
 Reserving is this bound: the call is made with a limit of output tokens that, with everything it sends, costs no more
 than there is. Before a call with tools so much has to be left that a last answer can still follow it.
 """
@@ -37,18 +40,23 @@ class Uncovered:
     """What would have to be left for it."""
 
 
+async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) -> Spend:
+    """What a call of `prompt` tokens takes at most, with an answer of at most `output`."""
+    usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
+    return Spend(tokens=usage.total_tokens, micros=await prices.cost_micros(model, usage) or 0)
+
+
 async def covered(
     prices: Prices, model: str, *, prompt: int, most: int, allowance: Share, last: bool
 ) -> Covered | Uncovered:
     """What a call of `prompt` tokens, with an answer of at most `most`, may do with this allowance."""
 
     async def call(output: int) -> Spend:
-        usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
-        return Spend(tokens=usage.total_tokens, micros=await prices.cost_micros(model, usage) or 0)
+        return await worst_case(prices, model, prompt=prompt, output=output)
 
     async def need(output: int) -> Spend:
-        after = Usage(input_tokens=int(GROWTH * prompt) + output, output_tokens=LEAST_LAST_ANSWER, model_calls=1)
-        follows = Spend(tokens=after.total_tokens, micros=await prices.cost_micros(model, after) or 0)
+        after = int(GROWTH * prompt) + output
+        follows = await worst_case(prices, model, prompt=after, output=LEAST_LAST_ANSWER)
         return await call(output) + (Spend() if last else follows)
 
     least = min(most, LEAST_LAST_ANSWER if last else LEAST_ANSWER)

@@ -1,27 +1,30 @@
 """Activity `compress_context`: one attempt at making a conversation shorter, with one call of the model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import ceil
 from time import perf_counter
 from typing import Any
 
 import structlog
 from temporalio import activity
 
+from activities.affording import GROWTH, LEAST_LAST_ANSWER, worst_case
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
 from activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
 from loom_domain import sections
 from loom_domain.agents import AgentSpec
+from loom_domain.budget import Share
 from loom_domain.compression import LEAST_ROOM, Compressing, compress, promising
 from loom_domain.context import Measures, Sight, look
 from loom_domain.dead_rules import offered
 from loom_domain.errors import LoomError
 from loom_domain.messages import Message, Usage, user
 from loom_domain.tasks import Action
-from loom_domain.tokens import text_tokens
+from loom_domain.tokens import conversation_tokens, text_tokens
 from loom_domain.transcript import Tail, Transcript
 from loom_domain.work import Compressed, CompressRequest, compression_segment
 
@@ -72,7 +75,9 @@ class Compressor:
     ) -> Compressed:
         started = perf_counter()
         work, measures = _work(request, spec, transcript.messages)
-        summing = _Summing(self._providers, spec, work, int(QUESTION_SHARE * measures.window(spec) / measures.ratio))
+        room = int(QUESTION_SHARE * measures.window(spec) / measures.ratio)
+        purse = None if request.allowance is None else await self._purse(request.allowance, request, spec, measures)
+        summing = _Summing(self._providers, spec, work, room, purse)
         error = await self._summed(summing, request, writer)
         shorter = compress(work, summing.sections or sections.without_model(work.spoken, work.earlier))
         after = _sight(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
@@ -93,6 +98,12 @@ class Compressor:
             summary=shorter.summary, kept=shorter.kept, tokens=after, usage=summing.usage, cost_micros=cost
         )
 
+    async def _purse(self, allowance: Share, request: CompressRequest, spec: AgentSpec, measures: Measures) -> "_Purse":
+        """What the summary may cost: a last answer of the run can still follow it, had it gained nothing."""
+        after = int(GROWTH * request.tokens)
+        follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
+        return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
+
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
         """Let the model write the sections; returns why it did not."""
         if request.plain:
@@ -101,6 +112,8 @@ class Compressor:
             return "nearly all of the conversation has to stay"
         try:
             await summing.write()
+        except _Uncovered as error:
+            return str(error)
         except LoomError as error:
             message = self._redact(error.message)
             _log.warning("compression_failed", error=type(error).__name__, message=message)
@@ -113,16 +126,41 @@ class Compressor:
         return "" if summing.sections else "the model's answer has none of the sections"
 
 
+class _Uncovered(Exception):
+    """A call might take more than there is."""
+
+
+@dataclass(slots=True)
+class _Purse:
+    """What is left for the calls of one compression."""
+
+    prices: Prices
+    model: str
+    left: Share
+    ratio: float
+
+    async def pay(self, call: ModelCall) -> None:
+        """Reserve what the call takes at most; raises _Uncovered."""
+        prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
+        need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
+        if self.left.lacks(need):
+            raise _Uncovered("what is left of the budget may not cover it")
+        self.left = self.left.minus(need)
+
+
 class _Summing:
     """Lets a model write the sections of a summary, and once more those that it has written too long."""
 
-    def __init__(self, providers: Providers, spec: AgentSpec, work: Compressing, room: int) -> None:
+    def __init__(
+        self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None
+    ) -> None:
         self.spec = spec
         self.work = work
         self.sections: Mapping[str, str] = {}
         self.usage = Usage()
         self._providers = providers
         self._room = room
+        self._purse = purse
 
     async def write(self) -> None:
         """Ask the model; raises the LLM errors."""
@@ -132,8 +170,8 @@ class _Summing:
         if long := {name: text for name, text in self.sections.items() if text_tokens(text) > limit}:
             try:
                 shortened = await self._ask(sections.shorten(long, section_tokens=limit))
-            except LoomError as error:  # what is too long is cut all the same
-                _log.warning("sections_not_shortened", error=type(error).__name__, message=error.message)
+            except (LoomError, _Uncovered) as error:  # what is too long is cut all the same
+                _log.warning("sections_not_shortened", error=type(error).__name__, message=str(error))
                 return
             self.sections = {**self.sections, **{name: text for name, text in shortened.items() if name in long}}
 
@@ -146,6 +184,8 @@ class _Summing:
             max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
             temperature=self.spec.temperature,
         )
+        if self._purse is not None:
+            await self._purse.pay(call)
         answer = await provider.answer(call, lambda _: None)
         self.usage += answer.usage
         return sections.read_sections(answer.message.text)

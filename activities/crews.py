@@ -11,6 +11,7 @@ from temporalio import activity
 
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
+from activities.manifests import Manifests
 from activities.memory.ports import Embedder, EmbedderUnavailable
 from activities.output_schema import checked
 from activities.ports import ArtifactStore, EventStream, TranscriptStore
@@ -49,12 +50,14 @@ class Conductor:
         artifacts: ArtifactStore | None,
         embedder: Embedder | None,
         redact: Callable[[str], str],
+        manifests: Manifests,
     ) -> None:
         self._transcripts = transcripts
         self._stream = stream
         self._artifacts = artifacts
         self._embedder = embedder
         self._redact = redact
+        self._manifests = manifests
 
     @activity.defn(name="conduct_crew")
     async def conduct_crew(self, request: ModelRequest) -> ModelReply:
@@ -70,6 +73,7 @@ class Conductor:
                 await self._transcripts.save_spec(spec)
             writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn))
             try:
+                self._manifests.check(spec, run_id, writer)
                 message = await self._next(request, _crew_of(spec), transcript.messages)
             except _Spent as spent:
                 return ModelReply(uncovered=spent.need)

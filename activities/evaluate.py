@@ -1,11 +1,13 @@
 """Activity `evaluate_answer`: the agent's model rates the final answer of a run, with one call."""
 
 from collections.abc import Callable
+from math import ceil
 from time import perf_counter
 
 import structlog
 from temporalio import activity
 
+from activities.affording import worst_case
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
 from activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
@@ -16,6 +18,7 @@ from loom_domain.evaluation import OUTPUT_TOKENS, SYSTEM, question, read_ratings
 from loom_domain.messages import JsonObject, user
 from loom_domain.output_schema import NotJson
 from loom_domain.tasks import Action
+from loom_domain.tokens import text_tokens
 from loom_domain.transcript import Transcript
 from loom_domain.work import Evaluated, EvaluateRequest, evaluation_facts, evaluation_segment
 
@@ -60,6 +63,9 @@ class Evaluator:
                 except LoomError as error:
                     _log.warning("evaluation_failed", error=type(error).__name__, message=self._redact(error.message))
                     raise to_application_error(error, self._redact) from None
+                if evaluated.uncovered is not None:
+                    _log.info("budget_short", purpose="evaluation", need=evaluated.uncovered.named)
+                    return evaluated
                 facts = evaluation_facts(request, evaluated)
                 writer.emit(Action.MODEL_CALL, key="call", model=spec.model, **facts, **_spent(evaluated, started))
                 _log.info("answer_evaluated", model=spec.model, **facts)
@@ -67,11 +73,18 @@ class Evaluator:
 
     async def _rated(self, request: EvaluateRequest, spec: AgentSpec, transcript: Transcript) -> Evaluated:
         provider, model = self._providers.resolve(spec.model)
+        asked = question(transcript.messages, request.answer)
+        output = min(spec.max_output_tokens, OUTPUT_TOKENS)
+        if request.allowance is not None:
+            prompt = ceil(request.ratio * (text_tokens(SYSTEM) + text_tokens(asked)))
+            need = await worst_case(self._prices, spec.model, prompt=prompt, output=output)
+            if request.allowance.lacks(need):
+                return Evaluated(uncovered=need)
         call = ModelCall(
             model=model,
             system=SYSTEM,
-            messages=(user(question(transcript.messages, request.answer)),),
-            max_output_tokens=min(spec.max_output_tokens, OUTPUT_TOKENS),
+            messages=(user(asked),),
+            max_output_tokens=output,
             temperature=spec.temperature,
         )
         answer = await provider.answer(call, lambda _text: None)

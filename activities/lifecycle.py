@@ -10,11 +10,12 @@ from temporalio import activity
 
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
+from activities.manifests import Manifests
 from activities.ports import EventStream
 from activities.stream_writer import StreamWriter, stream_writer
 from activities.toolbox.hooks import answer_of
 from activities.toolbox.interceptors import checked_text
-from loom_domain.errors import HookFailedError
+from loom_domain.errors import HookFailedError, ManifestChangedError
 from loom_domain.hooks import Ask, Deny, Hook, Instead, Interceptor, Registered, RunInfo
 from loom_domain.lifecycle import HookAnswer, HookStep, Moment
 from loom_domain.tasks import Action, Task, task_of
@@ -26,10 +27,18 @@ _log = structlog.get_logger("loom.hook")
 class HookRunner:
     """Lets a user's code have its say around runs."""
 
-    def __init__(self, *, registered: Sequence[Registered], stream: EventStream, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        *,
+        registered: Sequence[Registered],
+        stream: EventStream,
+        redact: Callable[[str], str],
+        manifests: Manifests,
+    ) -> None:
         self._registered = registered
         self._stream = stream
         self._redact = redact
+        self._manifests = manifests
 
     @activity.defn(name="run_hook")
     async def run_hook(self, request: HookRequest) -> HookAnswer:
@@ -40,8 +49,9 @@ class HookRunner:
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
                 writer.notices(request.notices)
                 try:
+                    await self._manifests.check_only(step.name, request.spec_digest, request.origin.run_id, writer)
                     answer = await self._answer(request)
-                except HookFailedError as error:
+                except (HookFailedError, ManifestChangedError) as error:
                     _told(writer, step, started, status="failed", message=self._redact(error.message))
                     raise to_application_error(error, self._redact) from None
                 _told(writer, step, started, verdict=answer.verdict, reason=self._redact(answer.reason))

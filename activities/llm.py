@@ -1,7 +1,6 @@
 """Activity `call_model`: one attempt at one model call, streamed, with a plan for each tool call in the answer."""
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -12,20 +11,19 @@ from activities.affording import LEAST_LAST_ANSWER, Covered, Uncovered, covered
 from activities.context_sources import ContextSource, recalled
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
+from activities.manifests import Manifests
 from activities.output_schema import checked
 from activities.planning import Planner
-from activities.ports import EventStream, ModelCall, Prices, Providers, ToolBox, TranscriptStore
+from activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
 from loom_domain.agents import AgentSpec
 from loom_domain.assembling import Assembled
 from loom_domain.budget import Spend
 from loom_domain.context import Sight, is_summary, look
 from loom_domain.dead_rules import offered
-from loom_domain.errors import LLMContextLengthError, LoomError, ManifestChangedError
-from loom_domain.manifest import changed_parts
+from loom_domain.errors import LLMContextLengthError, LoomError
 from loom_domain.messages import JsonObject, Message, Usage
 from loom_domain.reflecting import approves
-from loom_domain.skills import is_of_the_run
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import ToolSpec
 from loom_domain.transcript import Transcript
@@ -36,9 +34,6 @@ _log = structlog.get_logger("loom.model")
 
 LEAST_OUTPUT = 256
 """Tokens that an answer may always have, however full the window is."""
-
-RUNS_WARNED_OF = 1000
-"""Runs that a worker remembers to have said of that its agents or tools are others."""
 
 RESEND = ModelReply()
 """The worker does not know the transcript or the spec by name: it needs them whole."""
@@ -51,26 +46,21 @@ class LanguageModel:
         self,
         *,
         providers: Providers,
-        tools: ToolBox,
         planner: Planner,
         transcripts: TranscriptStore,
         stream: EventStream,
         redact: Callable[[str], str],
         prices: Prices,
-        manifests: Mapping[str, Mapping[str, str]],
-        refuse_changed_tools: bool,
+        manifests: Manifests,
         sources: Sequence[ContextSource] = (),
     ) -> None:
         self._providers = providers
-        self._tools = tools
         self._planner = planner
         self._transcripts = transcripts
         self._stream = stream
         self._redact = redact
         self._prices = prices
         self._manifests = manifests
-        self._refuse_changed_tools = refuse_changed_tools
-        self._warned: deque[tuple[str, str]] = deque(maxlen=RUNS_WARNED_OF)
         self._sources = sources
 
     @activity.defn(name="call_model")
@@ -92,35 +82,11 @@ class LanguageModel:
                 if request.spec is not None:
                     await self._transcripts.save_spec(spec)
                 try:
-                    self._check_manifest(spec, request, writer)
+                    self._manifests.check(spec, run_id, writer)
                     return await self._answer(request, spec, transcript, writer)
                 except LoomError as error:
                     self._tell_failure(writer, request, spec.model, error)
                     raise to_application_error(error, self._redact) from None
-
-    def _check_manifest(self, spec: AgentSpec, request: ModelRequest, writer: StreamWriter) -> None:
-        """The run goes by what it was pinned to; that this worker has other things is said or refused, never silent."""
-        tools = [
-            tool.name
-            for tool in spec.tools
-            if not is_of_the_run(tool) and (tool.name not in self._tools or self._tools[tool.name].spec != tool)
-        ]
-        parts = changed_parts(spec.manifest, self._manifests.get(spec.name))
-        if not tools and not parts:
-            return
-        changed = ", ".join((*(f"{part} of agent {spec.name}" for part in parts), *(f"tool {name}" for name in tools)))
-        if self._refuse_changed_tools:
-            raise ManifestChangedError(
-                f"this worker has other things than the run was started with: {changed}. Serve it with the"
-                " version that started it, or set LOOM_ON_CHANGED_MANIFEST=keep",
-                tools=tools,
-                parts=list(parts),
-            )
-        named = (request.origin.run_id, changed)
-        if named not in self._warned:
-            self._warned.append(named)
-            _log.warning("manifest_changed", kept="pinned", parts=parts, tools=tools, manifest=spec.digest)
-            writer.emit(Action.MANIFEST, key="manifest", kept="pinned", parts=list(parts), tools=tools)
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter

@@ -13,6 +13,7 @@ from activities.crew_book import Crews
 from activities.failures import to_application_error
 from activities.forking import Forks
 from activities.heartbeat import heartbeating
+from activities.manifests import Manifests
 from activities.output_schema import OutputSchema
 from activities.ports import EventStream, Prices, Providers, ToolBox, TranscriptStore
 from activities.skills import Equipped, RunSkills
@@ -23,7 +24,7 @@ from loom_domain.autonomy import autonomy_rules
 from loom_domain.branching import branches_of, led_by, refuse_without_room
 from loom_domain.dead_rules import dead_rules, offered
 from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
-from loom_domain.hooks import Registered, steps_of
+from loom_domain.hooks import Registered, named_for, steps_of
 from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import JsonObject, Usage
 from loom_domain.permissions import Mode
@@ -55,7 +56,7 @@ class Preparation:
         *,
         agents: Mapping[str, AgentDefinition],
         hooks: Sequence[Registered],
-        manifests: Mapping[str, Mapping[str, str]],
+        manifests: Manifests,
         default: AgentSpec,
         servers: Collection[str],
         default_workspace: Path,
@@ -172,7 +173,6 @@ class Preparation:
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
             hooks=steps_of(self._hooks, definition.name, definition.hooks),
-            manifest=self._manifests[definition.name],
             evaluates=_given(wanted.evaluate, evaluates),
             pattern="react" if is_branch else wanted.pattern or agent.pattern,
             rounds=wanted.rounds or agent.rounds,
@@ -191,7 +191,9 @@ class Preparation:
             OutputSchema(spec.output_schema)
         equipped = await self._skills.equipped(spec, request)
         names = [tool.name for tool in offered(equipped.spec.tools, spec.permissions)]
-        spec = replace(equipped.spec, rules=autonomy_rules(names))
+        hooks = named_for(self._hooks, definition.name, definition.hooks)
+        manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
+        spec = replace(equipped.spec, rules=autonomy_rules(names), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
 
     def _branching(
@@ -235,6 +237,7 @@ class Preparation:
             mode=Mode(request.mode) if request.mode else self._default.mode,
             require_done_tool=False,
             hooks=steps_of(self._hooks, crew.name, ()),
+            manifest=self._manifests.of_crew(crew.agents, named_for(self._hooks, crew.name, ())),
             pattern="react",
             evaluates=False,
             crew=crew,

@@ -9,6 +9,7 @@ from temporalio import activity
 
 from activities.effects import Effects
 from activities.heartbeat import heartbeating
+from activities.manifests import Manifests
 from activities.memory.ephemeral import EphemeralMemory, EphemeralState
 from activities.ports import EventStream, StreamRedactor, ToolBox, ToolContext, TranscriptStore
 from activities.stream_writer import StreamWriter, stream_writer
@@ -16,10 +17,11 @@ from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.interceptors import after_call
 from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import execute
+from loom_domain.errors import ManifestChangedError
 from loom_domain.hooks import Registered
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import Scope, ToolResult, arguments_digest, artifact_id, describe, tool_message
+from loom_domain.tool_calls import Scope, ToolResult, arguments_digest, artifact_id, describe, failed, tool_message
 from loom_domain.work import ToolRequest, tool_segment
 
 _log = structlog.get_logger("loom.tool")
@@ -45,8 +47,10 @@ class ToolRunner:
         effects: Effects,
         masked: Callable[[], StreamRedactor],
         registered: Callable[..., Sequence[Registered]],
+        manifests: Manifests,
     ) -> None:
         self._tools = tools
+        self._manifests = manifests
         self._own = own
         self._transcripts = transcripts
         self._stream = stream
@@ -68,6 +72,10 @@ class ToolRunner:
                 arguments = request.arguments if request.arguments is not None else await self._found(request)
                 if arguments is None:
                     return RESEND
+                try:
+                    await self._manifests.check_only(request.tool, request.spec_digest, run_id, writer)
+                except ManifestChangedError as error:
+                    return failed(f"Not run: {error.message}", "unavailable")
                 with self._ephemeral.of(run_id, request.call_id) as state:
                     return await self._run(request, arguments, writer, state)
 

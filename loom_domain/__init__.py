@@ -62,6 +62,7 @@ Reading order
     skill_choice  which ones a run has, and which fit its task
     skill_documents, skill_scripts   the text of a SKILL.md; scripts that are tools
     skill_context, active_skills     what a model call sees of skills; those whose instructions a conversation has
+    deadlines     when a run's time is over, and what of it is kept for the last answer
     limits        turns, tokens, money, calls, time
     retries       after a failed activity: again, later, or never
     todos         what the model says it has to do

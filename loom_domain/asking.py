@@ -3,7 +3,6 @@
 from loom_domain.acting import is_accounted
 from loom_domain.active_skills import active_in
 from loom_domain.branching import is_tree
-from loom_domain.budget import Spend
 from loom_domain.compressing import MAX_FRUITLESS
 from loom_domain.compression import KnownFacts
 from loom_domain.context import Measures
@@ -12,7 +11,6 @@ from loom_domain.lifecycle import HookStep
 from loom_domain.limits import allowance
 from loom_domain.messages import ToolCall
 from loom_domain.run_state import RunState, result_of
-from loom_domain.sections import SECTIONS
 from loom_domain.skills import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 from loom_domain.tasks import Origin
 from loom_domain.tool_calls import OpenCall, arguments_digest, canonical, describe
@@ -52,6 +50,7 @@ def hook_request(state: RunState, step: HookStep) -> HookRequest:
         origin=origin_of(state),
         turn=state.turn,
         step=step,
+        spec_digest=state.spec_digest,
         task=state.request.task,
         metadata=state.request.metadata,
         result=None if state.outcome is None else result_of(state, state.outcome),
@@ -96,18 +95,10 @@ def compress_request(state: RunState) -> CompressRequest:
         tail=tail_of(state.known, state.transcript.messages, state.produced),
         measures=_measures(state),
         facts=_facts(state),
-        plain=due.plain or not _affords(state, due.tokens),
+        plain=due.plain,
+        allowance=allowance(state),
         notices=state.notices,
     )
-
-
-def _affords(state: RunState, tokens: int) -> bool:
-    """Whether a model may write the summary, and shorten what it wrote too long."""
-    share = allowance(state)
-    if share is None:
-        return True
-    need = Spend(tokens=tokens + 2 * len(SECTIONS) * state.agent.section_tokens, micros=state.tree.kept.micros)
-    return not share.lacks(need + need)
 
 
 def _measures(state: RunState) -> Measures:
@@ -137,6 +128,8 @@ def evaluate_request(state: RunState) -> EvaluateRequest:
         spec=state.agent if state.send_spec else None,
         tail=tail_of(state.known, state.transcript.messages, state.produced),
         answer=state.answer.output,
+        ratio=state.window.ratio,
+        allowance=allowance(state),
         notices=state.notices,
     )
 
@@ -195,6 +188,7 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         attempt=open_call.attempt,
         call_id=call.id,
         tool=call.name,
+        spec_digest=state.spec_digest,
         arguments=call.arguments if by_value else None,
         arguments_digest="" if by_value else arguments_digest(call.arguments),
         made=next((tool for tool in state.agent.tools if tool.name == call.name and goes_along(tool)), None),

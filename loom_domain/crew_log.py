@@ -86,6 +86,11 @@ class Tried:
         """It came to an answer."""
         return self.status == "completed"
 
+    @property
+    def is_part(self) -> bool:
+        """It came to no answer, and has brought something all the same."""
+        return not self.is_done and bool(self.output.strip())
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
@@ -112,6 +117,13 @@ class Log:
     def of(self, key: str) -> tuple[Tried, ...]:
         """Every attempt at a job."""
         return tuple(tried for tried in self.tried if tried.key == key)
+
+    @property
+    def brought(self) -> tuple[Tried, ...]:
+        """What there is of each job: its answer, else what the last attempt at it has brought until it had to end."""
+        keys = dict.fromkeys(tried.key for tried in self.tried)
+        parts = {tried.key: tried for tried in self.tried if tried.is_part}
+        return tuple(best for key in keys if (best := self.answer_to(key) or parts.get(key)) is not None)
 
     def answer_to(self, key: str) -> Tried | None:
         """The attempt at a job that came to an answer."""

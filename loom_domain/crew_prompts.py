@@ -77,7 +77,7 @@ def plan_report(steps: Iterable[tuple[str, Tried | None]]) -> str:
         elif tried.is_done:
             told.append(f"## {name}: done\n\n{tried.output}")
         else:
-            told.append(f"## {name}: {tried.status}\n\n{tried.error or 'no reason was given'}")
+            told.append(f"## {name}: {tried.status}\n\n{tried.error or 'no reason was given'}{_part(tried)}")
     return "\n\n".join(told)
 
 
@@ -133,7 +133,7 @@ def route_prompt(crew: Crew, log: Log) -> str:
 
 def again(prompt: str, tried: Tried) -> str:
     """The same once more, with what went wrong."""
-    wrong = tried.error or f"it ended as {tried.status}"
+    wrong = f"{tried.error or f'it ended as {tried.status}'}{_part(tried)}"
     return f"{prompt}\n\nAn earlier attempt at this ({tried.member}, attempt {tried.attempt}) failed: {wrong}"
 
 
@@ -187,12 +187,20 @@ def _brought(log: Log, came: Iterable[Tried]) -> str:
 
 def _answer(log: Log, tried: Tried) -> str:
     if not tried.is_done:
-        return f"## {tried.member}\n(failed: {tried.error or tried.status})"
+        return f"## {tried.member}\n(failed: {tried.error or tried.status}){_part(tried)}"
     if len(tried.output) <= INLINE:
         return f"## {tried.member}\n{tried.output}"
     rest = f"[…cut after {INLINE} of {len(tried.output)} characters"
     kept = f": read_artifact {artifact_of(tried.key)!r} has the whole]" if log.keeps else "]"
     return f"## {tried.member}\n{tried.output[:INLINE]}\n{rest}{kept}"
+
+
+def _part(tried: Tried) -> str:
+    """What it has brought until it had to end, if anything."""
+    if not tried.is_part:
+        return ""
+    cut = tried.output if len(tried.output) <= INLINE else f"{tried.output[:INLINE]}\n[…cut after {INLINE} characters]"
+    return f"\n\nUntil then it had this:\n{cut}"
 
 
 def _heard(log: Log) -> str:

@@ -53,9 +53,9 @@ def next_step(crew: Crew, log: Log) -> Step:
 def so_far(log: Log) -> str:
     """What a crew has that has to end before it is done."""
     best = None if log.choice is None else log.answer_to(log.choice.key)
-    brought = [tried for tried in log.tried if tried.is_done] if best is None else [best]
-    done = [f"## {tried.member}\n\n{tried.output}" for tried in brought]
-    return "\n\n".join(["The crew had to end before it was done. What its members have brought:", *done])
+    tried = log.brought if best is None else [best]
+    brought = [f"## {each.member}{'' if each.is_done else ' (not done)'}\n\n{each.output}" for each in tried]
+    return "\n\n".join(["The crew had to end before it was done. What its members have brought:", *brought])
 
 
 def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:

@@ -12,8 +12,9 @@ from typing import Final, assert_never
 from loom_domain.acting import settled, with_calls
 from loom_domain.branching import for_branch, is_tree
 from loom_domain.budget import Share, Spend
+from loom_domain.deadlines import last_call
 from loom_domain.in_touch import levels, take_ancestry
-from loom_domain.limits import deadline, left, spent_by
+from loom_domain.limits import left, spent_by
 from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.plans import NAME, crew_of
@@ -158,7 +159,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         model=state.agent.model,
         above=levels(state),
         share=child.share,
-        deadline=deadline(state),
+        deadline=last_call(state),
         branch=is_tree(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
         task_id=execute_task_id(state.run_id, child.call_id),
     )

@@ -1,14 +1,15 @@
 """The last step of a run that evaluates its answer. Whatever comes of it, the answer stands, and the run ends with it.
 
+Whether the budget covers it is found where the call is made, and recorded; one that is not covered is left out.
+
 A word from a person, or a pause, goes before the end as it does before any other.
 """
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
-from loom_domain.budget import Spend
-from loom_domain.evaluation import MOST_TOKENS
-from loom_domain.limits import allowance, charged, limit_hit
+from loom_domain.limits import charged, limit_hit
 from loom_domain.messages import JsonObject
 from loom_domain.run_state import Outcome, Phase, RunState, ended
 from loom_domain.run_steps import AnswerEvaluated, EvaluationFailed
@@ -16,17 +17,16 @@ from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.transcript import TranscriptRef
 
+NOT_COVERED: Final = "The answer is not evaluated: what is left of the budget may not cover it."
+
 
 def concluded(state: RunState, outcome: Outcome, at: datetime) -> RunState:
     """The run with its answer: at its end, or before the evaluation of that answer."""
     if not state.agent.evaluates or outcome.judged:
         return ended(state, outcome)
     # An evaluation takes no turn, so used-up turns do not forbid it.
-    share = allowance(state)
-    need = Spend(tokens=MOST_TOKENS, micros=state.tree.kept.micros)
-    if limit_hit(replace(state, turn=0), at) or (share is not None and share.lacks(need)):
-        text = "The answer is not evaluated: what is left of the budget may not cover it."
-        return ended(note(state, Action.BUDGET, at, text=text), replace(outcome, judged=True))
+    if limit_hit(replace(state, turn=0), at):
+        return ended(note(state, Action.BUDGET, at, text=NOT_COVERED), replace(outcome, judged=True))
     return replace(state, phase=Phase.EVALUATING, answer=outcome)
 
 
@@ -35,6 +35,8 @@ def take_evaluation(state: RunState, event: AnswerEvaluated) -> RunState:
     if state.phase is not Phase.EVALUATING or state.answer is None:
         return state
     done = event.evaluated
+    if done.uncovered is not None:
+        return _over(note(state, Action.BUDGET, event.at, text=NOT_COVERED), state.answer, None)
     if not done.resend:
         return _over(charged(state, done.usage, done.cost_micros, event.at), state.answer, done.metrics)
     if is_whole(state):

@@ -26,8 +26,6 @@ RECORD_TOKENS: Final = 4000
 ANSWER_TOKENS: Final = 3000
 OUTPUT_TOKENS: Final = 2000
 """Room for models that think before they write; the ratings themselves take thirty."""
-MOST_TOKENS: Final = 10_000
-"""Of the whole call, by any provider's count."""
 
 
 def question(messages: Sequence[Message], answer: str) -> str:

@@ -129,9 +129,19 @@ class Interceptor:
 Registered: TypeAlias = Hook | Interceptor
 
 
+def pieces_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
+    """A user's own code in it."""
+    return (registered.function,) if isinstance(registered, Hook) else (registered.before, registered.after)
+
+
 def is_for(registered: Registered, agent: str, named: Iterable[str]) -> bool:
     """Whether a hook or an interceptor is one of this agent's, which names some of them itself."""
     return registered.agents is None or agent in registered.agents or registered.name in named
+
+
+def named_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
+    """The names of all hooks and interceptors that an agent has, around its runs and around its tool calls."""
+    return tuple(dict.fromkeys(each.name for each in registered if is_for(each, agent, named)))
 
 
 def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookStep, ...]:

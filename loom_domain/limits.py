@@ -6,11 +6,12 @@ have ended. A model call is bounded beforehand by what is left (`activities/affo
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from loom_domain.acting import with_calls
 from loom_domain.budget import WRAP_UP_TOKENS, Share, Spend
+from loom_domain.deadlines import deadline, last_call
 from loom_domain.lineage import TreeLimits
 from loom_domain.messages import Usage
 from loom_domain.requests import Budget, RunError, RunStatus
@@ -74,14 +75,6 @@ def kept_back(state: RunState, reserved: Spend) -> Spend:
     return Spend(tokens=state.window.tokens + WRAP_UP_TOKENS, micros=reserved.micros, turns=1)
 
 
-def deadline(state: RunState) -> datetime | None:
-    """When the tree's time is over."""
-    if state.tree.lineage is not None:
-        return state.tree.lineage.deadline
-    seconds = state.request.budget.seconds
-    return None if seconds is None else state.started_at + timedelta(seconds=seconds)
-
-
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
     """The outcome of a run that may not begin another turn, or None."""
     if state.turn >= state.max_turns:
@@ -89,7 +82,17 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
             return exhausted(name, f"{_number(spent)} of {_number(limit)}")
+    latest = last_call(state)
+    if latest is not None and at >= latest:
+        return exhausted("seconds", f"{time_told(state, at)}, and the rest is for a last answer")
     return None
+
+
+def time_told(state: RunState, at: datetime) -> str:
+    """How much of its time the run has used."""
+    end = deadline(state)
+    whole = "without limit" if end is None else _number((end - state.started_at).total_seconds())
+    return f"{_number(round((at - state.started_at).total_seconds(), 1))} of {whole}"
 
 
 def within_tool_calls(state: RunState) -> RunState:

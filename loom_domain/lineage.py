@@ -39,7 +39,7 @@ class Lineage:
     share: Share = field(default_factory=Share)
     """What it may spend with everything below it; for more it asks its parent."""
     deadline: datetime | None = None
-    """When the tree's time is over."""
+    """When the run's time is over: by then its parent begins its own last answer."""
     branch: bool = False
     """It is a branch of a tree, or below one: it reasons as `react`, whatever its agent says."""
     task_id: str = ""

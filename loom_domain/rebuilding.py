@@ -296,7 +296,7 @@ def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinn
 
 def _evaluation(asked: EvaluateRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
     came = did.came
-    if isinstance(came, Evaluated) and not came.resend:
+    if isinstance(came, Evaluated) and not came.resend and came.uncovered is None:
         named = {"model": pinned.model, **evaluation_facts(asked, came)}
         where = _where(evaluation_segment(asked.turn, asked.attempt))
         yield _model_call(asked.origin, where, did.ended, "completed", {**named, **_spent(came, began, did.ended)})

@@ -27,6 +27,10 @@ ENDED: Final = frozenset(
 )
 
 
+LONGEST_RUN: Final = 10 * 366 * 24 * 3600.0
+"""Seconds that a budget may name."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
     """What a run may spend; None is without limit."""

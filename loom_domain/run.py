@@ -66,6 +66,7 @@ from loom_domain.run_steps import (
     RunRefused,
     SignalIgnored,
     SteeringEvent,
+    TimeRanOut,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
@@ -80,7 +81,7 @@ from loom_domain.transcript import transcript_of
 from loom_domain.tree import Tree
 from loom_domain.tree_steps import TreeEvent
 from loom_domain.work import Earlier, ModelReply, Prepared
-from loom_domain.wrapping_up import last_words, stopped, summed_up, summing_up, take_shortage
+from loom_domain.wrapping_up import last_words, out_of_time, stopped, summed_up, summing_up, take_shortage
 
 
 def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
@@ -156,6 +157,8 @@ def _evolved(state: RunState, event: OwnEvent) -> RunState:  # noqa: C901, PLR09
             return take_results(state, event)
         case AsksExpired():
             return settled(expire(state, event))
+        case TimeRanOut(at=at):
+            return out_of_time(state, at)
         case SignalIgnored(signal=signal, why=why, at=at):
             return note(state, TaskAction.IGNORED, at, signal=signal, why=why)
         case NoticesPublished(count=published):

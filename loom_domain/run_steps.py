@@ -311,6 +311,13 @@ class PermissionsSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TimeRanOut:
+    """The run's time is over."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SignalIgnored:
     """A signal was unknown, malformed or came too late."""
 
@@ -350,6 +357,7 @@ OwnEvent: TypeAlias = (
     | CallsPlanned
     | ToolsReturned
     | AsksExpired
+    | TimeRanOut
     | SignalIgnored
     | NoticesPublished
     | WaitEnded

@@ -70,6 +70,7 @@ class HookRequest:
     origin: Origin
     turn: int = 0
     step: HookStep
+    spec_digest: str = ""
     task: str
     metadata: JsonObject = field(default_factory=dict)
     result: RunResult | None = None
@@ -161,6 +162,8 @@ class CompressRequest:
     facts: KnownFacts = field(default_factory=KnownFacts)
     plain: bool = False
     """Without a model."""
+    allowance: Share | None = None
+    """What of a budget is left for it; None: nothing limits it."""
     notices: tuple[Notice, ...] = ()
 
 
@@ -188,6 +191,10 @@ class EvaluateRequest:
     spec: AgentSpec | None = None
     tail: Tail
     answer: str
+    ratio: float = 1.0
+    """Tokens of the provider for one of ours, as far as the run has learned it."""
+    allowance: Share | None = None
+    """What of a budget is left for it; None: nothing limits it."""
     notices: tuple[Notice, ...] = ()
 
 
@@ -199,6 +206,8 @@ class Evaluated:
     """Each from 0 to 1; None: it said nothing that could be read."""
     why: str = ""
     """Why there are none."""
+    uncovered: Spend | None = None
+    """Nothing was sent: the call might have taken this, which is more than it was allowed."""
     resend: bool = False
     """The worker does not know the transcript or the spec; send them whole."""
     usage: Usage = field(default_factory=Usage)
@@ -233,6 +242,7 @@ class ToolRequest:
     attempt: int = 1
     call_id: str
     tool: str
+    spec_digest: str = ""
     arguments: JsonObject | None = None
     """None: as in the model's answer, which the worker has under `call_id`; if not, it asks to resend."""
     arguments_digest: str = ""

@@ -2,6 +2,7 @@
 
 a limit, or a model call that is not covered ──▶ a wish to the parent ──answer──▶ on as before
                                               └─▶ nobody to ask, or refused ──▶ the last answer ──▶ the end
+    the end of the run's time ───────────────────────────────────────────────────────────────▶ the end
 """
 
 from dataclasses import replace
@@ -9,15 +10,19 @@ from datetime import datetime
 from typing import Final
 
 from loom_domain.budget import Spend, Want
-from loom_domain.limits import exhausted, left, limit_hit, spent_by
+from loom_domain.deadlines import hard_end
+from loom_domain.grouping import is_from_person
+from loom_domain.limits import exhausted, left, limit_hit, spent_by, time_told
 from loom_domain.messages import Message, reminder
-from loom_domain.run_state import Outcome, Phase, RunState, WrapUp, ended
+from loom_domain.run_state import Outcome, Phase, RunState, WrapUp, ended, waiting_on
 from loom_domain.shares import answered, may_ask, wished
 from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.tree_steps import BudgetAnswered, BudgetWanted
 from loom_domain.work import ModelReply
 
+LONGEST_WAIT: Final = 200
+"""Characters of what a run was waiting on that its error tells."""
 ONE_TURN: Final = Spend(tokens=1, micros=1, tool_calls=1, turns=1)
 """The least that another turn takes."""
 
@@ -69,6 +74,21 @@ def take_shortage(state: RunState, need: Spend, at: datetime) -> RunState:
         return state
     state, told = last_words(state, state.wrap_up)
     return replace(state, phase=Phase.THINKING, transcript=state.transcript.extended([told]))
+
+
+def out_of_time(state: RunState, at: datetime) -> RunState:
+    """The run at the end of its time, with what it has: an answer, a draft, else what it said last."""
+    if state.outcome is not None or hard_end(state) is None:
+        return state
+    at_work = waiting_on(state)
+    told = time_told(state, at) + (f", while it waited on {at_work[:LONGEST_WAIT]}" if at_work else "")
+    state = replace(state, hold=None)
+    if state.wrap_up is not None:
+        return ended(state, state.wrap_up.outcome)
+    answer = state.answer if state.phase is Phase.EVALUATING else state.draft
+    if answer is not None and not any(is_from_person(message) for message in state.inbox):
+        return ended(state, replace(answer, judged=True))
+    return ended(state, exhausted("seconds", told))
 
 
 def wishing(state: RunState, need: Spend) -> RunState | None:

@@ -17,7 +17,7 @@ from loom_domain.crews import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
 from loom_domain.errors import BadRequest
 from loom_domain.permissions import Mode
 from loom_domain.reflecting import MOST_ROUNDS
-from loom_domain.requests import Budget
+from loom_domain.requests import LONGEST_RUN, Budget
 from loom_domain.rules import parse_rules
 from loom_output import schema_of
 
@@ -37,7 +37,9 @@ class BudgetForm(_Form):
     tokens: _Count | None = Field(None, description="Tokens in and out, all model calls together.")
     cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="US dollars.")
     tool_calls: _Count | None = Field(None, description="Tool calls.")
-    seconds: Annotated[float, Field(gt=0)] | None = Field(None, description="Wall time, waits included.")
+    seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN)] | None = Field(
+        None, description="Wall time, waits included."
+    )
 
 
 class AgentForm(_Form):

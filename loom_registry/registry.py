@@ -1,17 +1,19 @@
 """What a worker serves: the built-in tools, the user's app and the enabled packages, with no name given twice."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from activities.ports import Tool
+from activities.toolbox.source import code_digest
 from activities.toolbox.user_tool import UserTool
 from loom_app import LoomApp
 from loom_domain.agent_definitions import AgentDefinition, check_tools
 from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest
 from loom_domain.extending import resolved
-from loom_domain.hooks import Registered, check_hooks, is_for
+from loom_domain.hooks import Registered, check_hooks, is_for, pieces_of
 from loom_domain.mcp import McpServer
 from loom_domain.skills import SkillFolder
 from loom_registry import agent_files, crew_files
@@ -35,6 +37,19 @@ class Registry:
     """Hooks and interceptors, in the order of their registration."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
+
+    @property
+    def tool_code(self) -> Mapping[str, str]:
+        """Digests of the code of a user's tools, where it can be read."""
+        return {name: tool.code for name, tool in self.tools.items() if isinstance(tool, UserTool) and tool.code}
+
+    @property
+    def hook_code(self) -> Mapping[str, str]:
+        """The same of hooks and interceptors."""
+        pieces: dict[str, list[Callable[..., Any] | None]] = {}
+        for each in self.hooks:
+            pieces.setdefault(each.name, []).extend(pieces_of(each))
+        return {name: code for name, code in ((n, code_digest(*of)) for n, of in pieces.items()) if code}
 
     def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
         """Those of an agent: for every agent, by its definition, or `pinned` into a run by name."""

@@ -32,6 +32,7 @@ from loom_domain.asking import (
     summary_of_evaluation,
     tool_request,
 )
+from loom_domain.deadlines import hard_end
 from loom_domain.delegation import child_start
 from loom_domain.lifecycle import HookAnswer, HookStep
 from loom_domain.messages import JsonObject, Message
@@ -71,6 +72,7 @@ from loom_domain.run_steps import (
     RunHook,
     RunPrepared,
     RunTools,
+    TimeRanOut,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
@@ -113,6 +115,7 @@ class AgentRun:
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform one action after the other until the run is finished."""
         letters = asyncio.create_task(self._as_parent.deliver_letters())
+        clock = asyncio.create_task(self._watch_time())
         while not isinstance(action := next_action(self._state), Finish):
             try:
                 self._advance(await self._perform(action))
@@ -121,6 +124,7 @@ class AgentRun:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         result = await self._finish(action.outcome)
         letters.cancel()
+        clock.cancel()
         return result
 
     @workflow.query
@@ -144,6 +148,16 @@ class AgentRun:
 
     def _count_update(self) -> None:
         self._updates += 1
+
+    async def _watch_time(self) -> None:
+        """End the run when its time is over, whatever it waits for."""
+        await workflow.wait_condition(lambda: self._state.spec is not None)
+        if (end := hard_end(self._state)) is None:
+            return
+        left = (end - workflow.now()).total_seconds()
+        if left > 0:
+            await workflow.sleep(left, summary="the end of the run's time")
+        self._advance(TimeRanOut(at=workflow.now()))
 
     async def _perform(self, action: Action) -> Event:  # noqa: C901, PLR0912 - one case an action
         match action:

@@ -14,7 +14,7 @@ from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject
 from loom_domain.permissions import Mode
 from loom_domain.relations import ANCESTRY, REPORT
-from loom_domain.requests import Budget, ForkedFrom, RunRequest
+from loom_domain.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
 from loom_domain.rules import parse_rules
 from loom_domain.run_state import RunState
 from loom_domain.run_steps import (
@@ -54,7 +54,9 @@ class _Budget(_Strict):
         None, gt=0, validation_alias=AliasChoices("cost_usd", "max_cost_usd", "cost", "max_cost")
     )
     tool_calls: int | None = Field(None, gt=0, validation_alias=AliasChoices("tool_calls", "max_tool_calls"))
-    seconds: float | None = Field(None, gt=0, validation_alias=AliasChoices("seconds", "max_seconds", "wall_time"))
+    seconds: float | None = Field(
+        None, gt=0, le=LONGEST_RUN, validation_alias=AliasChoices("seconds", "max_seconds", "wall_time")
+    )
     turns: int | None = Field(None, gt=0)
     depth: int | None = Field(None, ge=0)
     children: int | None = Field(None, ge=0)

@@ -14,12 +14,14 @@ Nothing of ours need be imported for it. `run` (or `__call__`) takes the model, 
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import Parameter
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from activities.ports import ToolContext
+from activities.toolbox.source import code_digest
 from activities.toolbox.user_function import CONTEXT, context_parameter, is_asynchronous, takes_null
 from activities.toolbox.user_options import ToolOptions
 from activities.toolbox.user_tool import Given, UserTool, assembled
@@ -37,7 +39,7 @@ def class_tool(thing: Any, origin: str, options: ToolOptions) -> UserTool:
     run = _runner(made, origin)
     model = _model(made, origin)
     chosen: ToolOptions = {**_said(made, origin), **options}
-    return assembled(
+    tool = assembled(
         name=chosen.get("name", ""),
         description=chosen.get("description", ""),
         origin=origin,
@@ -48,6 +50,7 @@ def class_tool(thing: Any, origin: str, options: ToolOptions) -> UserTool:
         blocking=not is_asynchronous(run),
         options=chosen,
     )
+    return replace(tool, code=code_digest(run))
 
 
 def _made(kind: type, origin: str) -> Any:

@@ -4,7 +4,7 @@ Its arguments are kept apart from Loom's own: whatever a parameter is called, it
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from activities.ports import ToolContext, ToolOutput
 from activities.toolbox.function_tool import validated
+from activities.toolbox.source import code_digest
 from activities.toolbox.user_call import called
 from activities.toolbox.user_function import described, is_asynchronous
 from activities.toolbox.user_options import ToolOptions, check_name, checked, spec_for
@@ -51,6 +52,8 @@ class UserTool:
     blocking: bool
     available: Callable[[], object] | None
     has_own_timeout: bool
+    code: str = ""
+    """Names the user's code as it stands; empty where it cannot be read."""
 
     def is_available(self) -> str | None:
         """None when it can work here; else what is missing and what to do."""
@@ -102,7 +105,7 @@ class UserTool:
 def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -> UserTool:
     """A tool of a function; raises BadRequest that says what is wrong with it and what to do."""
     found = described(function, origin)
-    return assembled(
+    tool = assembled(
         name=options.get("name", getattr(function, "__name__", "")),
         description=options.get("description", found.description),
         origin=origin,
@@ -113,6 +116,7 @@ def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -
         blocking=not is_asynchronous(function),
         options=options,
     )
+    return replace(tool, code=code_digest(function))
 
 
 def assembled(

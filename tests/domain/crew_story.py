@@ -54,8 +54,8 @@ class Told:
         assert isinstance(self.step, GiveUp), self.step
         return self.step.error
 
-    def came(self, *outcomes: str | tuple[str, str]) -> "Told":
-        """The jobs that are given out now end like this: with an answer, or with a status and an error."""
+    def came(self, *outcomes: str | tuple[str, ...]) -> "Told":
+        """The jobs that are given out now end like this: with an answer, or with status, error and what there is."""
         step = self.step
         assert isinstance(step, HandOut), step
         asked = handing_out(step.jobs, step.text, step.choice)
@@ -63,7 +63,7 @@ class Told:
         for call, outcome in zip(asked.tool_calls, outcomes, strict=True):
             told = {"task": "t", "result": outcome, "status": "completed"}
             if isinstance(outcome, tuple):
-                told = {"task": "t", "result": "", "status": outcome[0], "error": outcome[1]}
+                told = {"task": "t", "result": "".join(outcome[2:]), "status": outcome[0], "error": outcome[1]}
             self.messages.append(Message(role="tool", tool_call_id=call.id, content=json.dumps(told)))
         return self
 

@@ -10,7 +10,7 @@ from loom_domain.crew_actions import Answer, Compare, GiveUp, HandOut
 from loom_domain.crew_log import Choice, read_log
 from loom_domain.crew_prompts import INLINE
 from loom_domain.crew_routing import by_likeness
-from loom_domain.crew_steps import chosen
+from loom_domain.crew_steps import chosen, so_far
 from loom_domain.crews import Aggregation, Coordinator, Crew, Member, Route, Router, check_crew
 from loom_domain.errors import BadRequest
 from loom_domain.messages import Message, reminder
@@ -83,6 +83,43 @@ def test_a_coordinator_is_told_of_a_member_that_fails_twice() -> None:
     told.came(FAILED)
     assert told.jobs == [("coordinator", 1)]
     assert "## b\n(failed: LLMUnavailableError: no answer)" in told.prompt
+
+
+PART = ("limit_reached", "MaxTurnsReached: stopped", "half of it")
+
+
+class TestWhatAMemberHasBroughtThatHadToEnd:
+    """It is no answer, and not lost."""
+
+    def test_the_coordinator_and_the_next_attempt_are_given_it(self) -> None:
+        told = Told(crew("coordinated", "a", "b")).came(WORK).came("found", PART)
+        assert told.jobs == [("b", 2)]
+        assert told.prompt.endswith("failed: MaxTurnsReached: stopped\n\nUntil then it had this:\nhalf of it")
+        told.came(PART)
+        assert "## b\n(failed: MaxTurnsReached: stopped)\n\nUntil then it had this:\nhalf of it" in told.prompt
+
+    def test_a_very_long_part_is_cut(self) -> None:
+        told = Told(crew("sequential", "a")).came(("limit_reached", "stopped", "x" * 7000))
+        assert told.prompt.endswith("x\n[…cut after 6000 characters]")
+
+    def test_those_who_come_after_it_are_given_it(self) -> None:
+        told = Told(crew("sequential", Member(name="a", retries=0, on_failure="skip"), "b")).came(PART)
+        assert told.jobs == [("b", 1)]
+        assert "half of it" in told.prompt
+
+    def test_a_plan_tells_of_it(self) -> None:
+        told = Told(crew("planned", "a", Member(name="b", retries=0))).came("x", PART)
+        assert "## b: limit_reached\n\nMaxTurnsReached: stopped\n\nUntil then it had this:\nhalf of it" in told.answer
+
+    def test_a_crew_that_has_to_end_has_it_where_there_is_no_answer(self) -> None:
+        told = Told(crew("parallel", "a", "b", "c")).came("by a", PART, PART)
+        told.came("by b", ("budget_exhausted", "spent", "more of it"))
+        assert so_far(read_log(told.messages)).split("\n\n")[1:] == [
+            *("## a", "by a", "## b", "by b", "## c (not done)", "more of it"),
+        ]
+
+    def test_an_answer_in_the_wrong_form_is_none_of_that(self) -> None:
+        assert "Until then" not in Told(crew("coordinated", "a")).came("no idea").prompt
 
 
 class TestRouting:

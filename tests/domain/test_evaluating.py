@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain.asking import evaluate_request, summary_of_evaluation
+from loom_domain.budget import Spend
 from loom_domain.evaluation import METRICS, question, read_ratings
 from loom_domain.messages import Message, Usage, user
 from loom_domain.output_schema import NotJson
@@ -87,6 +88,16 @@ def test_a_spent_budget_is_not_overdrawn_for_it() -> None:
 
     assert state.outcome is not None
     assert (state.outcome.status, state.outcome.quality) == (RunStatus.COMPLETED, None)
+    ((name, said),) = notices(state)
+    assert (name, said["text"][:28]) == ("node.budget", "The answer is not evaluated:")
+
+
+def test_one_that_what_is_left_does_not_cover_is_left_out_and_the_stream_is_told() -> None:
+    state = after(answered(), rated(uncovered=Spend(tokens=3000)))
+
+    assert state.outcome is not None
+    assert (state.outcome.status, state.outcome.output, state.outcome.quality) == (RunStatus.COMPLETED, "Four.", None)
+    assert state.usage.model_calls == 1
     ((name, said),) = notices(state)
     assert (name, said["text"][:28]) == ("node.budget", "The answer is not evaluated:")
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from loom_domain.agent_config import AgentConfig
+from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.agents import AgentSpec
 from loom_domain.lifecycle import HookStep, Moment
-from loom_domain.manifest import changed_parts, manifest_of
+from loom_domain.manifest import agent_digest, changes, manifest_of, met_by, own_parts
 from loom_domain.permissions import Mode
 from loom_domain.tool_calls import ToolSpec
 
@@ -28,12 +29,50 @@ SPEC = AgentSpec(name="a", model="demo", permissions={"bash": "ask"})
     ],
 )
 def test_each_part_that_differs_is_named(change: dict[str, Any], parts: tuple[str, ...]) -> None:
-    assert changed_parts(manifest_of(SPEC), manifest_of(replace(SPEC, **change))) == parts
+    found = changes(manifest_of(SPEC), manifest_of(replace(SPEC, **change)), {})
+
+    assert tuple((each.kind, each.name) for each in found) == tuple(("part", part) for part in parts)
 
 
 def test_a_worker_without_the_agent_differs_and_a_run_from_before_there_were_manifests_does_not() -> None:
-    assert changed_parts(manifest_of(SPEC), None) == ("agent",)
-    assert changed_parts({}, manifest_of(SPEC)) == ()
+    assert [each.told("a") for each in changes(manifest_of(SPEC), None, {})] == ["agent of agent a"]
+    assert changes({}, manifest_of(SPEC), {}) == ()
+    assert changes({}, None, {}) == ()
+
+
+def test_of_code_and_sub_agents_a_run_is_pinned_to_those_that_it_meets() -> None:
+    before = own_parts(tools={"greet": "1", "other": "2"}, hooks={"gate": "3"}, agents={"clerk": "4", "cook": "5"})
+    pinned = met_by(before, tools=["greet"], hooks=["gate"], agents=["clerk"])
+    now = own_parts(tools={"greet": "x", "other": "x"}, hooks={"gate": "x"}, agents={"clerk": "x", "cook": "x"})
+
+    assert changes(pinned, None, before) == ()
+    found = changes(pinned, None, now)
+    assert [(each.kind, each.told("a")) for each in found] == [
+        ("own", "code of tool greet"),
+        ("own", "code of hook gate"),
+        ("own", "sub-agent clerk"),
+    ]
+    assert [[each.is_about(name) for each in found] for name in ("greet", "gate")] == [
+        [True, False, False],
+        [False, True, False],
+    ]
+    assert [each.name for each in changes(pinned, None, {})] == [each.name for each in found]
+
+
+def test_a_tool_with_another_schema_is_named_once_whatever_its_code() -> None:
+    pinned = own_parts(tools={"greet": "1"}, hooks={}, agents={})
+
+    (found,) = changes(pinned, None, {}, ["greet"])
+    assert (found.kind, found.name, found.is_about("greet")) == ("tool", "greet", True)
+
+
+def test_a_sub_agent_is_another_one_when_anything_but_its_place_is() -> None:
+    clerk = AgentDefinition(name="clerk", origin="/one/clerk.yaml")
+    digest = agent_digest(clerk, {"prompt": "1"})
+
+    assert agent_digest(replace(clerk, origin="/other"), {"prompt": "1"}) == digest
+    assert agent_digest(replace(clerk, tools=("bash",)), {"prompt": "1"}) != digest
+    assert agent_digest(clerk, {"prompt": "2"}) != digest
 
 
 def test_a_spec_from_before_an_upgrade_keeps_its_name() -> None:

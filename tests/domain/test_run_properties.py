@@ -57,6 +57,7 @@ from loom_domain.run_steps import (
     RunRefused,
     RunTools,
     SignalIgnored,
+    TimeRanOut,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
@@ -182,6 +183,8 @@ def an_evaluation(dice: Random) -> Event:
     if dice.random() < 0.3:
         return EvaluationFailed(failure=a_failure(dice), at=AT)
     resend = dice.random() < 0.3
+    if dice.random() < 0.1:
+        return AnswerEvaluated(evaluated=Evaluated(uncovered=Spend(tokens=9)), at=AT)
     metrics = dice.choice((None, {"confidence": 0.5, "coverage": 1.0, "novelty": 0.0}))
     done = Evaluated(resend=True) if resend else Evaluated(metrics=metrics, usage=Usage(output_tokens=2))
     return AnswerEvaluated(evaluated=done, at=AT)
@@ -285,6 +288,7 @@ ANY_TIME: Final[tuple[Event, ...]] = (
 RARE: Final[tuple[Event, ...]] = (
     AbortRequested(reason="enough", at=AT),
     RunRefused(error=RunError(type="BadRequest", message="no")),
+    TimeRanOut(at=at(WEEK)),
 )
 
 

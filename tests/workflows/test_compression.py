@@ -1,5 +1,6 @@
 """Compressing on a real server: the run goes on, steering works meanwhile, and everything replays."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,32 @@ async def test_the_limit_that_a_provider_names_is_kept_from_then_on(working: Wor
     triggers = [said["trigger"] for said in compressions(await told(loom.client, loom.started[0]))]
     assert triggers[0] == "provider"
     assert set(triggers[1:]) <= {"window"}
+
+
+async def test_a_summary_that_is_not_covered_is_made_without_the_model(working: Working) -> None:
+    talk = long_talk(4, text(SUMMARY))
+
+    def reply(request: SeenRequest) -> Reply:
+        said: Reply = talk(request)
+        return replace(said, usage=(38_000, 5, 0)) if request.index == 3 else said
+
+    loom, server = await working(reply, **SMALL)
+
+    result = await loom.run("read it often", budget={"tokens": 60_000})
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "finished")
+    assert not [request for request in server.requests if is_about_compressing(request)]
+    told_of = compressions(await told(loom.client, loom.started[0]))
+    assert {said["error"] for said in told_of} == {"what is left of the budget may not cover it"}
+
+
+async def test_what_summaries_use_counts(working: Working) -> None:
+    loom, server = await working(long_talk(12, text(SUMMARY)), **SMALL)
+
+    result = await loom.run("read it often", budget={"tokens": 500_000})
+
+    assert [request for request in server.requests if is_about_compressing(request)]
+    assert result.usage["model_calls"] == len(server.requests)
 
 
 async def test_an_abort_stops_a_compression(working: Working) -> None:

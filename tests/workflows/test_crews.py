@@ -123,6 +123,25 @@ async def test_a_coordinator_splits_reads_what_came_and_answers_although_a_membe
     assert "## b\n(failed: LLMConfigurationError" in last
 
 
+async def test_a_coordinator_reads_what_a_member_had_that_ran_into_its_limit(working: Working) -> None:
+    rounds = iter([assignments(a="find"), answers("half found")])
+
+    def reply(request: SeenRequest) -> Reply:
+        if "You coordinate the crew" in prompts([request])[0]:
+            return next(rounds)
+        return calls(ToolUse("glob", {"pattern": "*"})) if request.body.get("tools") else text("half of it")
+
+    loom, model = await working(reply)
+
+    result = await run(loom, team("coordinated", {"name": "a", "retries": 0}))
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "half found")
+    assert [child["status"] for child in result.children] == ["completed", "limit_reached", "completed"]
+    last = prompts(model.requests)[-1]
+    assert "## a\n(failed: MaxTurnsReached" in last
+    assert "Until then it had this:\nhalf of it" in last
+
+
 async def test_a_router_says_why_and_only_the_chosen_member_works(working: Working) -> None:
     loom, model = await working(by_task({you("clerk"): [text("refunded")]}))
     rules = [{"match": "refund|invoice", "member": "clerk"}]

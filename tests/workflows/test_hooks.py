@@ -8,7 +8,7 @@ import pytest
 from loom_domain.requests import RunStatus
 from loom_domain.tasks import Action
 from tests.harness import Harness
-from tests.model_server import ToolUse, calls, script, text
+from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from tests.stream import told
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
@@ -337,6 +337,56 @@ async def test_an_interceptor_may_stop_or_answer_a_call_or_change_its_result(
     assert "hello" not in withheld
     assert result.status is RunStatus.COMPLETED
     assert sorted(path.name for path in workspace.iterdir()) == ["boom", "greeting"]
+
+
+PLANS = """
+@app.on_planning
+def gate(call, run_id):
+    log("planning", call.name, call.arguments["goal"])
+    match call.arguments["goal"]:
+        case "conquer": return Deny("not that")
+        case "clean prod": return Ask("this is about production")
+
+@app.on_tool_call
+def called(call, run_id):
+    log("calling", call.name)
+"""
+
+
+def plan(goal: str, call_id: str) -> ToolUse:
+    """A call of `create_plan` with one step."""
+    return ToolUse("create_plan", {"goal": goal, "steps": [{"id": "a", "task": f"A of {goal}."}]}, call_id)
+
+
+async def test_a_hook_before_plans_stops_one_asks_about_one_and_lets_one_pass(working: Working, app: Path) -> None:
+    look = ToolUse("list_dir", {"path": "."}, "l")
+    replies = {
+        "Your part:": [text("a is done")],
+        "the root": [calls(plan("conquer", "p1")), calls(plan("clean prod", "p2"), look), calls(plan("rest", "p3"))],
+    }
+
+    def reply(request: SeenRequest) -> Reply:
+        return text("all done") if request.turn == 3 else by_task(replies)(request)
+
+    loom, model = await working(reply, app=write(app, PLANS))
+    run_id = await loom.start("the root")
+
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    assert (ask["tool"], ask["reason"], ask["rule"]) == ("create_plan", "this is about production", "hook gate")
+    stopped = model.requests[1].messages[-1]["content"]
+    assert stopped == "Not permitted: not that. Find another way."
+    assert (await loom.client.status(run_id))["children"] == []
+    edited = {**ask["arguments"], "steps": [{"id": "a", "task": "A of staging."}], "goal": "clean staging"}
+    await loom.client.approve(run_id, ask["call_id"], digest=ask["digest"], arguments=edited)
+    result = await loom.client.result(run_id)
+
+    assert result.output == "all done"
+    assert [child["description"] for child in result.children] == ["plan: clean staging", "plan: rest"]
+    assert [line for line in logged(app) if line.startswith("planning")] == [
+        *("planning create_plan conquer", "planning create_plan clean prod"),
+        *("planning create_plan clean staging", "planning create_plan rest"),
+    ]
+    assert "calling list_dir" in logged(app)
 
 
 async def test_a_hook_may_be_for_some_agents_and_an_agent_file_may_name_it(working: Working, app: Path) -> None:

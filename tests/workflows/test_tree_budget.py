@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from loom_domain.requests import RunStatus
-from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, text
+from loom_domain.tasks import Action
+from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, script, text
+from tests.stream import told
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
 
@@ -36,6 +38,41 @@ async def test_ten_children_at_once_keep_within_one_budget_and_all_sum_up(workin
     assert 100_000 < result.usage["total_tokens"] <= 150_000
     told = [json.loads(m["content"]) for m in model.requests[-1].messages if m["role"] == "tool"]
     assert [answer["result"] for answer in told] == ["summed up"] * 10
+
+
+RATINGS = {"confidence": 0.9, "coverage": 1.0, "novelty": 0.25}
+RATED: dict[str, Any] = {"loom": {"evaluate": True}}
+
+
+@pytest.mark.parametrize(
+    ("budget", "used", "is_rated"),
+    [
+        ({"tokens": 40_000}, 38_500, False),
+        ({"tokens": 43_000}, 38_500, True),
+        ({"cost_usd": 0.7}, 38_500, False),  # 0.6 are spent, and a rating may take 0.15 and more
+        ({"cost_usd": 0.9}, 38_500, True),
+    ],
+)
+async def test_an_answer_is_rated_where_all_of_that_call_is_covered_and_it_counts(
+    working: Working, budget: dict[str, Any], used: int, is_rated: bool
+) -> None:
+    rated = text(json.dumps(RATINGS))
+    loom, model = await working(
+        script([replace(text("Four."), usage=(used, 300, 0)), replace(rated, usage=(500, 100, 0))]),
+        unknown_price="assume",
+    )
+
+    run_id = await loom.start(budget=budget, metadata=RATED)
+    result = await loom.client.result(run_id)
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "Four.")
+    assert result.quality_metrics == (RATINGS if is_rated else None)
+    assert (len(model.requests), result.usage["total_tokens"]) == ((2, 39_400) if is_rated else (1, 38_800))
+    assert result.cost is not None
+    assert result.cost <= budget.get("cost_usd", 1)
+    events = [event.task for event in await told(loom.client, run_id)]
+    warned = [task.parameters["text"] for task in events if task.action is Action.BUDGET]
+    assert any("The answer is not evaluated" in said for said in warned) is not is_rated
 
 
 async def test_a_child_that_needs_more_asks_and_what_another_gave_back_is_used(working: Working) -> None:
