@@ -94,7 +94,7 @@ def _figures(stats: dict[str, Any]) -> dict[str, str]:
 
 
 def _settings(app: str | None) -> "Settings":
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
     return settings.model_copy(update={"app": app}) if app else settings

@@ -106,7 +106,7 @@ class _Opened:
 def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
     """Do `work` with the store of these settings; raises UnreachableError when it does not answer."""
     from activities.ports import StoreUnavailable  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
     if settings.database_url is None:

@@ -166,7 +166,7 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
     """Do `work` with the memory of the settings; raises UnreachableError when it is not there."""
     from activities.memory.ports import EmbedderUnavailable  # noqa: PLC0415
     from activities.ports import StoreUnavailable  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
 

@@ -86,7 +86,7 @@ def validate(
 
 
 def _settings(app: str | None) -> "Settings":
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings()
     return settings.model_copy(update={"app": app}) if app else settings

@@ -102,7 +102,7 @@ def call(
 
 def _settings(app: str | None) -> "Settings":
     """The settings as a worker here has them, without the stores: no server need be running."""
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings().model_copy(update={"database_url": None, "redis_url": None})
     return settings.model_copy(update={"app": app}) if app else settings

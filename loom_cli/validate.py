@@ -80,10 +80,10 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
 
 def _surroundings(agents: Iterable[Path], app: str | None) -> "Surroundings":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
     from loom_domain.subjects import Place  # noqa: PLC0415
     from loom_parts import registry_from  # noqa: PLC0415
     from loom_registry.kinds import Surroundings  # noqa: PLC0415
-    from loom_settings import read_settings  # noqa: PLC0415
 
     settings = read_settings()
     settings = settings.model_copy(update={"app": app}) if app else settings
