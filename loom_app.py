@@ -36,9 +36,9 @@ from loom_domain.messages import Part, ToolCall
 from loom_domain.requests import RunError, RunResult
 from loom_domain.tasks import Task
 from loom_domain.tool_calls import CREATE_PLAN, ToolSpec
-from loom_registry.agent_form import AgentFields, plain_fields, read_agent
-from loom_registry.crew_form import CrewFields, listed, read_crew
-from loom_registry.hook_form import HookDecorator, InterceptorOptions, interceptor_of
+from loom_forms.agent_form import AgentFields, plain_fields, read_agent
+from loom_forms.crew_form import CrewFields, listed, read_crew
+from loom_forms.hook_form import HookDecorator, InterceptorOptions, interceptor_of
 
 __all__ = [
     "AgentDefinition",

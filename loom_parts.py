@@ -78,9 +78,9 @@ from loom_domain.lineage import TreeLimits
 from loom_domain.manifest import manifest_of
 from loom_domain.mcp import read_servers
 from loom_domain.tool_calls import DELEGATE
+from loom_forms.crew_form import read_crew
 from loom_memory import Remembering, memory_from
 from loom_registry import agent_files, crew_files
-from loom_registry.crew_form import read_crew
 from loom_registry.registry import Registry, collect
 from loom_settings import Settings
 

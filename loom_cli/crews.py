@@ -135,7 +135,7 @@ def _asked(crew: str) -> "str | JsonObject":
     found = _file(crew)
     if found is None:
         return crew
-    from loom_registry.agent_files import read_document  # noqa: PLC0415
+    from loom_registry.documents import read_document  # noqa: PLC0415
 
     fields = {name: value for name, value in read_document(Path(crew)).items() if name != "kind"}
     return {**fields, "name": found.name}

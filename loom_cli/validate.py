@@ -44,7 +44,7 @@ def validate(
 
 
 def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    from loom_registry.agent_files import read_document  # noqa: PLC0415
+    from loom_registry.documents import read_document  # noqa: PLC0415
     from loom_registry.kinds import Document, kind_of  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
