@@ -1,4 +1,4 @@
-"""A worker: the parts that the settings make (`loom_parts.py`), polled for by Temporal until it is told to stop.
+"""A worker: the parts that the settings make (`loom_parts/`), polled for by Temporal until it is told to stop.
 
 Everything Loom brings to a Temporal worker is one plugin, so that it fits beside a team's own workflows:
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
@@ -25,8 +25,9 @@ from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
 from loom_domain.errors import BadRequest
-from loom_memory import kept
-from loom_parts import Parts, parts_from, secret_mask
+from loom_parts.assembly import parts_from, secret_mask
+from loom_parts.memory import kept
+from loom_parts.parts import Parts
 from loom_settings import Settings
 from workflows.agent_run import AgentRun
 from workflows.crew_run import CrewRun

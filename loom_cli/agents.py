@@ -102,7 +102,7 @@ def _settings(app: str | None) -> "Settings":
 
 def _registry(settings: "Settings") -> "Registry":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
 
     return registry_from(settings, MadeTools(sandbox=None))
 
@@ -132,7 +132,7 @@ def _spec(settings: "Settings", registry: "Registry", agent: "AgentDefinition") 
     from dataclasses import replace  # noqa: PLC0415
 
     from loom_domain.agent_definitions import spec_of, tools_of  # noqa: PLC0415
-    from loom_parts import default_agent  # noqa: PLC0415
+    from loom_parts.assembly import default_agent  # noqa: PLC0415
 
     tools = tools_of(agent, (tool.spec for tool in registry.tools.values()))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)

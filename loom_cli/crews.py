@@ -152,7 +152,7 @@ def _file(crew: str) -> "Crew | None":
 def _known(app: str | None) -> "dict[str, Crew]":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
     from deploy.settings import load_settings  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
 
     settings = load_settings()
     settings = settings.model_copy(update={"app": app}) if app else settings

@@ -122,7 +122,7 @@ def worker_tools(name: str) -> "tuple[ToolBox, list[str]]":
     """The tools that a worker with these settings has, and its MCP servers; those are dialled for tools of theirs."""
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
     from deploy.settings import read_settings  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
 
     settings = read_settings()
     registry = registry_from(settings, MadeTools(sandbox=None))

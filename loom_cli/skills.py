@@ -94,7 +94,7 @@ def _settings(app: str | None) -> "Settings":
 
 def _found(settings: "Settings", workspace: Path | None) -> "FoundSkills":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
-    from loom_parts import registry_from, skills_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from, skills_from  # noqa: PLC0415
 
     place = (workspace or settings.workspace).expanduser().resolve()
     if not place.is_dir():

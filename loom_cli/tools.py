@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
     from activities.ports import Tool
     from loom_domain.messages import JsonObject, ToolCall
     from loom_domain.tool_calls import ToolResult
-    from loom_parts import Parts
+    from loom_parts.parts import Parts
     from loom_settings import Settings
 
 LOCAL: Final = "local"
@@ -111,7 +111,7 @@ def _settings(app: str | None) -> "Settings":
 @asynccontextmanager
 async def _parts(settings: "Settings") -> AsyncIterator["Parts"]:
     from deploy.logs import configure_logs  # noqa: PLC0415
-    from loom_parts import parts_from, secret_mask  # noqa: PLC0415
+    from loom_parts.assembly import parts_from, secret_mask  # noqa: PLC0415
 
     level = "ERROR" if settings.log_level == "INFO" else settings.log_level
     configure_logs(level, settings.log_format, secret_mask(settings).redact)

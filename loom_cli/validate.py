@@ -82,7 +82,7 @@ def _surroundings(agents: Iterable[Path], app: str | None) -> "Surroundings":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
     from deploy.settings import read_settings  # noqa: PLC0415
     from loom_domain.subjects import Place  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
     from loom_registry.kinds import Surroundings  # noqa: PLC0415
 
     settings = read_settings()

@@ -21,7 +21,7 @@ from deploy.logs import configure_logs
 from deploy.settings import load_settings
 from loom_domain.tasks import FINAL_ACTIONS, Segment, Task
 from loom_domain.tool_calls import Effect
-from loom_parts import parts_from
+from loom_parts.assembly import parts_from
 from worker import LoomPlugin
 
 

@@ -14,7 +14,7 @@ from activities.memory_writer import GROUP, writing
 from deploy.connection import connected
 from deploy.logs import configure_logs
 from deploy.settings import load_settings
-from loom_parts import parts_from
+from loom_parts.assembly import parts_from
 from worker import LoomPlugin
 
 CLAIM_AFTER = 3.0

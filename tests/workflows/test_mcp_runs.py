@@ -16,7 +16,7 @@ from deploy.connection import connected
 from deploy.search_attributes import register_missing
 from loom_domain.mcp import McpServer
 from loom_domain.requests import RunStatus
-from loom_parts import parts_from
+from loom_parts.assembly import parts_from
 from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
