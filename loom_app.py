@@ -35,7 +35,8 @@ from loom_domain.mcp import McpServer, read_servers
 from loom_domain.messages import Part, ToolCall
 from loom_domain.requests import RunError, RunResult
 from loom_domain.tasks import Task
-from loom_domain.tool_calls import CREATE_PLAN, ToolSpec
+from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_names import CREATE_PLAN
 from loom_forms.agent_form import AgentFields, plain_fields, read_agent
 from loom_forms.crew_form import CrewFields, listed, read_crew
 from loom_forms.hook_form import HookDecorator, InterceptorOptions, interceptor_of

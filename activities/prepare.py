@@ -32,7 +32,7 @@ from loom_domain.run_options import read_options
 from loom_domain.sub_agents import sub_agent, told_apart
 from loom_domain.subjects import Place
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import CREATE_PLAN, DELEGATE
+from loom_domain.tool_names import CREATE_PLAN, DELEGATE
 from loom_domain.work import Prepared, PrepareRequest
 
 _log = structlog.get_logger("loom.run")

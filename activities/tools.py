@@ -16,10 +16,11 @@ from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.interceptors import after_call
 from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import execute
+from loom_domain.digests import arguments_digest
 from loom_domain.hooks import Registered
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import Scope, ToolResult, arguments_digest, artifact_id, describe, tool_message
+from loom_domain.tool_calls import Scope, ToolResult, artifact_id, describe, tool_message
 from loom_domain.work import ToolRequest, tool_segment
 
 _log = structlog.get_logger("loom.tool")

@@ -13,7 +13,7 @@ from loom_cli.output import plain, print_json, visible
 from loom_domain.errors import BadRequest, LoomError
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import MCP
+from loom_domain.tool_names import MCP
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from pathlib import Path

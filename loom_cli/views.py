@@ -13,9 +13,9 @@ from loom_cli import panels
 from loom_cli.asks import read_ask
 from loom_cli.output import console, counted, one_line, plain, seconds
 from loom_cli.spending import Spending
+from loom_domain.digests import canonical
 from loom_domain.errors import UnreachableError
 from loom_domain.messages import JsonObject, Message
-from loom_domain.tool_calls import canonical
 from workflows.outside import RunSummary
 
 MOST_LINES = 20

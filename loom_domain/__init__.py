@@ -2,6 +2,8 @@
 
 Reading order
     messages      what a conversation is made of
+    digests       short names for values
+    tool_names    the tools that a run knows by name
     tool_calls    what a model may ask for, what was planned for it, what came of it
     subjects      what a call touches: commands, files, hosts
     patterns      how a rule spells them

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from loom_domain.tool_calls import DONE, MCP
+from loom_domain.tool_names import DONE, MCP
 
 
 class Activation(StrEnum):

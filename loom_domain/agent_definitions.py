@@ -14,7 +14,8 @@ from loom_domain.messages import JsonObject
 from loom_domain.permissions import Mode
 from loom_domain.reflecting import Pattern
 from loom_domain.requests import Budget
-from loom_domain.tool_calls import DONE, MCP, ToolSpec
+from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_names import DONE, MCP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loom_domain.agents import AgentSpec
-from loom_domain.tool_calls import canonical, short_digest
+from loom_domain.digests import canonical, short_digest
 
 _PARTS: Final[Mapping[str, Sequence[str]]] = {
     "prompt": ("system_prompt",),

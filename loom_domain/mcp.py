@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final
 
+from loom_domain.digests import short_digest
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
-from loom_domain.tool_calls import MCP, Effect, Verdict, short_digest
+from loom_domain.tool_calls import Effect, Verdict
+from loom_domain.tool_names import MCP
 
 NAME_LIMIT: Final = 64
 """Characters of a tool's name that every provider takes."""

@@ -12,6 +12,7 @@ from loom_domain.agents import AgentSpec
 from loom_domain.budget import Share, Spend
 from loom_domain.compression import KnownFacts
 from loom_domain.context import Measures
+from loom_domain.digests import arguments_digest as digest_of
 from loom_domain.grouping import Group
 from loom_domain.lifecycle import HookStep
 from loom_domain.lineage import Lineage, TreeLimits
@@ -23,7 +24,6 @@ from loom_domain.skills import SkillUse
 from loom_domain.tasks import Notice, Origin, Segment
 from loom_domain.todos import Todos
 from loom_domain.tool_calls import CallPlan, Effect, ToolSpec
-from loom_domain.tool_calls import arguments_digest as digest_of
 from loom_domain.transcript import Tail
 from loom_domain.window import TooLong, Trigger
 

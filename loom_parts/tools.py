@@ -21,7 +21,7 @@ from activities.toolbox.plan import plan_tool
 from activities.toolbox.scoped_memory import scoped_memory_tools
 from activities.toolbox.skills import SkillTools
 from loom_domain.mcp import read_servers
-from loom_domain.tool_calls import DELEGATE
+from loom_domain.tool_names import DELEGATE
 from loom_parts.memory import Remembering
 from loom_registry import agent_files, crew_files
 from loom_registry.registry import Registry, collect

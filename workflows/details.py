@@ -9,9 +9,10 @@ import shlex
 from typing import Final
 
 from loom_domain.asks import open_asks
+from loom_domain.digests import canonical
 from loom_domain.messages import ToolCall
 from loom_domain.run_state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
-from loom_domain.tool_calls import canonical, describe
+from loom_domain.tool_calls import describe
 from loom_domain.tree import Child, TreeAsk
 
 _ARGUMENTS: Final = 600

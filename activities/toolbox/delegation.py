@@ -15,7 +15,8 @@ from loom_domain.messages import ToolCall
 from loom_domain.skills import goes_along
 from loom_domain.sub_agents import TOOLS
 from loom_domain.subjects import Subject
-from loom_domain.tool_calls import DELEGATE, DONE, Effect, Scope
+from loom_domain.tool_calls import Effect, Scope
+from loom_domain.tool_names import DELEGATE, DONE
 
 
 class DelegateTask(Arguments):
