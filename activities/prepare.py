@@ -26,12 +26,12 @@ from loom_domain.hooks import Registered, steps_of
 from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import JsonObject, Usage
 from loom_domain.permissions import Mode
-from loom_domain.rebuilding import started
 from loom_domain.requests import RunRequest
 from loom_domain.run_options import read_options
 from loom_domain.sub_agents import sub_agent, told_apart
 from loom_domain.subjects import Place
 from loom_domain.tasks import Action
+from loom_domain.telling import run_facts
 from loom_domain.tool_names import CREATE_PLAN, DELEGATE
 from loom_domain.work import Prepared, PrepareRequest
 
@@ -111,7 +111,7 @@ class Preparation:
             await self._forks.begin(run_id, asked.forked_from, point.earlier)
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, request.origin, 0) as writer:
-            told = started(asked, spec, lineage) | _skipped(resolved)
+            told = run_facts(asked, spec, lineage) | _skipped(resolved)
             above = lineage.task_id if lineage else None
             writer.emit(Action.START, key="start", status="running", parent_task_id=above, **told)
         _log.info("run_prepared", run_id=run_id, agent=spec.name, model=spec.model, manifest=spec.digest)

@@ -71,6 +71,7 @@ Reading order
     routing       which handlers a task goes to
     agent_stats   what an agent's runs have come to
     search_attributes  what lists of runs can be asked for
+    telling       what the stream is told of each step
     history_facts what Temporal recorded of a run, decoded
     rebuilding    tasks made again from that
     catching_up   asking for it, and the answer
