@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, Unr
 from loom_domain.hooks import Registered, steps_of
 from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import JsonObject, Usage
+from loom_domain.near import nearest
 from loom_domain.permissions import Mode
 from loom_domain.requests import RunRequest
 from loom_domain.run_options import read_options
@@ -146,8 +146,7 @@ class Preparation:
             return Equipped(spec=self._resolve_crew(request, request.crew))
         definition = self._agents.get(request.agent)
         if definition is None:
-            close = get_close_matches(request.agent, self._agents, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(self._agents))}"
+            hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
         agent = spec_of(definition, self._default)
         wanted = read_options(request.metadata)

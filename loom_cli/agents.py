@@ -7,6 +7,7 @@ import typer
 
 from loom_cli.output import console, counted, one_line, plain, print_json, seconds, visible
 from loom_domain.errors import UnreachableError
+from loom_domain.near import nearest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from loom_domain.agent_definitions import AgentDefinition
@@ -115,14 +116,12 @@ def _agents(registry: "Registry") -> "dict[str, AgentDefinition]":
 
 
 def _found(name: str, registry: "Registry") -> "AgentDefinition":
-    from difflib import get_close_matches  # noqa: PLC0415
 
     from loom_domain.errors import BadRequest  # noqa: PLC0415
 
     agents = _agents(registry)
     if name not in agents:
-        near = get_close_matches(name, agents, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`loom agents list` shows them all"
+        hint = nearest(name, agents, "`loom agents list` shows them all")
         raise BadRequest(f"there is no agent {name!r}: {hint}", field="NAME")
     return agents[name]
 

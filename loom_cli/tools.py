@@ -16,6 +16,7 @@ from loom_cli.arguments import absolute, read_object
 from loom_cli.exits import COMPLETED, FAILED
 from loom_cli.output import console, plain, print_json, seconds, tell
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from activities.ports import Tool
@@ -167,10 +168,7 @@ async def _inside(name: str, sandbox: Any, why_not: str) -> dict[str, Any]:
 async def _show(settings: "Settings", name: str) -> dict[str, Any]:
     async with _parts(settings) as parts:
         if name not in parts.tools:
-            from difflib import get_close_matches  # noqa: PLC0415
-
-            near = get_close_matches(name, parts.tools, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`loom tools list` shows them all"
+            hint = nearest(name, parts.tools, "`loom tools list` shows them all")
             raise BadRequest(f"there is no tool {name!r}: {hint}", field="NAME")
         return _facts(parts.tools[name], parts.registry.origins)
 

@@ -88,6 +88,7 @@ Reading order
     chunks, document_sections, knowledge    documents cut into passages, and finding them
     memory, memory_content, memory_importance, memory_scopes, lexemes, ranking    what is kept of runs, and finding it
     recalling     what a run is reminded of when a person has spoken
+    near          what to say of a name that is not there
     errors        everything that can go wrong, by type
 
 Glossary
