@@ -12,84 +12,49 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from typing import Any, Final, Literal
 from uuid import uuid4
 
-from temporalio.client import (
-    Client,
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-    WorkflowHandle,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
-from activities.adapters.postgres_payloads import PostgresPayloads
 from activities.adapters.redis_stream import RedisReader
+from activities.adapters.temporal_errors import unanswered
 from activities.adapters.temporal_pasts import TemporalPasts
-from activities.ports import EventReader, StreamUnavailable
+from activities.adapters.temporal_runs import TemporalRuns
+from activities.ports import EventReader
+from deploy.connection import connected
+from deploy.settings import load_settings
 from loom_domain.agent_stats import AgentStats, stats_of
-from loom_domain.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
+from loom_domain.errors import BadRequest, RunExistsError, UnreachableError
 from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request
 from loom_domain.messages import JsonObject, Message
 from loom_domain.past import PastTurn, turns_of
 from loom_domain.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
-from loom_domain.tasks import Task, is_last
 from loom_output import schema_of, typed
-from loom_settings import Settings, load_settings
+from loom_settings import Settings
+from loom_watching import Polled, Streamed, Watched, closing, streamed, watched
 from workflows.border import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
-from workflows.converter import data_converter
 from workflows.outside import (
     RunSummary,
     ended_view,
     execution_of,
     failed_result,
     is_sub_agent,
+    listing,
     outside_view,
-    quotable,
-    status_filter,
+    runs_of,
     summary_of,
 )
 
-_T = TypeVar("_T")
+__all__ = ["LoomClient", "Polled", "Streamed", "Watched"]
 
-ANSWER_LIMIT: Final = 2.0
-"""Seconds that a live run may take to answer a query before its state from outside is shown instead."""
-UPDATE_LIMIT: Final = 5.0
-"""Seconds that a run may take to acknowledge a request before it is left for it as a signal."""
-SILENCE: Final = 2.0
-"""Seconds without an event after which `watch` asks the server whether the run is still there."""
 MOST_COUNTED: Final = 10_000
 """Executions of an agent that its figures are made of, the newest."""
-POLL: Final = 0.5
-"""Seconds between two looks at a run whose stream is away."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Streamed:
-    """An event of the live stream."""
-
-    offset: int
-    task: Task
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Polled:
-    """The run's status, asked for because the live stream is away."""
-
-    status: JsonObject
-    why: str
-
-
-Watched: TypeAlias = Streamed | Polled
 
 
 class LoomClient:
@@ -99,6 +64,7 @@ class LoomClient:
         self.temporal = temporal
         self._task_queue = task_queue
         self._events = events
+        self._runs = TemporalRuns(temporal)
         self._pasts = TemporalPasts(temporal)
 
     @classmethod
@@ -106,14 +72,16 @@ class LoomClient:
     async def connected(cls, settings: Settings | None = None) -> AsyncIterator["LoomClient"]:
         """Connect as the environment says; raises UnreachableError when no server answers."""
         chosen = settings or load_settings()
-        storage = PostgresPayloads(chosen.database_url) if chosen.database_url else None
         events = RedisReader(chosen.redis_url) if chosen.redis_url else None
-        try:
-            temporal = await _connect(chosen, storage)
+        async with AsyncExitStack() as stack:
+            try:
+                temporal = await stack.enter_async_context(connected(chosen))
+            except (RuntimeError, RPCError) as error:
+                raise UnreachableError(
+                    f"no Temporal server answers at {chosen.temporal_address}: run `loom up`, or set TEMPORAL_ADDRESS"
+                    f" ({str(error).splitlines()[0]})"
+                ) from error
             yield cls(temporal, task_queue=chosen.task_queue, events=events)
-        finally:
-            if storage is not None:
-                await storage.aclose()
 
     async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:
         """Start a run and return its id; keyword arguments are the fields of the request (`model`, `workspace`, …).
@@ -170,45 +138,41 @@ class LoomClient:
         except WorkflowAlreadyStartedError:
             raise RunExistsError(f"run {name!r} exists already; choose another id, or watch it") from None
         except RPCError as error:
-            raise _translated(error, name) from error
+            raise unanswered(error, name) from error
         return name
 
     async def status(self, run_id: str) -> JsonObject:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
-        description = await self._describe(run_id)
+        description = await self._runs.described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
             forked = await description.memo_value("forked_from", None)
             return {**ended_view(description, await self.result(run_id)), "forked_from": forked}
         try:
-            # Not `rpc_timeout`, which holds for each try.
-            async with asyncio.timeout(ANSWER_LIMIT):
-                answer: JsonObject = await self._handle(run_id).query("status", result_type=dict)
-        except (RPCError, WorkflowQueryFailedError, TimeoutError):
+            answer = await self._asked(run_id)
+        except UnreachableError:
             return outside_view(description)
         return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
+
+    async def _asked(self, run_id: str) -> JsonObject:
+        answer: JsonObject = await self._runs.query(run_id, "status", dict)
+        return answer
 
     async def _as_it_stands(self, child: JsonObject) -> JsonObject:
         """A sub-agent as it says itself, since its parent only knows what it has reported."""
         if child["status"] in ENDED:
             return child
-        with suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
-            async with asyncio.timeout(ANSWER_LIMIT):
-                now: JsonObject = await self._handle(str(child["run_id"])).query("status", result_type=dict)
-            below = await asyncio.gather(*map(self._as_it_stands, now["children"]))
-            told = ("status", "waiting_on", "turn", "tool_calls", "usage", "cost")
-            return {**child, **{name: now[name] for name in told}, "children": below}
-        return child
+        try:
+            now = await self._asked(str(child["run_id"]))
+        except UnreachableError:
+            return child
+        below = await asyncio.gather(*map(self._as_it_stands, now["children"]))
+        told = ("status", "waiting_on", "turn", "tool_calls", "usage", "cost")
+        return {**child, **{name: now[name] for name in told}, "children": below}
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The messages of the run's current window; needs a live worker."""
-        await self._describe(run_id)
-        try:
-            async with asyncio.timeout(ANSWER_LIMIT):
-                messages: tuple[Message, ...] = await self._handle(run_id).query(
-                    "transcript", result_type=tuple[Message, ...]
-                )
-        except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-            raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+        await self._runs.described(run_id)
+        messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
 
     async def result(self, run_id: str, *, output: Any = None) -> RunResult:
@@ -218,7 +182,7 @@ class LoomClient:
         except WorkflowFailureError as error:
             return failed_result(error)
         except RPCError as error:
-            raise _translated(error, run_id) from error
+            raise unanswered(error, run_id) from error
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
@@ -272,169 +236,53 @@ class LoomClient:
         limit: int = 50,
     ) -> list[RunSummary]:
         """The newest runs first, without sub-agents; with `below` that run with everything that it delegated."""
-        filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')"]
-        if status is not None:
-            filters.append(status_filter(status))
-        if session is not None:
-            filters.append(f"LoomSession = '{quotable(session)}'")
-        if below is not None:
-            filters.append(f"LoomRootRun = '{quotable(below, 'below')}'")
-        query = " AND ".join(filters)
+        query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
-        try:
-            async for execution in self.temporal.list_workflows(query):
-                known = dict(execution.search_attributes)
-                if below is None and is_sub_agent(execution.id, known):
+        async with closing(self._runs.found(query)) as executions:
+            async for execution in executions:
+                if below is None and is_sub_agent(execution):
                     continue
-                found.append(summary_of(execution, known))
+                found.append(summary_of(execution))
                 if len(found) == limit:
                     break
-        except RPCError as error:
-            raise _translated(error, "") from error
         return found
 
     async def agent_stats(self, agent: str) -> AgentStats:
         """What the runs of an agent have come to, as far as the server still has them."""
-        query = f"WorkflowType = 'AgentRun' AND LoomAgent = '{quotable(agent)}'"
-        try:
-            listed = self.temporal.list_workflows(query, limit=MOST_COUNTED + 1)
-            found = [execution_of(execution) async for execution in listed]
-        except RPCError as error:
-            raise _translated(error, "") from error
+        listed = self._runs.found(runs_of(agent), limit=MOST_COUNTED + 1)
+        found = [execution_of(execution) async for execution in listed]
         return stats_of(found[:MOST_COUNTED], is_complete=len(found) <= MOST_COUNTED)
 
-    async def events(self, run_id: str, *, after: int = 0, follow: bool = False) -> AsyncIterator[Streamed]:
+    def events(self, run_id: str, *, after: int = 0, follow: bool = False) -> AsyncIterator[Streamed]:
         """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
-        if self._events is None:
-            raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
-        async with _closing(self._events.read(run_id, after, follow=follow)) as tasks:
-            async for offset, task in tasks:
-                yield Streamed(offset=offset, task=task)
+        return streamed(self._events, run_id, after=after, follow=follow)
 
-    async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
+    def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
         """Events as they happen, until the run has ended; while the stream is away its status, when that changes."""
-        shown: JsonObject | None = None
-        while True:
-            try:
-                async with _closing(self._until_silent(run_id, after)) as streamed:
-                    async for event in streamed:
-                        after = event.offset
-                        yield event
-                        if is_last(event.task, run_id):
-                            return
-                # The run ended without a last event that we saw: what is there still counts.
-                async for event in self.events(run_id, after=after):
-                    yield event
-                return
-            except StreamUnavailable as error:
-                ended, status = await self._has_ended(run_id), await self.status(run_id)
-                if status != shown:
-                    shown = status
-                    yield Polled(status=status, why=str(error))
-                if ended:
-                    return
-                await asyncio.sleep(POLL)
+        return watched(self._events, self, run_id, after=after)
 
-    async def _until_silent(self, run_id: str, after: int) -> AsyncIterator[Streamed]:
-        stream = self.events(run_id, after=after, follow=True)
-        coming: asyncio.Task[Streamed] | None = None
-        try:
-            while True:
-                coming = asyncio.ensure_future(anext(stream))
-                while not (await asyncio.wait({coming}, timeout=SILENCE))[0]:
-                    if await self._has_ended(run_id):
-                        return
-                try:
-                    yield coming.result()
-                except StopAsyncIteration:
-                    return
-        finally:
-            if coming is not None and not coming.done():
-                coming.cancel()
-                with suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await coming
-            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, as `_closing` says
-
-    async def _has_ended(self, run_id: str) -> bool:
-        return (await self._describe(run_id)).status is not WorkflowExecutionStatus.RUNNING
-
-    def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
-        return self.temporal.get_workflow_handle(run_id)
-
-    async def _describe(self, run_id: str) -> WorkflowExecutionDescription:
-        try:
-            return await self._handle(run_id).describe()
-        except RPCError as error:
-            raise _translated(error, run_id) from error
+    async def has_ended(self, run_id: str) -> bool:
+        """Whether nothing more will happen in this run."""
+        return (await self._runs.described(run_id)).status is not WorkflowExecutionStatus.RUNNING
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
         """Send an update and wait for its receipt; to a run without a worker leave a signal instead."""
-        given = {field: value for field, value in payload.items() if value not in (None, "")}
-        read_steering(name, given, datetime.now().astimezone())
-        try:
-            receipt: JsonObject = await self._handle(run_id).execute_update(
-                name, given, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
-            )
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from error
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            if name in ("approve", "deny") and "call_id" not in given:
-                # Left as a signal it would answer whatever waits alone when a worker is back, which nobody has seen.
-                raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`") from None
-            return await self._signal(run_id, name, given)
-        except RPCError as error:
-            raise _translated(error, run_id) from error
-        return receipt
+        given = _checked(name, payload)
+        receipt = await self._runs.update(run_id, name, given)
+        if receipt is not None:
+            return receipt
+        if name in ("approve", "deny") and "call_id" not in given:
+            # Left as a signal it would answer whatever waits alone when a worker is back, which nobody has seen.
+            raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`")
+        return await self._signal(run_id, name, given)
 
     async def _signal(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
-        given = {field: value for field, value in payload.items() if value not in (None, "")}
-        read_steering(name, given, datetime.now().astimezone())
-        try:
-            await self._handle(run_id).signal(name, given)
-        except RPCError as error:
-            raise _translated(error, run_id) from error
+        await self._runs.signal(run_id, name, _checked(name, payload))
         return {"accepted": True, "run_id": run_id, "queued": True}
 
 
-def _closing(events: AsyncIterator[_T]) -> AbstractAsyncContextManager[AsyncIterator[_T]]:
-    """A reader closed when it is left early, and not whenever it is collected: all of them are async generators."""
-    return aclosing(events)  # type: ignore[type-var]
-
-
-async def _connect(settings: Settings, storage: PostgresPayloads | None) -> Client:
-    key = settings.temporal_api_key
-    address = settings.temporal_address
-    if address is None:
-        raise UnreachableError("no Temporal address is configured: run `loom up`, or set TEMPORAL_ADDRESS")
-    try:
-        return await Client.connect(
-            address,
-            namespace=settings.temporal_namespace,
-            api_key=key.get_secret_value() if key else None,
-            tls=settings.temporal_tls,
-            data_converter=data_converter(storage),
-        )
-    except (RuntimeError, RPCError) as error:
-        why = str(error).splitlines()[0]
-        raise UnreachableError(
-            f"no Temporal server answers at {address}: run `loom up`, or set TEMPORAL_ADDRESS ({why})"
-        ) from error
-
-
-def _translated(error: RPCError, run_id: str) -> Exception:
-    if error.status is RPCStatusCode.NOT_FOUND and str(error).lower().startswith("namespace"):
-        return UnreachableError(f"the Temporal server does not know the namespace: {error}; see TEMPORAL_NAMESPACE")
-    if error.status is RPCStatusCode.NOT_FOUND:
-        if "already completed" in str(error):
-            return RefusedError(f"run {run_id!r} has ended")
-        return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
-    if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return BadRequest(str(error), field="")
-    return UnreachableError(f"the Temporal server does not answer: {error}")
-
-
-def _refused(error: WorkflowUpdateFailedError) -> Exception:
-    cause = error.cause
-    message = cause.message if isinstance(cause, ApplicationError) else str(cause)
-    kind = cause.type if isinstance(cause, ApplicationError) else ""
-    return BadRequest(message, field="") if kind == "BadRequest" else RefusedError(message)
+def _checked(name: str, payload: JsonObject) -> JsonObject:
+    """What is sent of a request, without what was left out; raises BadRequest as the run would."""
+    given = {field: value for field, value in payload.items() if value not in (None, "")}
+    read_steering(name, given, datetime.now().astimezone())
+    return given

@@ -15,17 +15,14 @@ nothing is global, and importing this module does nothing.
 
 import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
 from activities.ports import Tool, ToolContext, ToolOutput
-from activities.toolbox.user_class import class_tool, has_class_form
+from activities.toolbox.user_object import origin_of, tool_of
 from activities.toolbox.user_options import ToolOptions, check_name
 from activities.toolbox.user_output import part_of
-from activities.toolbox.user_tool import user_tool
 from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest, ToolExecutionError, ToolUnavailableError
@@ -33,12 +30,14 @@ from loom_domain.hooks import Ask, Deny, Instead, Registered, RunInfo
 from loom_domain.lifecycle import Moment
 from loom_domain.mcp import McpServer, read_servers
 from loom_domain.messages import Part, ToolCall
+from loom_domain.near import nearest
 from loom_domain.requests import RunError, RunResult
 from loom_domain.tasks import Task
-from loom_domain.tool_calls import CREATE_PLAN, ToolSpec
-from loom_registry.agent_form import AgentFields, plain_fields, read_agent
-from loom_registry.crew_form import CrewFields, listed, read_crew
-from loom_registry.hook_form import HookDecorator, InterceptorOptions, interceptor_of
+from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_names import CREATE_PLAN
+from loom_forms.agent_form import AgentFields, plain_fields, read_agent
+from loom_forms.crew_form import CrewFields, listed, read_crew
+from loom_forms.hook_form import HookDecorator, InterceptorOptions, interceptor_of
 
 __all__ = [
     "AgentDefinition",
@@ -61,6 +60,7 @@ __all__ = [
     "part_of",
 ]
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 I = TypeVar("I")  # noqa: E741 - an interceptor, of whatever class
 
@@ -111,7 +111,7 @@ class LoomApp:
 
     def register_tool(self, tool: object, /, **options: Unpack[ToolOptions]) -> Tool:
         """Register a function, an object or class in class form, or anything that has the port `Tool`."""
-        made = _made(tool, options)
+        made = tool_of(tool, options)
         name, origin = made.spec.name, origin_of(tool)
         check_name(name, origin)
         if name in self._tools:
@@ -247,38 +247,6 @@ class LoomApp:
         return tuple(self._hooks)
 
 
-def origin_of(thing: object) -> str:
-    """Where a function, class or object was defined: `my_tools.count_words (my_tools.py:12)`."""
-    thing = thing.func if isinstance(thing, partial) else thing
-    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    module = named.__module__.rpartition("/")[2].removesuffix(".py")  # an app that is a file has its path as its name
-    name = f"{module}.{named.__qualname__}"
-    try:
-        code = inspect.unwrap(named)
-        line = inspect.getsourcelines(code)[1]
-        return f"{name} ({inspect.getsourcefile(code)}:{line})"
-    except (OSError, TypeError):
-        return name
-
-
-def _made(tool: Any, options: ToolOptions) -> Tool:
-    origin = origin_of(tool)
-    if isinstance(getattr(tool, "spec", None), ToolSpec):
-        if options:
-            raise BadRequest(f"{origin} has a spec of its own: give no options beside it", field="tool")
-        made: Tool = tool
-        return made
-    if has_class_form(tool):
-        return class_tool(tool, origin, options)
-    if isinstance(tool, type) or not callable(tool):
-        raise BadRequest(
-            f"{origin} is neither a function nor a tool in class form: that has `name`, `description`,"
-            " `args_schema` and `run`",
-            field="tool",
-        )
-    return user_tool(tool, origin, options)
-
-
 def _caller() -> str:
     """The line of the user's module that called the caller of this."""
     frame = inspect.currentframe()
@@ -286,12 +254,8 @@ def _caller() -> str:
     return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
 
 
-T = TypeVar("T")
-
-
 def _found(kind: str, name: str, among: Mapping[str, T]) -> T:
     if name in among:
         return among[name]
-    near = get_close_matches(name, among, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(among)) or 'none'}"
+    hint = nearest(name, among, f"there are {', '.join(sorted(among)) or 'none'}")
     raise BadRequest(f"there is no {kind} {name!r}: {hint}", field=kind)

@@ -1,4 +1,4 @@
-"""A worker: the parts that the settings make (`loom_parts.py`), polled for by Temporal until it is told to stop.
+"""A worker: the parts that the settings make (`loom_parts/`), polled for by Temporal until it is told to stop.
 
 Everything Loom brings to a Temporal worker is one plugin, so that it fits beside a team's own workflows:
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
@@ -18,17 +18,18 @@ from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker, WorkerConfig
 
-from activities.adapters.postgres_payloads import PostgresPayloads
 from activities.adapters.temporal_mailbox import TemporalMailbox
 from activities.adapters.temporal_pasts import TemporalPasts
+from deploy.connection import connected
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
+from deploy.settings import load_settings
 from loom_domain.errors import BadRequest
-from loom_memory import kept
-from loom_parts import Parts, parts_from, secret_mask, secret_of
-from loom_settings import Settings, load_settings
+from loom_parts.assembly import parts_from, secret_mask
+from loom_parts.memory import kept
+from loom_parts.parts import Parts
+from loom_settings import Settings
 from workflows.agent_run import AgentRun
-from workflows.converter import data_converter
 from workflows.crew_run import CrewRun
 from workflows.memory_upkeep import MemoryUpkeep
 from workflows.runner import WORKFLOW_RUNNER
@@ -82,24 +83,6 @@ def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callab
     if parts.memory is None:
         return ()
     return parts.memory.activities(client, settings.task_queue, parts.hygiene)
-
-
-@asynccontextmanager
-async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
-    """A client of the configured server with Loom's converter; closes the payload store."""
-    storage = PostgresPayloads(settings.database_url) if settings.database_url else None
-    try:
-        yield await Client.connect(
-            settings.temporal_address,
-            namespace=settings.temporal_namespace,
-            api_key=secret_of(settings.temporal_api_key),
-            tls=settings.temporal_tls,
-            data_converter=data_converter(storage),
-            runtime=runtime,
-        )
-    finally:
-        if storage is not None:
-            await storage.aclose()
 
 
 @asynccontextmanager

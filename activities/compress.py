@@ -24,9 +24,10 @@ from loom_domain.dead_rules import offered
 from loom_domain.errors import LoomError
 from loom_domain.messages import Message, Usage, user
 from loom_domain.tasks import Action
+from loom_domain.telling import compression_segment
 from loom_domain.tokens import conversation_tokens, text_tokens
 from loom_domain.transcript import Tail, Transcript
-from loom_domain.work import Compressed, CompressRequest, compression_segment
+from loom_domain.work import Compressed, CompressRequest
 
 _log = structlog.get_logger("loom.compression")
 

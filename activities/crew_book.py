@@ -1,11 +1,11 @@
 """The crews that a worker knows, and those that a request brings along."""
 
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 
 from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
+from loom_domain.near import nearest
 
 
 class Crews:
@@ -33,5 +33,4 @@ class Crews:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"
+    return nearest(name, known, f"there are {', '.join(sorted(known)) or 'none'}")

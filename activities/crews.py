@@ -27,8 +27,9 @@ from loom_domain.crews import Crew
 from loom_domain.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom_domain.messages import Message
 from loom_domain.tasks import Action
+from loom_domain.telling import model_segment, turn_facts
 from loom_domain.tool_calls import CallPlan, Effect
-from loom_domain.work import ModelReply, ModelRequest, StopReason, model_segment, turn_facts
+from loom_domain.work import ModelReply, ModelRequest, StopReason
 
 _log = structlog.get_logger("loom.crew")
 

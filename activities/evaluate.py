@@ -15,12 +15,13 @@ from activities.stream_writer import stream_writer
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import LoomError
 from loom_domain.evaluation import OUTPUT_TOKENS, SYSTEM, question, read_ratings
-from loom_domain.messages import JsonObject, user
+from loom_domain.messages import user
 from loom_domain.output_schema import NotJson
 from loom_domain.tasks import Action
+from loom_domain.telling import evaluation_facts, evaluation_segment, milliseconds, spent
 from loom_domain.tokens import text_tokens
 from loom_domain.transcript import Transcript
-from loom_domain.work import Evaluated, EvaluateRequest, evaluation_facts, evaluation_segment
+from loom_domain.work import Evaluated, EvaluateRequest
 
 _log = structlog.get_logger("loom.evaluation")
 
@@ -67,7 +68,8 @@ class Evaluator:
                     _log.info("budget_short", purpose="evaluation", need=evaluated.uncovered.named)
                     return evaluated
                 facts = evaluation_facts(request, evaluated)
-                writer.emit(Action.MODEL_CALL, key="call", model=spec.model, **facts, **_spent(evaluated, started))
+                took = spent(evaluated.usage, evaluated.cost_micros, milliseconds(perf_counter() - started))
+                writer.emit(Action.MODEL_CALL, key="call", model=spec.model, **facts, **took)
                 _log.info("answer_evaluated", model=spec.model, **facts)
                 return evaluated
 
@@ -94,14 +96,3 @@ class Evaluator:
         except NotJson as error:
             return Evaluated(why=str(error), usage=answer.usage, cost_micros=cost)
         return Evaluated(metrics=metrics, usage=answer.usage, cost_micros=cost)
-
-
-def _spent(evaluated: Evaluated, started: float) -> JsonObject:
-    usage, cost = evaluated.usage, evaluated.cost_micros
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cost": None if cost is None else cost / 1_000_000,
-        "ms": round((perf_counter() - started) * 1000, 1),
-    }

@@ -19,6 +19,7 @@ from loom_domain.errors import HookFailedError, ManifestChangedError
 from loom_domain.hooks import Ask, Deny, Hook, Instead, Interceptor, Registered, RunInfo
 from loom_domain.lifecycle import HookAnswer, HookStep, Moment
 from loom_domain.tasks import Action, Task, task_of
+from loom_domain.telling import hook_facts, hook_key, milliseconds
 from loom_domain.work import HookRequest
 
 _log = structlog.get_logger("loom.hook")
@@ -128,8 +129,6 @@ def _task(request: HookRequest) -> Task:
 
 
 def _told(writer: StreamWriter, step: HookStep, started: float, *, status: str = "completed", **more: str) -> None:
-    ms = round((perf_counter() - started) * 1000, 1)
-    said = {name: text for name, text in more.items() if text}
-    facts: dict[str, Any] = {"hook": step.name, "moment": step.moment, "ms": ms, **said}
-    writer.emit(Action.HOOK, key=f"{step.moment}-{step.name}", status=status, **facts)
+    facts = hook_facts(step, milliseconds(perf_counter() - started), **more)
+    writer.emit(Action.HOOK, key=hook_key(step), status=status, **facts)
     _log.info("hook_asked", status=status, **facts)

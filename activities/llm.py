@@ -22,13 +22,14 @@ from loom_domain.budget import Spend
 from loom_domain.context import Sight, is_summary, look
 from loom_domain.dead_rules import offered
 from loom_domain.errors import LLMContextLengthError, LoomError
-from loom_domain.messages import JsonObject, Message, Usage
+from loom_domain.messages import Message
 from loom_domain.reflecting import approves
 from loom_domain.tasks import Action
+from loom_domain.telling import milliseconds, model_facts, model_segment, spent, turn_facts
 from loom_domain.tool_calls import ToolSpec
 from loom_domain.transcript import Transcript
 from loom_domain.window import TooLong
-from loom_domain.work import ModelReply, ModelRequest, model_segment, turn_facts
+from loom_domain.work import ModelReply, ModelRequest
 
 _log = structlog.get_logger("loom.model")
 
@@ -162,7 +163,8 @@ class LanguageModel:
         message = _with_new_ids(said, transcript.messages, request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
-        facts = _facts(request, spec.model, answer.usage, cost, started)
+        took = spent(answer.usage, cost, milliseconds(perf_counter() - started))
+        facts = {**model_facts(spec.model, request), **took}
         writer.emit(Action.MODEL_CALL, key="call", **facts)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)
         self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=turn)
@@ -187,9 +189,7 @@ class LanguageModel:
             Action.MODEL_CALL,
             key="call",
             status="failed",
-            model=model,
-            turn=request.turn,
-            attempt=request.attempt,
+            **model_facts(model, request),
             error=type(error).__name__,
             message=self._redact(error.message),
         )
@@ -221,19 +221,6 @@ def _refused(error: LLMContextLengthError, sight: Sight) -> TooLong:
     told = (error.context.get(name) for name in ("tokens", "limit"))
     tokens, limit = (value if isinstance(value, int) and value > 0 else 0 for value in told)
     return TooLong(trigger="provider", tokens=tokens or sight.tokens, limit=limit)
-
-
-def _facts(request: ModelRequest, model: str, usage: Usage, cost: int | None, started: float) -> JsonObject:
-    return {
-        "model": model,
-        "turn": request.turn,
-        "attempt": request.attempt,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cost": None if cost is None else cost / 1_000_000,
-        "ms": round((perf_counter() - started) * 1000, 1),
-    }
 
 
 def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:

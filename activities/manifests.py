@@ -13,7 +13,7 @@ from loom_domain.errors import ManifestChangedError
 from loom_domain.manifest import Change, changes, met_by
 from loom_domain.skills import is_of_the_run
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import DELEGATE
+from loom_domain.tool_names import DELEGATE
 
 _log = structlog.get_logger("loom.manifest")
 

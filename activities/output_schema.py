@@ -20,7 +20,8 @@ from loom_domain.agents import AgentSpec
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject, Message
 from loom_domain.output_schema import CheckedAnswer, NotJson, values_of, values_of_done
-from loom_domain.tool_calls import DONE, CallPlan
+from loom_domain.tool_calls import CallPlan
+from loom_domain.tool_names import DONE
 from loom_domain.work import StopReason
 
 FIELD: Final = "output_schema"

@@ -18,7 +18,8 @@ from loom_domain.hooks import Hook, Registered
 from loom_domain.lifecycle import Moment
 from loom_domain.messages import ToolCall
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import CallPlan, Verdict
+from loom_domain.telling import ask_facts, ask_key, asked_arguments, asks
+from loom_domain.tool_calls import CallPlan
 from loom_domain.work import CallPlans, PlanRequest
 
 
@@ -70,22 +71,10 @@ class Planner:
     ) -> None:
         """Show on the stream which calls wait for a person."""
         for call, made in zip(calls, plans, strict=True):
-            if made.verdict is not Verdict.ASK or made.error or made.stopped:
-                continue
-            writer.emit(
-                Action.APPROVAL_REQUESTED,
-                key=f"ask-{call.id}-{made.digest}",
-                status="pending",
-                turn=turn,
-                call_id=call.id,
-                tool=call.name,
-                arguments=self._hygiene.clean_arguments(call.arguments if made.arguments is None else made.arguments),
-                reason=made.reason,
-                rule=made.rule,
-                digest=made.digest,
-                for_run=list(made.grants),
-                expires_in=spec.approval_timeout,
-            )
+            if asks(made):
+                arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
+                facts = ask_facts(call, made, turn=turn, arguments=arguments, expires_in=spec.approval_timeout)
+                writer.emit(Action.APPROVAL_REQUESTED, key=ask_key(call, made), status="pending", **facts)
 
 
 class CallPlanner:

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,15 @@ from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, Unr
 from loom_domain.hooks import Registered, named_for, steps_of
 from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import JsonObject, Usage
+from loom_domain.near import nearest
 from loom_domain.permissions import Mode
-from loom_domain.rebuilding import started
 from loom_domain.requests import RunRequest
 from loom_domain.run_options import read_options
 from loom_domain.sub_agents import sub_agent, told_apart
 from loom_domain.subjects import Place
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import CREATE_PLAN, DELEGATE
+from loom_domain.telling import run_facts
+from loom_domain.tool_names import CREATE_PLAN, DELEGATE
 from loom_domain.work import Prepared, PrepareRequest
 
 _log = structlog.get_logger("loom.run")
@@ -113,7 +113,7 @@ class Preparation:
             await self._forks.begin(run_id, asked.forked_from, point.earlier)
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, request.origin, 0) as writer:
-            told = started(asked, spec, lineage) | _skipped(resolved)
+            told = run_facts(asked, spec, lineage) | _skipped(resolved)
             above = lineage.task_id if lineage else None
             writer.emit(Action.START, key="start", status="running", parent_task_id=above, **told)
         _log.info("run_prepared", run_id=run_id, agent=spec.name, model=spec.model, manifest=spec.digest)
@@ -148,8 +148,7 @@ class Preparation:
             return Equipped(spec=self._resolve_crew(request, request.crew))
         definition = self._agents.get(request.agent)
         if definition is None:
-            close = get_close_matches(request.agent, self._agents, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(self._agents))}"
+            hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
         agent = spec_of(definition, self._default)
         wanted = read_options(request.metadata)

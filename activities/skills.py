@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from loom_domain.agent_config import Activation, AgentConfig
 from loom_domain.agents import AgentSpec
 from loom_domain.ancestry import judge_under
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 from loom_domain.requests import RunRequest
 from loom_domain.skill_choice import Chosen, chosen
 from loom_domain.skill_documents import BrokenSkill
@@ -163,8 +163,7 @@ def _instead(name: str, names: list[str], found: FoundSkills) -> str:
     untrusted = next((p for p in found.problems if not p.is_warning and p.path.endswith("/skills")), None)
     if problem := mine or untrusted:
         return f"{problem.path}: {problem.why}"
-    near = get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+    return nearest(name, names, f"there are {', '.join(names) or 'none'}")
 
 
 def _is_denied(skill: Skill, spec: AgentSpec) -> bool:

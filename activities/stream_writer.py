@@ -12,6 +12,7 @@ import structlog
 from activities.ports import EventStream, StreamAbsent, StreamUnavailable
 from loom_domain.messages import JsonObject
 from loom_domain.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
+from loom_domain.telling import where_of
 
 _log = structlog.get_logger("loom.stream")
 
@@ -47,9 +48,8 @@ class StreamWriter:
     ) -> None:
         """Queue one event; `key` makes it unique within run, turn and attempt."""
         self._serial += 1
-        attempt = self._segment.attempt if self._segment else 1
         name = key or str(self._serial)
-        where = f"t{self._turn}" if self._segment is None else f"{self._segment.name}.{attempt}"
+        where = f"t{self._turn}" if self._segment is None else where_of(self._segment)
         now = datetime.now(UTC)
         self._put(
             task_of(

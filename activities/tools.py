@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import structlog
 from temporalio import activity
@@ -17,20 +16,19 @@ from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.interceptors import after_call
 from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import execute
+from loom_domain.digests import arguments_digest
 from loom_domain.errors import ManifestChangedError
 from loom_domain.hooks import Registered
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import Scope, ToolResult, arguments_digest, artifact_id, describe, failed, tool_message
-from loom_domain.work import ToolRequest, tool_segment
+from loom_domain.telling import call_facts, result_facts, tool_segment
+from loom_domain.tool_calls import Scope, ToolResult, artifact_id, describe, failed, tool_message
+from loom_domain.work import ToolRequest
 
 _log = structlog.get_logger("loom.tool")
 
 RESEND = ToolResult(content="", resend=True)
 """The worker does not have the call's arguments."""
-
-PREVIEW = 2000
-"""Characters of a result that go to the live stream; the whole of it is in history."""
 
 
 class ToolRunner:
@@ -135,12 +133,7 @@ class _Told:
         self._writer = writer
         self._effect = request.effect
         self._masked = masked
-        self._named: dict[str, Any] = {
-            "turn": request.turn,
-            "attempt": request.attempt,
-            "call_id": request.call_id,
-            "tool": request.tool,
-        }
+        self._named = call_facts(request)
 
     def began(self, call: ToolCall, hygiene: Hygiene) -> None:
         """The call is on its way."""
@@ -166,5 +159,6 @@ class _Told:
     def ended(self, result: ToolResult) -> None:
         """What came of it, after what was held back."""
         self.show(self._masked.flush())
-        content = {"content": result.content[:PREVIEW], "length": len(result.content), "metadata": result.metadata}
-        self._writer.emit(Action.TOOL_RESULT, key="result", status=result.status, result=content, **self._named)
+        self._writer.emit(
+            Action.TOOL_RESULT, key="result", status=result.status, result=result_facts(result), **self._named
+        )

@@ -22,10 +22,10 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     GetSystemInfoRequest,
 )
-from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.adapters.sandbox.bubblewrap import find_program, find_sandbox, held_by
+from deploy.connection import connect
 from deploy.embedded.home import ROOM_TO_GO_ON
 from deploy.embedded.parts import TUNED_RATES
 from deploy.embedded.state import StackState, command_line, lived_at
@@ -45,17 +45,6 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
         reason = " ".join(str(error).split())[:200] or f"no answer within {patience:.0f} s"
         return {"ok": False, "hint": f"{hint} ({reason})"}
-
-
-async def connect(settings: Settings) -> Client:
-    """A bare client, for questions only."""
-    key = settings.temporal_api_key
-    return await Client.connect(
-        settings.temporal_address,
-        namespace=settings.temporal_namespace,
-        api_key=key.get_secret_value() if key else None,
-        tls=settings.temporal_tls,
-    )
 
 
 async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:

@@ -7,6 +7,7 @@ import typer
 
 from loom_cli.output import console, counted, one_line, plain, print_json, seconds, visible
 from loom_domain.errors import UnreachableError
+from loom_domain.near import nearest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from loom_domain.agent_definitions import AgentDefinition
@@ -94,7 +95,7 @@ def _figures(stats: dict[str, Any]) -> dict[str, str]:
 
 
 def _settings(app: str | None) -> "Settings":
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
     return settings.model_copy(update={"app": app}) if app else settings
@@ -102,7 +103,7 @@ def _settings(app: str | None) -> "Settings":
 
 def _registry(settings: "Settings") -> "Registry":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
 
     return registry_from(settings, MadeTools(sandbox=None))
 
@@ -115,14 +116,12 @@ def _agents(registry: "Registry") -> "dict[str, AgentDefinition]":
 
 
 def _found(name: str, registry: "Registry") -> "AgentDefinition":
-    from difflib import get_close_matches  # noqa: PLC0415
 
     from loom_domain.errors import BadRequest  # noqa: PLC0415
 
     agents = _agents(registry)
     if name not in agents:
-        near = get_close_matches(name, agents, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`loom agents list` shows them all"
+        hint = nearest(name, agents, "`loom agents list` shows them all")
         raise BadRequest(f"there is no agent {name!r}: {hint}", field="NAME")
     return agents[name]
 
@@ -132,7 +131,7 @@ def _spec(settings: "Settings", registry: "Registry", agent: "AgentDefinition") 
     from dataclasses import replace  # noqa: PLC0415
 
     from loom_domain.agent_definitions import spec_of, tools_of  # noqa: PLC0415
-    from loom_parts import default_agent  # noqa: PLC0415
+    from loom_parts.assembly import default_agent  # noqa: PLC0415
 
     tools = tools_of(agent, (tool.spec for tool in registry.tools.values()))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)

@@ -1,7 +1,6 @@
 """Commands that talk to the server: one connection, one event loop, and no log line in between."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from loom_domain.errors import UnreachableError
@@ -19,7 +18,7 @@ def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Setting
 
     from activities.ports import StreamUnavailable  # noqa: PLC0415
     from client import LoomClient  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     chosen = settings or load_settings()
     _quiet_logs()
@@ -32,11 +31,6 @@ def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Setting
         return asyncio.run(connected())
     except StreamUnavailable as error:
         raise UnreachableError(f"the live stream is away: {error}") from error
-
-
-def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-    """Events of the client, closed when they are left early: a reader that is only collected outlives its loop."""
-    return aclosing(events)  # type: ignore[type-var]  # async generators, as all of the client's
 
 
 def _quiet_logs() -> None:

@@ -11,6 +11,7 @@ from loom_cli.output import console, one_line, plain, print_json, visible
 from loom_cli.runs import given, launch, unattended
 from loom_cli.validate import validate as validate_files
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from loom_domain.crews import Crew
@@ -135,7 +136,7 @@ def _asked(crew: str) -> "str | JsonObject":
     found = _file(crew)
     if found is None:
         return crew
-    from loom_registry.agent_files import read_document  # noqa: PLC0415
+    from loom_registry.documents import read_document  # noqa: PLC0415
 
     fields = {name: value for name, value in read_document(Path(crew)).items() if name != "kind"}
     return {**fields, "name": found.name}
@@ -151,8 +152,8 @@ def _file(crew: str) -> "Crew | None":
 
 def _known(app: str | None) -> "dict[str, Crew]":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
 
     settings = load_settings()
     settings = settings.model_copy(update={"app": app}) if app else settings
@@ -160,12 +161,10 @@ def _known(app: str | None) -> "dict[str, Crew]":
 
 
 def _one(name: str, app: str | None) -> "Crew":
-    from difflib import get_close_matches  # noqa: PLC0415
 
     known = _known(app)
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`loom crew list` shows them all; a file ends in .yaml"
+        hint = nearest(name, known, "`loom crew list` shows them all; a file ends in .yaml")
         raise BadRequest(f"there is no crew {name!r}: {hint}", field="crew")
     return known[name]
 

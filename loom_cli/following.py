@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol, TypeAlias
 from client import LoomClient, Polled, Streamed, Watched
 from loom_cli.arguments import user_name
 from loom_cli.asks import Answer, Ask, Asks
-from loom_cli.connection import closing
 from loom_domain.errors import BadRequest, RefusedError, UnreachableError
 from loom_domain.messages import JsonObject
 from loom_domain.requests import ENDED, RunResult
 from loom_domain.tasks import Action, Task
+from loom_watching import closing
 
 QUIET: Final = 0.2
 """Seconds without an event after which what has happened so far counts as shown."""

@@ -106,7 +106,7 @@ class _Opened:
 def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
     """Do `work` with the store of these settings; raises UnreachableError when it does not answer."""
     from activities.ports import StoreUnavailable  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
     if settings.database_url is None:
@@ -126,7 +126,7 @@ def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
 async def _open(settings: "Settings") -> AsyncIterator[_Opened]:
     from activities.adapters.postgres import Database  # noqa: PLC0415
     from activities.adapters.postgres_knowledge import PostgresKnowledge  # noqa: PLC0415
-    from loom_parts import embedder_from  # noqa: PLC0415
+    from loom_parts.assembly import embedder_from  # noqa: PLC0415
 
     embedder = embedder_from(settings)
     database = Database(settings.database_url or "", max_connections=2, name="loom-knowledge")
@@ -141,7 +141,7 @@ async def _open(settings: "Settings") -> AsyncIterator[_Opened]:
 async def _taken_in(opened: _Opened, folder: Path, name: str, *, reembed: bool, quiet: bool) -> "Ingested":
     from activities.adapters.document_readers import SeparateDocumentReader  # noqa: PLC0415
     from activities.knowledge.ingest import Ingestion  # noqa: PLC0415
-    from loom_parts import secret_mask  # noqa: PLC0415
+    from loom_parts.assembly import secret_mask  # noqa: PLC0415
 
     ingestion = Ingestion(
         opened.store,

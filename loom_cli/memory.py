@@ -166,7 +166,7 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
     """Do `work` with the memory of the settings; raises UnreachableError when it is not there."""
     from activities.memory.ports import EmbedderUnavailable  # noqa: PLC0415
     from activities.ports import StoreUnavailable  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
 
@@ -184,7 +184,7 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
 async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
     from activities.adapters.postgres import Database  # noqa: PLC0415
     from activities.adapters.postgres_memory import PostgresMemory  # noqa: PLC0415
-    from loom_parts import embedder_from  # noqa: PLC0415
+    from loom_parts.assembly import embedder_from  # noqa: PLC0415
 
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)

@@ -13,7 +13,7 @@ from loom_cli.output import plain, print_json, visible
 from loom_domain.errors import BadRequest, LoomError
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import MCP
+from loom_domain.tool_names import MCP
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from pathlib import Path
@@ -121,8 +121,8 @@ def _refuse_dead(rules: dict[str, str], box: "ToolBox", servers: Sequence[str], 
 def worker_tools(name: str) -> "tuple[ToolBox, list[str]]":
     """The tools that a worker with these settings has, and its MCP servers; those are dialled for tools of theirs."""
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
 
     settings = read_settings()
     registry = registry_from(settings, MadeTools(sandbox=None))

@@ -57,7 +57,7 @@ def add(
 
 
 def _home() -> Path:
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     if (home := read_settings().skills_home) is None:
         raise BadRequest("LOOM_SKILLS_HOME is off, so no run would have it: set it, or give --project", field="--user")

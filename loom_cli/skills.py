@@ -9,6 +9,7 @@ from loom_cli import skill_adding
 from loom_cli.exits import COMPLETED, USAGE
 from loom_cli.output import console, plain, print_json, tell
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from loom_domain.skills import FoundSkills, SkillFolder
@@ -86,7 +87,7 @@ def validate(
 
 
 def _settings(app: str | None) -> "Settings":
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings()
     return settings.model_copy(update={"app": app}) if app else settings
@@ -94,7 +95,7 @@ def _settings(app: str | None) -> "Settings":
 
 def _found(settings: "Settings", workspace: Path | None) -> "FoundSkills":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
-    from loom_parts import registry_from, skills_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from, skills_from  # noqa: PLC0415
 
     place = (workspace or settings.workspace).expanduser().resolve()
     if not place.is_dir():
@@ -133,7 +134,6 @@ def _not_enabled(settings: "Settings") -> "tuple[SkillFolder, ...]":
 
 
 def _shown(settings: "Settings", workspace: Path | None, name: str) -> tuple[dict[str, Any], str]:
-    from difflib import get_close_matches  # noqa: PLC0415
 
     from activities.adapters.skills.folders import look_into  # noqa: PLC0415
     from loom_cli.skill_facts import facts, inspect  # noqa: PLC0415
@@ -145,8 +145,7 @@ def _shown(settings: "Settings", workspace: Path | None, name: str) -> tuple[dic
     every = [(s, READY) for s in found.skills] + [(s, HIDDEN) for s in found.hidden] + others
     match = next(((skill, state) for skill, state in every if skill.name == name), None)
     if match is None:
-        near = get_close_matches(name, [skill.name for skill, _ in every], n=1)
-        hint = f"did you mean {near[0]}?" if near else "`loom skills list` shows those there are"
+        hint = nearest(name, [skill.name for skill, _ in every], "`loom skills list` shows those there are")
         raise BadRequest(f"there is no skill {name!r}: {hint}", field="NAME")
     skill, state = match
     inspected = inspect(skill.root, skill.source)

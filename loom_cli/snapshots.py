@@ -94,7 +94,7 @@ def explained() -> Iterator[None]:
 
 def shadow_git() -> "ShadowGit":
     from activities.adapters.snapshots.shadow_git import ShadowGit  # noqa: PLC0415
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     return ShadowGit(read_settings().home)
 

@@ -35,7 +35,7 @@ def up(
 ) -> None:
     """Start Temporal, Postgres, Redis and a worker on this machine."""
     from deploy.embedded.stack import up_detached, up_here  # noqa: PLC0415
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     _choose(app)
     settings = read_settings()
@@ -49,7 +49,7 @@ def up(
 def down(as_json: Json = False) -> None:
     """End what `loom up` started here; all data stays."""
     from deploy.embedded import stack  # noqa: PLC0415
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     home = read_settings().home
     ended = stack.down(home)
@@ -64,7 +64,7 @@ def down(as_json: Json = False) -> None:
 def doctor(as_json: Json = False) -> None:
     """Check that everything is there that a run needs."""
     from deploy.embedded import state  # noqa: PLC0415
-    from loom_settings import load_settings  # noqa: PLC0415
+    from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
     report = _examine(settings, state.read(settings.home))

@@ -16,12 +16,13 @@ from loom_cli.arguments import absolute, read_object
 from loom_cli.exits import COMPLETED, FAILED
 from loom_cli.output import console, plain, print_json, seconds, tell
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from activities.ports import Tool
     from loom_domain.messages import JsonObject, ToolCall
     from loom_domain.tool_calls import ToolResult
-    from loom_parts import Parts
+    from loom_parts.parts import Parts
     from loom_settings import Settings
 
 LOCAL: Final = "local"
@@ -102,7 +103,7 @@ def call(
 
 def _settings(app: str | None) -> "Settings":
     """The settings as a worker here has them, without the stores: no server need be running."""
-    from loom_settings import read_settings  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings().model_copy(update={"database_url": None, "redis_url": None})
     return settings.model_copy(update={"app": app}) if app else settings
@@ -111,7 +112,7 @@ def _settings(app: str | None) -> "Settings":
 @asynccontextmanager
 async def _parts(settings: "Settings") -> AsyncIterator["Parts"]:
     from deploy.logs import configure_logs  # noqa: PLC0415
-    from loom_parts import parts_from, secret_mask  # noqa: PLC0415
+    from loom_parts.assembly import parts_from, secret_mask  # noqa: PLC0415
 
     level = "ERROR" if settings.log_level == "INFO" else settings.log_level
     configure_logs(level, settings.log_format, secret_mask(settings).redact)
@@ -167,10 +168,7 @@ async def _inside(name: str, sandbox: Any, why_not: str) -> dict[str, Any]:
 async def _show(settings: "Settings", name: str) -> dict[str, Any]:
     async with _parts(settings) as parts:
         if name not in parts.tools:
-            from difflib import get_close_matches  # noqa: PLC0415
-
-            near = get_close_matches(name, parts.tools, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`loom tools list` shows them all"
+            hint = nearest(name, parts.tools, "`loom tools list` shows them all")
             raise BadRequest(f"there is no tool {name!r}: {hint}", field="NAME")
         return _facts(parts.tools[name], parts.registry.origins)
 

@@ -44,7 +44,7 @@ def validate(
 
 
 def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    from loom_registry.agent_files import read_document  # noqa: PLC0415
+    from loom_registry.documents import read_document  # noqa: PLC0415
     from loom_registry.kinds import Document, kind_of  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
@@ -80,10 +80,10 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
 
 def _surroundings(agents: Iterable[Path], app: str | None) -> "Surroundings":
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
+    from deploy.settings import read_settings  # noqa: PLC0415
     from loom_domain.subjects import Place  # noqa: PLC0415
-    from loom_parts import registry_from  # noqa: PLC0415
+    from loom_parts.tools import registry_from  # noqa: PLC0415
     from loom_registry.kinds import Surroundings  # noqa: PLC0415
-    from loom_settings import read_settings  # noqa: PLC0415
 
     settings = read_settings()
     settings = settings.model_copy(update={"app": app}) if app else settings

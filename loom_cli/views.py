@@ -1,25 +1,18 @@
-"""Runs for people: a table of them, one's status, one's conversation."""
+"""Runs for people: a table of them, and one's status."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client import LoomClient
 from loom_cli import panels
 from loom_cli.asks import read_ask
 from loom_cli.output import console, counted, one_line, plain, seconds
 from loom_cli.spending import Spending
-from loom_domain.errors import UnreachableError
-from loom_domain.messages import JsonObject, Message
-from loom_domain.tool_calls import canonical
+from loom_domain.messages import JsonObject
 from workflows.outside import RunSummary
-
-MOST_LINES = 20
-"""Lines of a tool's result that are shown."""
 
 _STYLES = {
     "completed": "green",
@@ -30,15 +23,6 @@ _STYLES = {
     "waiting_for_approval": "bold yellow",
     "paused": "yellow",
 }
-
-
-async def status_and_messages(loom: LoomClient, run_id: str) -> tuple[JsonObject, tuple[Message, ...] | None]:
-    """A run's status and its conversation; without a worker there is only the status."""
-    status = await loom.status(run_id)
-    try:
-        return status, await loom.transcript(run_id)
-    except UnreachableError:
-        return status, None
 
 
 def print_runs(runs: Sequence[RunSummary]) -> None:
@@ -72,15 +56,6 @@ def print_status(status: JsonObject) -> None:
         out.print(line, soft_wrap=not out.is_terminal)
 
 
-def print_run(status: JsonObject, messages: Sequence[Message] | None) -> None:
-    """The conversation, and the status below it, where the eye is."""
-    out = console()
-    for message in messages or ():
-        for line in _message_lines(message):
-            out.print(line, soft_wrap=not out.is_terminal)
-    print_status(status)
-
-
 def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     spending = Spending()
     spending.take(status)
@@ -112,37 +87,3 @@ def _children(status: JsonObject, depth: int) -> Iterator[str]:
         about = f"{child['agent']}: {child['description']} · {' · '.join(facts)} · {child['run_id']}"
         yield f"{'  ' * depth}└ {one_line(about, 300)}"
         yield from _children(child, depth + 1)
-
-
-def _message_lines(message: Message) -> list[RenderableType]:
-    if message.role == "tool":
-        return _tool_lines(message)
-    who, style = _speaker(message)
-    lines: list[RenderableType] = [Text(who, style=f"bold {style}")]
-    if message.text.strip():
-        lines.append(Text(plain(message.text).strip()))
-    lines += [
-        Text.assemble(("→ ", "yellow"), (plain(call.name), "bold"), " ", _arguments(call.malformed, call.arguments))
-        for call in message.tool_calls
-    ]
-    return [*lines, Text()]
-
-
-def _tool_lines(message: Message) -> list[RenderableType]:
-    mark, style = ("✗", "red") if message.is_error else ("✓", "green")
-    lines: list[RenderableType] = [Text.assemble((f"{mark} ", style), (plain(message.name or "tool"), "bold"))]
-    lines += panels.preview({"content": message.text, "length": len(message.text)}, MOST_LINES, width=1000)
-    return [*lines, Text()]
-
-
-def _speaker(message: Message) -> tuple[str, str]:
-    if message.metadata.get("kind") == "reminder":
-        return "reminder from Loom", "dim"
-    names: dict[str, tuple[str, str]] = {"user": ("user", "cyan"), "assistant": ("assistant", "green")}
-    name, style = names.get(message.role, (message.role, ""))
-    by: Any = message.metadata.get("by")
-    return (f"{name} ({one_line(str(by), 40)})" if by else name), style
-
-
-def _arguments(malformed: str | None, arguments: JsonObject) -> str:
-    return one_line(malformed if malformed is not None else canonical(arguments), 2000)

@@ -13,15 +13,15 @@ from temporalio.service import RPCError
 from activities.adapters.redis_stream import task_view
 from activities.ports import StreamUnavailable
 from client import LoomClient, Streamed
+from deploy.settings import load_settings
 from loom_cli.answering import Prompter
-from loom_cli.connection import closing
 from loom_cli.faces import JsonLines, Quiet
 from loom_cli.following import Follower, approve_all
 from loom_cli.keyboard import Keyboard, at_terminal
 from loom_cli.output import console, print_json, tell
 from loom_cli.screen import Screen
 from loom_domain.requests import RunResult
-from loom_settings import load_settings
+from loom_watching import closing
 
 POLL_MEMORY: Final = timedelta(seconds=90)
 """A worker polls at least this often; the server lists those that are gone for five minutes more."""

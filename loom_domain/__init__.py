@@ -2,6 +2,8 @@
 
 Reading order
     messages      what a conversation is made of
+    digests       short names for values
+    tool_names    the tools that a run knows by name
     tool_calls    what a model may ask for, what was planned for it, what came of it
     subjects      what a call touches: commands, files, hosts
     patterns      how a rule spells them
@@ -71,6 +73,7 @@ Reading order
     routing       which handlers a task goes to
     agent_stats   what an agent's runs have come to
     search_attributes  what lists of runs can be asked for
+    telling       what the stream is told of each step
     history_facts what Temporal recorded of a run, decoded
     rebuilding    tasks made again from that
     catching_up   asking for it, and the answer
@@ -90,6 +93,7 @@ Reading order
     chunks, document_sections, knowledge    documents cut into passages, and finding them
     memory, memory_content, memory_importance, memory_scopes, lexemes, ranking    what is kept of runs, and finding it
     recalling     what a run is reminded of when a person has spoken
+    near          what to say of a name that is not there
     errors        everything that can go wrong, by type
 
 Glossary

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from loom_domain.digests import call_digest, canonical
 from loom_domain.loops import call_steps, followed
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.retries import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
@@ -26,23 +27,19 @@ from loom_domain.run_steps import (
 )
 from loom_domain.todos import read_todos
 from loom_domain.tool_calls import (
-    CREATE_TOOL,
-    HANDED_ON,
-    TODO,
     CallPlan,
     Effect,
     OpenCall,
     ToolResult,
     ToolSpec,
     Verdict,
-    call_digest,
-    canonical,
     failed,
     kept_artifact,
     made_tool,
     next_group,
     tool_message,
 )
+from loom_domain.tool_names import CREATE_TOOL, HANDED_ON, TODO
 
 UNKNOWN_OUTCOME: Final = (
     "Interrupted: the worker was lost while this ran, so its outcome is unknown. It may have taken effect in whole, in"

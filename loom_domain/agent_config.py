@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from loom_domain.tool_calls import DONE, MCP
+from loom_domain.tool_names import DONE, MCP
 
 
 class Activation(StrEnum):
@@ -34,12 +34,6 @@ class AgentConfig:
     """Beside the agent's own list of tools; `mcp__server` is every tool of that server."""
     disabled_tools: tuple[str, ...] = ()
     activation: Activation = Activation.HYBRID
-
-    def allows_skill(self, name: str) -> bool:
-        """Whether the agent may have this skill: enabled, or found to fit the task where its activation allows that."""
-        if name in self.disabled_skills:
-            return False
-        return self.activation is not Activation.EXPLICIT or name in self.enabled_skills
 
     def chooses_tool(self, name: str, own: tuple[str, ...] | None) -> bool:
         """Whether the agent has this tool, `own` being its list of tools (None: all); `done` it always has."""

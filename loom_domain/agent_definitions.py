@@ -5,16 +5,17 @@ A definition becomes a spec when a run is prepared: everything that it leaves op
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 from loom_domain.agent_config import Activation, AgentConfig, covers, inherit
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
+from loom_domain.near import nearest
 from loom_domain.permissions import Mode
 from loom_domain.reflecting import Pattern
 from loom_domain.requests import Budget
-from loom_domain.tool_calls import DONE, MCP, ToolSpec
+from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_names import DONE, MCP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +125,9 @@ def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], se
         for name in (*(definition.tools or ()), *definition.config.extra_tools, *definition.config.disabled_tools):
             if name in known or name == DONE or any(_is_of(server, name) for server in servers):
                 continue
-            near = get_close_matches(name, [*known, *(f"{MCP}{server}" for server in servers)], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the tools are {', '.join(known) or 'none'}"
+            hint = nearest(
+                name, [*known, *(f"{MCP}{server}" for server in servers)], f"the tools are {', '.join(known) or 'none'}"
+            )
             raise BadRequest(
                 f"agent {definition.name!r} ({definition.origin}) names the tool {name!r}, which is not there: {hint}",
                 field="tools",

@@ -8,13 +8,14 @@ from typing import Any, Final
 from loom_domain.agent_config import AgentConfig
 from loom_domain.ancestry import Level
 from loom_domain.crews import Crew
+from loom_domain.digests import canonical
 from loom_domain.lifecycle import HookStep
 from loom_domain.messages import JsonObject
 from loom_domain.permissions import Mode
 from loom_domain.reflecting import Pattern
 from loom_domain.requests import Budget
 from loom_domain.skills import PinnedSkill
-from loom_domain.tool_calls import ToolSpec, canonical
+from loom_domain.tool_calls import ToolSpec
 
 AUTONOMY_RULES: Final = """\
 You work step by step: think, use a tool, look at what came back, go on.

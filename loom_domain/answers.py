@@ -35,7 +35,7 @@ LONGEST_QUOTE: Final = 2000
 
 def take_done(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) -> RunState:
     """The run after a call of `done`; other calls beside it are not run."""
-    text = read_done(done.call).output or state.transcript.messages[-1].text
+    text = read_done(done.call) or state.transcript.messages[-1].text
     wrong = _problems(state, reply)
     result = ToolResult(content="Done.")
     if state.inbox:

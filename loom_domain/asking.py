@@ -6,6 +6,7 @@ from loom_domain.branching import is_tree
 from loom_domain.compressing import MAX_FRUITLESS
 from loom_domain.compression import KnownFacts
 from loom_domain.context import Measures
+from loom_domain.digests import arguments_digest, canonical
 from loom_domain.evaluating import is_whole
 from loom_domain.lifecycle import HookStep
 from loom_domain.limits import allowance
@@ -13,7 +14,7 @@ from loom_domain.messages import ToolCall
 from loom_domain.run_state import RunState, result_of
 from loom_domain.skills import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 from loom_domain.tasks import Origin
-from loom_domain.tool_calls import OpenCall, arguments_digest, canonical, describe
+from loom_domain.tool_calls import OpenCall, describe
 from loom_domain.transcript import tail_of
 from loom_domain.work import (
     CompressRequest,

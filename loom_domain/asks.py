@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from loom_domain.digests import canonical
 from loom_domain.messages import JsonObject
 from loom_domain.run_state import RunState, expires_at
-from loom_domain.tool_calls import OpenCall, canonical
+from loom_domain.tool_calls import OpenCall
 from loom_domain.tree import TreeAsk
 
 LONGEST_TEXT: Final = 2000

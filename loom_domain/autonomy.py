@@ -7,7 +7,7 @@ a run is prepared and pinned into its spec: another release does not change what
 from collections.abc import Collection
 from typing import Final
 
-from loom_domain.tool_calls import CREATE_PLAN
+from loom_domain.tool_names import CREATE_PLAN
 
 _FIRST: Final = """\
 You work step by step: think, use a tool, look at what came back, and decide the next step from that.

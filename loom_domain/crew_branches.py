@@ -16,7 +16,7 @@ from loom_domain.crew_prompts import branch_prompt
 from loom_domain.crew_recovery import GivenUp, Work, standing
 from loom_domain.crew_scoring import chosen_by, form_of, score_prompt
 from loom_domain.crews import Crew, branch_name
-from loom_domain.tool_calls import DONE
+from loom_domain.tool_names import DONE
 
 JUDGE: Final = "judge"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from loom_domain.grouping import is_from_person
 from loom_domain.messages import AGENT, JsonObject, Message, ToolCall
-from loom_domain.tool_calls import DELEGATE
+from loom_domain.tool_names import DELEGATE
 
 CREW: Final = "crew"
 """Where a message's metadata say what it is about."""

@@ -26,7 +26,8 @@ from loom_domain.rules import (
 )
 from loom_domain.skills import COMPILED, SKILL_TOOLS
 from loom_domain.subjects import Place, normal
-from loom_domain.tool_calls import ASK_USER, CREATE_TOOL, DONE, MADE, MCP, ToolSpec, Verdict
+from loom_domain.tool_calls import ToolSpec, Verdict
+from loom_domain.tool_names import ASK_USER, CREATE_TOOL, DONE, MADE, MCP
 
 _ALWAYS_OFFERED: Final = (DONE, ASK_USER)
 _NOWHERE: Final = Place()

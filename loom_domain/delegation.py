@@ -24,7 +24,8 @@ from loom_domain.run_state import RunState
 from loom_domain.shares import part_for, without_wishes_of
 from loom_domain.steering import noticed
 from loom_domain.tasks import Action, Notice
-from loom_domain.tool_calls import CREATE_PLAN, DELEGATE, OpenCall, ToolResult, failed
+from loom_domain.tool_calls import OpenCall, ToolResult, failed
+from loom_domain.tool_names import CREATE_PLAN, DELEGATE
 from loom_domain.tree import Child, child_of, ended_with, root_of, with_child
 from loom_domain.tree_steps import (
     AncestryChanged,

@@ -6,12 +6,12 @@ Given values take the place of the other's; rules are laid over its rules, key b
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Final
 
 from loom_domain.agent_config import inherit
 from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 
 DEFAULT_AGENT: Final = "default"
 """The agent that is always there; a definition of this name takes its place."""
@@ -47,8 +47,7 @@ def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> li
     line = [agent]
     while name := line[-1].extends:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(sorted(known))}"
+            hint = nearest(name, known, f"the agents are {', '.join(sorted(known))}")
             raise BadRequest(
                 f"agent {line[-1].name!r} ({line[-1].origin}) extends {name!r}, which is not there: {hint}",
                 field="extends",

@@ -17,18 +17,8 @@ from loom_domain.past import PastTurn, Record, ToolAttempt, turns_of
 from loom_domain.requests import ForkedFrom, RunRequest
 from loom_domain.run_state import RunState
 from loom_domain.todos import Todos, read_todos
-from loom_domain.tool_calls import (
-    CREATE_TOOL,
-    DONE,
-    HANDED_ON,
-    TODO,
-    CallPlan,
-    Effect,
-    ToolResult,
-    kept_artifact,
-    made_tool,
-    tool_message,
-)
+from loom_domain.tool_calls import CallPlan, Effect, ToolResult, kept_artifact, made_tool, tool_message
+from loom_domain.tool_names import CREATE_TOOL, DONE, HANDED_ON, TODO
 from loom_domain.work import Earlier, Prepared
 
 _TASK: Final = 1

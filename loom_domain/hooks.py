@@ -6,7 +6,6 @@ verdict stricter: what the rules deny stays denied, whatever a hook says. A gate
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
 from loom_domain.agent_definitions import AgentDefinition
@@ -14,6 +13,7 @@ from loom_domain.errors import BadRequest
 from loom_domain.extending import DEFAULT_AGENT
 from loom_domain.lifecycle import PATIENCE, HookStep, Moment
 from loom_domain.messages import JsonObject
+from loom_domain.near import nearest
 from loom_domain.permissions import Judgement
 from loom_domain.tool_calls import STRICTNESS, Verdict
 
@@ -166,8 +166,7 @@ def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefiniti
     for agent in agents:
         for name in agent.hooks:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(known) or 'none'}"
+                hint = nearest(name, known, f"the hooks are {', '.join(known) or 'none'}")
                 raise BadRequest(
                     f"agent {agent.name!r} ({agent.origin}) names the hook {name!r}, which is not there: {hint}",
                     field="hooks",

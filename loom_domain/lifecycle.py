@@ -32,7 +32,6 @@ class Moment(StrEnum):
 
 
 BEGINNING: Final = (Moment.BEFORE, Moment.START)
-ENDING: Final = (Moment.AFTER, Moment.COMPLETE, Moment.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

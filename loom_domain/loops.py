@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from loom_domain.digests import canonical, short_digest
 from loom_domain.messages import ToolCall
-from loom_domain.tool_calls import OpenCall, ToolResult, canonical, short_digest
+from loom_domain.tool_calls import OpenCall, ToolResult
 
 WARN_AFTER: Final = 2
 """Turns in a row without anything new after which the model is warned; the first that is seen counts for none."""

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.agents import AgentSpec
-from loom_domain.tool_calls import canonical, short_digest
+from loom_domain.digests import canonical, short_digest
 
 _PARTS: Final[Mapping[str, Sequence[str]]] = {
     "prompt": ("system_prompt",),

@@ -8,12 +8,14 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Final
 
+from loom_domain.digests import short_digest
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
-from loom_domain.tool_calls import MCP, Effect, Verdict, short_digest
+from loom_domain.near import nearest
+from loom_domain.tool_calls import Effect, Verdict
+from loom_domain.tool_names import MCP
 
 NAME_LIMIT: Final = 64
 """Characters of a tool's name that every provider takes."""
@@ -155,8 +157,7 @@ def _read(name: str, table: object) -> McpServer:
     known = [*(f.name for f in fields(McpServer) if f.name != "name"), "args"]
     for key in table:
         if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            hint = nearest(str(key), known, f"known: {', '.join(known)}")
             raise BadRequest(f"mcp.{name}: unknown key {key!r}; {hint}", field=f"mcp.{name}.{key}")
     given = {key: _converted(name, key, value) for key, value in table.items() if key != "args"}
     arguments = _converted(name, "args", table.get("args", []))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from loom_domain.digests import canonical
 from loom_domain.messages import well_formed
 from loom_domain.tasks import Task
-from loom_domain.tool_calls import canonical
 
 LONGEST: Final = 8_000
 """Characters of a Task's text that are searched; the whole of it stays with the Task."""

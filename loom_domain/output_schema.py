@@ -68,7 +68,7 @@ def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
         return (given,)
     arguments = () if "result" in call.arguments or not call.arguments else (dict(call.arguments),)
     try:
-        return (*arguments, *values_of(read_done(call).output or text))
+        return (*arguments, *values_of(read_done(call) or text))
     except NotJson:
         if not arguments:
             raise

@@ -4,7 +4,7 @@ Every byte of a conversation is in history once, under a name. `turns_of` puts t
 and results of the run's activities, in the order in which they were recorded; it needs no worker and no live run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -184,9 +184,3 @@ def _with(turn: PastTurn, record: ModelAttempt | ToolAttempt | CompressionAttemp
             spec = past.specs.get(request.spec_digest, past.last_spec)
             call = PastCall(attempt=record, spec=spec, messages=before.messages if before else None)
             return replace(turn, calls=(*turn.calls, call))
-
-
-def last_call(turns: Sequence[PastTurn], number: int) -> PastCall | None:
-    """The call that a turn came to: its last one, answered or not."""
-    turn = next((turn for turn in turns if turn.number == number), None)
-    return turn.calls[-1] if turn and turn.calls else None

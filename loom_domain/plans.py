@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loom_domain.messages import JsonObject
-from loom_domain.tool_calls import CREATE_PLAN, DELEGATE, DONE
+from loom_domain.tool_names import CREATE_PLAN, DELEGATE, DONE
 
 NAME: Final = "plan"
 """How the crew of a plan is called."""

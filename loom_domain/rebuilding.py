@@ -20,18 +20,37 @@ is taken to have come as far as its first task; so here may be a task that nobod
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
-from loom_domain.agents import AgentSpec
 from loom_domain.crew_log import plan_view
 from loom_domain.errors import BY_NAME
 from loom_domain.history_facts import Began, Did, Ended, Fact, Failed, History, Pinned, Told
 from loom_domain.lifecycle import HookAnswer
-from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall
-from loom_domain.requests import RunRequest, RunStatus, fork_view
-from loom_domain.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
-from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, describe
+from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action, Notice, Origin, Task, task_of, task_of_notice
+from loom_domain.telling import (
+    ask_facts,
+    ask_key,
+    asked_arguments,
+    asks,
+    call_facts,
+    compression_segment,
+    evaluation_facts,
+    evaluation_segment,
+    hook_facts,
+    hook_key,
+    milliseconds,
+    model_facts,
+    model_segment,
+    result_facts,
+    run_facts,
+    spent,
+    tool_segment,
+    turn_facts,
+    where_of,
+)
+from loom_domain.tool_calls import CallPlan, ToolResult, describe
 from loom_domain.work import (
     CallPlans,
     Compressed,
@@ -46,16 +65,7 @@ from loom_domain.work import (
     Prepared,
     PrepareRequest,
     ToolRequest,
-    compression_segment,
-    evaluation_facts,
-    evaluation_segment,
-    model_segment,
-    tool_segment,
-    turn_facts,
 )
-
-PREVIEW: Final = 2000
-"""Characters of a tool's result that a task shows; the whole of it is in history."""
 
 _BEFORE_THE_TURN: Final = "ManifestChangedError"
 
@@ -77,28 +87,6 @@ def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
     known = History(facts)
     made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
     return tuple(sorted(made.values(), key=lambda task: task.created_at))
-
-
-def started(request: RunRequest, spec: AgentSpec, lineage: Lineage | None) -> dict[str, Any]:
-    """What the first event of a run says."""
-    forked = fork_view(request.forked_from)
-    return {
-        "task": request.task,
-        "agent": spec.name,
-        "model": spec.model,
-        **({} if spec.pattern == "react" else {"pattern": spec.pattern}),
-        "workspace": spec.workspace,
-        "tools": [tool.name for tool in spec.tools],
-        "skills": [skill.name for skill in spec.skills],
-        "max_turns": request.max_turns or spec.max_turns,
-        "metadata": dict(request.metadata),
-        **({"forked_from": forked} if forked else {}),
-        **(_told_of(lineage) if lineage else {}),
-    }
-
-
-def _told_of(lineage: Lineage) -> dict[str, Any]:
-    return {"description": lineage.description, "depth": lineage.depth, "parent_run_id": lineage.parent_run_id}
 
 
 def _tasks(fact: Fact, known: History, mask: Mask) -> Iterator[Task]:
@@ -157,7 +145,7 @@ def _work(
 
 
 def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
-    said = started(asked.request, prepared.spec, asked.lineage)
+    said = run_facts(asked.request, prepared.spec, asked.lineage)
     above = asked.lineage.task_id if asked.lineage else None
     at = did.began or did.ended
     return task_of(
@@ -174,20 +162,19 @@ def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator
             status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
         case _:
             return
-    facts = {"hook": step.name, "moment": step.moment, "ms": _ms(began, did.ended)}
-    shown = {**facts, **{name: text for name, text in said.items() if text}}
-    key = f"t{asked.turn}/{step.moment}-{step.name}"
+    shown = hook_facts(step, _ms(began, did.ended), **said)
+    key = f"t{asked.turn}/{hook_key(step)}"
     yield task_of(asked.origin, Action.HOOK, key, at=did.ended, status=status, parameters=shown)
 
 
 def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    where = _where(model_segment(asked.turn, asked.attempt))
+    where = where_of(model_segment(asked.turn, asked.attempt))
     came = did.came
     resent = isinstance(came, ModelReply) and came.message is None and came.too_long is None
     if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
-        said = turn_facts(asked.origin, asked.turn, asked.stage if isinstance(asked, ModelRequest) else "")
+        said = turn_facts(asked.origin, asked.turn, asked.stage)
         yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
-    named: dict[str, Any] = {"model": pinned.model, "turn": asked.turn, "attempt": asked.attempt}
+    named = model_facts(pinned.model, asked)
     match came:
         case Failed(type=kind, message=message) if kind in BY_NAME:
             failure = {**named, "error": kind, "message": message}
@@ -195,7 +182,8 @@ def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> It
         case ModelReply(too_long=too_long) if too_long is not None and too_long.trigger == "provider":
             yield _model_call(asked.origin, where, did.ended, "failed", {**named, "error": "LLMContextLengthError"})
         case ModelReply(message=message) if message is not None:
-            yield _model_call(asked.origin, where, did.ended, "completed", {**named, **_spent(came, began, did.ended)})
+            took = spent(came.usage, came.cost_micros, _ms(began, did.ended))
+            yield _model_call(asked.origin, where, did.ended, "completed", {**named, **took})
             yield from _asks(
                 asked, where, zip(message.tool_calls, came.plans, strict=False), pinned.approval_timeout, did.ended
             )
@@ -204,7 +192,7 @@ def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> It
 
 
 def _crew_step(asked: ConductRequest, did: Did, began: datetime) -> Iterator[Task]:
-    came, where = did.came, _where(model_segment(asked.turn, asked.attempt))
+    came, where = did.came, where_of(model_segment(asked.turn, asked.attempt))
     if isinstance(came, ModelReply) and came.message is None and came.uncovered is None:
         return
     yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=turn_facts(asked.origin, asked.turn))
@@ -217,17 +205,6 @@ def _model_call(origin: Origin, where: str, at: datetime, status: str, said: Jso
     return task_of(origin, Action.MODEL_CALL, f"{where}/call", at=at, status=status, parameters=said)
 
 
-def _spent(reply: ModelReply | Evaluated, began: datetime, ended: datetime) -> JsonObject:
-    usage = reply.usage
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cost": None if reply.cost_micros is None else reply.cost_micros / 1_000_000,
-        "ms": _ms(began, ended),
-    }
-
-
 def _asks(
     asked: ModelRequest | PlanRequest,
     where: str,
@@ -236,20 +213,10 @@ def _asks(
     at: datetime,
 ) -> Iterator[Task]:
     for call, plan in planned:
-        if plan.verdict is not Verdict.ASK or plan.error or plan.stopped:
+        if not asks(plan):
             continue
-        said = {
-            "turn": asked.turn,
-            "call_id": call.id,
-            "tool": call.name,
-            "arguments": dict(call.arguments if plan.arguments is None else plan.arguments),
-            "reason": plan.reason,
-            "rule": plan.rule,
-            "digest": plan.digest,
-            "for_run": list(plan.grants),
-            "expires_in": timeout,
-        }
-        key = f"{where}/ask-{call.id}-{plan.digest}"
+        said = ask_facts(call, plan, turn=asked.turn, arguments=asked_arguments(call, plan), expires_in=timeout)
+        key = f"{where}/{ask_key(call, plan)}"
         yield task_of(asked.origin, Action.APPROVAL_REQUESTED, key, at=at, status="pending", parameters=said)
 
 
@@ -257,8 +224,8 @@ def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: M
     came = did.came
     if isinstance(came, ToolResult) and came.resend:
         return
-    where = _where(tool_segment(asked.turn, asked.call_id, asked.attempt))
-    named = {"turn": asked.turn, "attempt": asked.attempt, "call_id": call.id, "tool": call.name}
+    where = where_of(tool_segment(asked.turn, asked.call_id, asked.attempt))
+    named = call_facts(asked)
     said = {
         "arguments": mask.clean_arguments(call.arguments),
         "summary": mask.clean(describe(call)),
@@ -267,7 +234,7 @@ def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: M
     }
     yield task_of(asked.origin, Action.TOOL_CALL, f"{where}/call", at=began, status="running", parameters=said)
     if isinstance(came, ToolResult):
-        result = {"content": came.content[:PREVIEW], "length": len(came.content), "metadata": came.metadata}
+        result = result_facts(came)
         key = f"{where}/result"
         yield task_of(
             asked.origin, Action.TOOL_RESULT, key, at=did.ended, status=came.status, parameters=named, result=result
@@ -275,10 +242,10 @@ def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: M
 
 
 def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    where = _where(compression_segment(asked.turn, asked.attempt))
+    where = where_of(compression_segment(asked.turn, asked.attempt))
     match did.came:
         case Failed(type=kind, message=message) if kind in BY_NAME:
-            said = {"model": pinned.model, "turn": asked.turn, "attempt": asked.attempt, "purpose": "compression"}
+            said = {**model_facts(pinned.model, asked), "purpose": "compression"}
             yield _model_call(asked.origin, where, did.ended, "failed", {**said, "error": kind, "message": message})
         case Compressed(summary=summary) as shorter if summary is not None:
             said = {
@@ -298,8 +265,9 @@ def _evaluation(asked: EvaluateRequest, did: Did, began: datetime, pinned: Pinne
     came = did.came
     if isinstance(came, Evaluated) and not came.resend and came.uncovered is None:
         named = {"model": pinned.model, **evaluation_facts(asked, came)}
-        where = _where(evaluation_segment(asked.turn, asked.attempt))
-        yield _model_call(asked.origin, where, did.ended, "completed", {**named, **_spent(came, began, did.ended)})
+        where = where_of(evaluation_segment(asked.turn, asked.attempt))
+        took = spent(came.usage, came.cost_micros, _ms(began, did.ended))
+        yield _model_call(asked.origin, where, did.ended, "completed", {**named, **took})
 
 
 def _end(ended: Ended) -> Notice:
@@ -307,9 +275,5 @@ def _end(ended: Ended) -> Notice:
     return Notice(action=action, key="end", at=ended.at, status=ended.result.status, result=asdict(ended.result))
 
 
-def _where(segment: Segment) -> str:
-    return f"{segment.name}.{segment.attempt}"
-
-
 def _ms(began: datetime, ended: datetime) -> float:
-    return round((ended - began).total_seconds() * 1000, 1)
+    return milliseconds((ended - began).total_seconds())

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from loom_domain.ancestry import Level
+from loom_domain.digests import canonical, short_digest
 from loom_domain.messages import JsonObject
-from loom_domain.tool_calls import canonical, short_digest
 from loom_domain.tree import Child, ChildReport, Letter, Tree, TreeAsk, child_of, with_child
 
 REPORT: Final = "child_report"

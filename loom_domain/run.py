@@ -76,7 +76,8 @@ from loom_domain.steering import expire, name_of, note, refusal, steer
 from loom_domain.tasks import Action as TaskAction
 from loom_domain.thinking import resend, take_failure
 from loom_domain.todos import forgotten
-from loom_domain.tool_calls import ASK_USER, DONE, describe, failed
+from loom_domain.tool_calls import describe, failed
+from loom_domain.tool_names import ASK_USER, DONE
 from loom_domain.transcript import transcript_of
 from loom_domain.tree import Tree
 from loom_domain.tree_steps import TreeEvent

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, TypeAlias
 
+from loom_domain.digests import canonical
 from loom_domain.messages import Message
 from loom_domain.past import PastTurn
 from loom_domain.requests import ForkedFrom
-from loom_domain.tool_calls import canonical
 
 Aspect: TypeAlias = Literal["model", "text", "calls", "results"]
 """In what a turn can differ from another; not having happened is a difference in all of them."""

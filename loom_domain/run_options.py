@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final, get_args
 
 from loom_domain.branching import checked_branches
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
+from loom_domain.near import nearest
 from loom_domain.reflecting import MOST_ROUNDS, Pattern
 
 KEY: Final = "loom"
@@ -33,8 +33,7 @@ def read_options(metadata: JsonObject) -> RunOptions:
         raise BadRequest(f"{FIELD} must be an object of {', '.join(_KNOWN)}", field=FIELD)
     for name in given:
         if name not in _KNOWN:
-            near = get_close_matches(str(name), _KNOWN, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_KNOWN)}"
+            hint = nearest(str(name), _KNOWN, f"known: {', '.join(_KNOWN)}")
             raise BadRequest(f"{FIELD} has an unknown option {name!r}; {hint}", field=FIELD)
     evaluate = given.get("evaluate")
     if evaluate is not None and not isinstance(evaluate, bool):

@@ -15,7 +15,8 @@ from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Tries
 from loom_domain.tasks import Action, Notice
 from loom_domain.todos import Todos
-from loom_domain.tool_calls import ASK_USER, OpenCall, describe
+from loom_domain.tool_calls import OpenCall, describe
+from loom_domain.tool_names import ASK_USER
 from loom_domain.transcript import Transcript, TranscriptRef
 from loom_domain.tree import Tree, child_view, usage_view
 from loom_domain.window import Window

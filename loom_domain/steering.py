@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never
 from loom_domain.acting import granted, with_calls
 from loom_domain.agents import AgentSpec
 from loom_domain.asks import find_ask, open_asks
+from loom_domain.digests import call_digest, canonical
 from loom_domain.errors import BadRequest
 from loom_domain.messages import AGENT, user
 from loom_domain.relations import with_answer
@@ -30,7 +31,7 @@ from loom_domain.run_steps import (
     SteeringEvent,
 )
 from loom_domain.tasks import Action, Notice
-from loom_domain.tool_calls import Decision, OpenCall, ToolResult, call_digest, canonical, failed
+from loom_domain.tool_calls import Decision, OpenCall, ToolResult, failed
 from loom_domain.tree import TreeAsk
 
 _NAMES: Final[Mapping[type[SteeringEvent], str]] = {

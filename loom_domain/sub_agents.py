@@ -10,7 +10,8 @@ from loom_domain.ancestry import SUB_AGENT
 from loom_domain.errors import BadRequest
 from loom_domain.lineage import Lineage
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import DONE, MESSAGE_AGENT, READ_ARTIFACT, SHARE, ToolSpec
+from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_names import DONE, MESSAGE_AGENT, READ_ARTIFACT, SHARE
 
 TOOLS: Final = ("read_file", "glob", "grep")
 """What a sub-agent has when nobody says what it gets."""

@@ -8,8 +8,9 @@ counted four times too low. What is left of the error is the run's own: `learned
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from loom_domain.digests import canonical
 from loom_domain.messages import Message, Part, ToolCall
-from loom_domain.tool_calls import ToolSpec, canonical
+from loom_domain.tool_calls import ToolSpec
 
 MESSAGE: Final = 4
 """Tokens around a message: its role, and where it begins and ends."""

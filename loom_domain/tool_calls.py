@@ -2,46 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
+from loom_domain.digests import short_digest
 from loom_domain.messages import JsonObject, Message, Part, ToolCall
-
-DONE: Final = "done"
-"""The tool that ends a run; it is carried out by the run itself."""
-
-ASK_USER: Final = "ask_user"
-"""The tool that asks a person; the answer is the next message that somebody sends."""
-
-MESSAGE_AGENT: Final = "message_agent"
-"""The tool by which a running agent writes to another one of its tree."""
-
-READ_ARTIFACT: Final = "read_artifact"
-"""The tool that reads an output which was kept whole, or what was shared."""
-
-SHARE: Final = "share_artifact"
-"""The tool by which an agent shares a text with all others of its tree."""
-
-TODO: Final = "todo"
-"""The tool by which a model keeps its list of what is to do; the run remembers the last one."""
-
-CREATE_TOOL: Final = "create_tool"
-"""The tool by which an agent makes another one; the run's spec has it from then on."""
-
-DELEGATE: Final = "delegate_task"
-CREATE_PLAN: Final = "create_plan"
-HANDED_ON: Final = (DELEGATE, CREATE_PLAN)
-"""Calls that the run carries out itself, by child runs."""
-"""The tool that gives a task to a sub-agent: a child run, started by the run itself."""
-
-MCP: Final = "mcp__"
-"""How the names of tools begin that an MCP server brings."""
-
-MADE: Final = "made__"
-"""How the names of tools begin that agents make."""
+from loom_domain.tool_names import ASK_USER, MADE
 
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
 """The six stages that every tool call passes through, in order."""
@@ -58,6 +26,9 @@ ErrorType: TypeAlias = Literal[
     "unknown",
 ]
 """Why a tool call failed; `lost` means that its worker died and nobody knows whether it took effect."""
+
+
+EMPTY_OUTPUT: Final = "(the tool finished without output)"
 
 
 class Effect(StrEnum):
@@ -176,9 +147,6 @@ class ToolResult:
         }
 
 
-EMPTY_OUTPUT: Final = "(the tool finished without output)"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     """A person's answer to an ask, or the answer that time gave for them."""
@@ -216,27 +184,6 @@ class OpenCall:
     def awaits_person(self) -> bool:
         """Nobody has yet answered the ask."""
         return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
-
-
-def canonical(arguments: JsonObject) -> str:
-    """One spelling for equal arguments: sorted keys, no spaces (RFC 8785 without its number rules)."""
-    return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
-
-
-def call_digest(run_id: str, call: ToolCall) -> str:
-    """12 hex digits that name this call, of this run, with these arguments (BLAKE2b-48)."""
-    text = "\0".join((run_id, call.id, call.name, canonical(call.arguments)))
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-def short_digest(text: str) -> str:
-    """12 hex digits that name this text (BLAKE2b-48)."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-def arguments_digest(arguments: JsonObject) -> str:
-    """12 hex digits that name these arguments."""
-    return short_digest(canonical(arguments))
 
 
 def artifact_id(turn: int, call_id: str) -> str:
@@ -288,19 +235,10 @@ def failed(content: str, error_type: ErrorType) -> ToolResult:
     return ToolResult(content=content, status="error", error_type=error_type)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DoneCall:
-    """The final answer as given through the `done` tool."""
-
-    output: str
-    arguments: JsonObject = field(default_factory=dict)
-
-
-def read_done(call: ToolCall) -> DoneCall:
+def read_done(call: ToolCall) -> str:
     """The answer inside a `done` call, under whichever common name the model gave it."""
     named = (call.arguments.get(key) for key in ("result", "output", "answer", "summary", "message"))
-    text = next((_text_of(value) for value in named if value and isinstance(value, str | dict | list)), "")
-    return DoneCall(output=text, arguments=call.arguments)
+    return next((_text_of(value) for value in named if value and isinstance(value, str | dict | list)), "")
 
 
 def _text_of(value: str | dict[str, Any] | list[Any]) -> str:

@@ -12,6 +12,7 @@ from loom_domain.agents import AgentSpec
 from loom_domain.budget import Share, Spend
 from loom_domain.compression import KnownFacts
 from loom_domain.context import Measures
+from loom_domain.digests import arguments_digest as digest_of
 from loom_domain.grouping import Group
 from loom_domain.lifecycle import HookStep
 from loom_domain.lineage import Lineage, TreeLimits
@@ -20,10 +21,9 @@ from loom_domain.output_schema import CheckedAnswer
 from loom_domain.reflecting import Stage
 from loom_domain.requests import RunRequest, RunResult
 from loom_domain.skills import SkillUse
-from loom_domain.tasks import Notice, Origin, Segment
+from loom_domain.tasks import Notice, Origin
 from loom_domain.todos import Todos
 from loom_domain.tool_calls import CallPlan, Effect, ToolSpec
-from loom_domain.tool_calls import arguments_digest as digest_of
 from loom_domain.transcript import Tail
 from loom_domain.window import TooLong, Trigger
 
@@ -278,35 +278,3 @@ class PublishRequest:
     origin: Origin
     turn: int
     notices: tuple[Notice, ...]
-
-
-def turn_facts(origin: Origin, turn: int, stage: str = "") -> JsonObject:
-    """What the stream says of a turn that begins."""
-    facts: JsonObject = {"from": turn - 1, "to": turn, "depth": origin.depth}
-    return {**facts, "phase": stage} if stage else facts
-
-
-def evaluation_facts(request: EvaluateRequest, evaluated: Evaluated) -> JsonObject:
-    """What the stream says of an evaluation, beside what it took."""
-    facts = {"turn": request.turn, "attempt": request.attempt, "purpose": "evaluation"}
-    return {**facts, "quality_metrics": evaluated.metrics, **({"why": evaluated.why} if evaluated.why else {})}
-
-
-def model_segment(turn: int, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at a model call writes."""
-    return Segment(name=f"t{turn}-model", attempt=attempt)
-
-
-def compression_segment(turn: int, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at compressing writes."""
-    return Segment(name=f"t{turn}-compress", attempt=attempt)
-
-
-def evaluation_segment(turn: int, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at evaluating writes."""
-    return Segment(name=f"t{turn}-evaluate", attempt=attempt)
-
-
-def tool_segment(turn: int, call_id: str, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at a tool call writes."""
-    return Segment(name=f"t{turn}-call-{call_id}", attempt=attempt)

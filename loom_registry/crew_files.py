@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from loom_domain.crews import Crew
-from loom_domain.errors import BadRequest
-from loom_registry.agent_files import read_document
-from loom_registry.crew_form import read_crew
+from loom_forms.crew_form import read_crew
+from loom_registry.documents import documents_in, read_document, read_each
 
 FOLDER: Final = "crews"
 ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
@@ -22,22 +21,12 @@ ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 
 def crew_files(folders: Iterable[Path]) -> tuple[Path, ...]:
     """The crew files in these folders, by name; a folder that is not there has none."""
-    found = (path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))
-    return tuple(dict.fromkeys(path.resolve() for path in found if path.suffix.lower() in ENDINGS and path.is_file()))
+    return documents_in(folders, ENDINGS)
 
 
 def read_crews(paths: Iterable[Path]) -> tuple[Crew, ...]:
     """The crews of these files; raises BadRequest with everything that is wrong with any of them."""
-    crews: list[Crew] = []
-    problems: list[str] = []
-    for path in paths:
-        try:
-            crews.append(read_crew_file(path))
-        except BadRequest as error:
-            problems.append(error.message)
-    if problems:
-        raise BadRequest("\n".join(problems), field="crews")
-    return tuple(crews)
+    return read_each(paths, read_crew_file, field="crews")
 
 
 def read_crew_file(path: Path) -> Crew:

@@ -15,10 +15,10 @@ from loom_domain.errors import BadRequest
 from loom_domain.extending import DEFAULT_AGENT, tree
 from loom_domain.rules import parse_rules
 from loom_domain.subjects import Place
+from loom_forms.agent_form import AgentForm, complaints
+from loom_forms.crew_form import CrewForm
+from loom_forms.crew_form import complaints as crew_complaints
 from loom_registry import agent_files, crew_files
-from loom_registry.agent_form import AgentForm, complaints
-from loom_registry.crew_form import CrewForm
-from loom_registry.crew_form import complaints as crew_complaints
 from loom_registry.registry import Registry
 
 SCHEMA: Final = "https://json-schema.org/draft/2020-12/schema"

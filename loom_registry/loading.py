@@ -18,7 +18,13 @@ from loom_domain.errors import BadRequest
 FIELD: Final = "app"
 _FILES: Final = "loom_app_files"
 _ROOT: Final = str(Path(__file__).parent.parent)
-_OURS: Final = (f"{_ROOT}/loom_app.py", f"{_ROOT}/loom_registry/", f"{_ROOT}/loom_domain/", f"{_ROOT}/activities/")
+_OURS: Final = (
+    f"{_ROOT}/loom_app.py",
+    f"{_ROOT}/loom_registry/",
+    f"{_ROOT}/loom_forms/",
+    f"{_ROOT}/loom_domain/",
+    f"{_ROOT}/activities/",
+)
 _LIBRARIES: Final = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 
 

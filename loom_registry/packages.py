@@ -12,7 +12,6 @@ Nothing of a package runs before a setting names it (`LOOM_PACKAGES=acme-weather
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from loom_app import LoomApp
 from loom_domain.errors import BadRequest
+from loom_domain.near import nearest
 from loom_domain.skills import SkillFolder
 
 TOOLS: Final = "loom.tools"
@@ -66,8 +66,7 @@ def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...
         return tuple(packages.values())
     for name in named:
         if name not in packages:
-            near = get_close_matches(name, packages, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"installed are {', '.join(packages) or 'none'}"
+            hint = nearest(name, packages, f"installed are {', '.join(packages) or 'none'}")
             raise BadRequest(
                 f"LOOM_PACKAGES names {name!r}, which is not installed or brings nothing for Loom; {hint}", field=FIELD
             )

@@ -15,8 +15,8 @@ from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.errors import BadRequest
 from loom_domain.permissions import Mode
 from loom_domain.requests import Budget
+from loom_forms.agent_form import AgentFields, AgentForm
 from loom_registry.agent_files import agent_files, read_agent_file, read_agents
-from loom_registry.agent_form import AgentFields, AgentForm
 from loom_registry.kinds import schema_of
 from loom_registry.registry import Registry, merged
 

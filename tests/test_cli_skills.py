@@ -75,7 +75,7 @@ def test_a_skill_that_is_not_trusted_can_be_looked_at(loom: Commands) -> None:
     write_skill(loom.folder / ".agents/skills", "theirs")
     assert json.loads(loom("skills", "show", "theirs", "--json").out)["state"] == "not trusted"
     ran = loom("skills", "show", "their")
-    assert (ran.code, ran.err) == (USAGE, "there is no skill 'their': did you mean theirs?")
+    assert (ran.code, ran.err) == (USAGE, "there is no skill 'their': did you mean 'theirs'?")
 
 
 @pytest.mark.parametrize("name", ["no-end", "not-yaml", "no-description"])

@@ -8,8 +8,8 @@ import pytest
 
 from loom_app import BadRequest, LoomApp
 from loom_domain.crews import Crew, CrewMode, Member, Route, Router
+from loom_forms.crew_form import CrewForm, complaints, read_crew
 from loom_registry.crew_files import crew_files, read_crews
-from loom_registry.crew_form import CrewForm, complaints, read_crew
 from loom_registry.registry import merged
 
 ROUTED = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loom_domain.hooks import Hook, Interceptor
-from loom_registry.agent_form import AgentForm
+from loom_forms.agent_form import AgentForm
 from loom_registry.loading import load_app
 from tests.commands import Commands, commands_in
 

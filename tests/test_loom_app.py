@@ -567,7 +567,7 @@ def test_only_packages_that_are_named_are_loaded(packages: Path) -> None:
     ]
     with pytest.raises(BadRequest, match="package Acme_Tools 1.2, entry point all .*RuntimeError"):
         collect(built_in=DONE, packages="acme-tools")
-    with pytest.raises(BadRequest, match=r"names 'acme-on', which is not installed.*did you mean acme-one"):
+    with pytest.raises(BadRequest, match=r"names 'acme-on', which is not installed.*did you mean 'acme-one'"):
         collect(built_in=DONE, packages="acme-on")
     (packages / "mine.py").write_text(APP)
     with pytest.raises(BadRequest, match=r"two tools are called 'hi': one is package acme.one 2.0.*app mine:app"):

@@ -7,8 +7,9 @@ import pytest
 
 from deploy.embedded import state
 from deploy.embedded.state import Recorded, StackState
+from deploy.settings import load_settings, read_settings
 from loom_domain.errors import BadRequest
-from loom_settings import Settings, load_settings, read_settings
+from loom_settings import Settings
 
 ADDRESSES = {"temporal": "127.0.0.1:7299", "postgres": "postgresql://x@127.0.0.1/loom", "redis": "redis://127.0.0.1/0"}
 

@@ -10,9 +10,10 @@ from typing import Final
 
 from loom_domain.asks import open_asks
 from loom_domain.crew_log import last_choice
+from loom_domain.digests import canonical
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.run_state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
-from loom_domain.tool_calls import canonical, describe
+from loom_domain.tool_calls import describe
 from loom_domain.tree import Child, TreeAsk
 
 _ARGUMENTS: Final = 600

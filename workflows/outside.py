@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalio.client import (
+    WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -16,6 +17,7 @@ from loom_domain.agent_stats import Execution
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunError, RunResult, RunStatus
+from workflows.border import AGENT_RUN, CREW_RUN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,7 @@ def result_in(cause: BaseException | None) -> RunResult | None:
 
 
 def ended_view(description: WorkflowExecutionDescription, result: RunResult) -> JsonObject:
+    """The status of a run that has ended, from its result."""
     known = dict(description.search_attributes)
     return {
         "run_id": description.id,
@@ -89,6 +92,7 @@ def ended_view(description: WorkflowExecutionDescription, result: RunResult) -> 
 
 
 def outside_view(description: WorkflowExecutionDescription) -> JsonObject:
+    """The status of a run that does not answer, from what lists of runs know of it."""
     known = dict(description.search_attributes)
     return {
         "run_id": description.id,
@@ -106,8 +110,10 @@ def outside_view(description: WorkflowExecutionDescription) -> JsonObject:
     }
 
 
-def summary_of(execution: Any, known: Mapping[str, Sequence[Any]]) -> RunSummary:
-    ended = {
+def summary_of(execution: WorkflowExecution) -> RunSummary:
+    """A run in a list of runs."""
+    known: Mapping[str, Sequence[Any]] = dict(execution.search_attributes)
+    ended: dict[WorkflowExecutionStatus | None, str] = {
         WorkflowExecutionStatus.FAILED: "failed",
         WorkflowExecutionStatus.TERMINATED: "failed",
         WorkflowExecutionStatus.TIMED_OUT: "failed",
@@ -126,17 +132,39 @@ def summary_of(execution: Any, known: Mapping[str, Sequence[Any]]) -> RunSummary
     )
 
 
-def execution_of(execution: Any) -> Execution:
-    known = dict(execution.search_attributes)
+def execution_of(execution: WorkflowExecution) -> Execution:
+    """A run as one among those that an agent's figures are made of."""
     return Execution(
-        status=summary_of(execution, known).status,
+        status=summary_of(execution).status,
         started_at=execution.start_time,
         closed_at=execution.close_time,
         goes_on=execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW,
     )
 
 
-def status_filter(status: str) -> str:
+def is_sub_agent(execution: WorkflowExecution) -> bool:
+    """Whether another run has started this one."""
+    return _first(dict(execution.search_attributes), "LoomRootRun") not in ("", execution.id)
+
+
+def listing(*, status: str | None, session: str | None, below: str | None) -> str:
+    """The server's query for runs, of a status, of a session, in the tree below a run; raises BadRequest."""
+    filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')"]
+    if status is not None:
+        filters.append(_with_status(status))
+    if session is not None:
+        filters.append(f"LoomSession = {_quoted(session, 'session')}")
+    if below is not None:
+        filters.append(f"LoomRootRun = {_quoted(below, 'below')}")
+    return " AND ".join(filters)
+
+
+def runs_of(agent: str) -> str:
+    """The server's query for the runs of an agent; raises BadRequest."""
+    return f"WorkflowType = '{AGENT_RUN}' AND LoomAgent = {_quoted(agent, 'agent')}"
+
+
+def _with_status(status: str) -> str:
     """A run's status in the server's words; what the server ended by itself has failed, whatever it last said."""
     try:
         asked = RunStatus(status)
@@ -148,14 +176,10 @@ def status_filter(status: str) -> str:
     return f"LoomStatus = '{asked}' AND ExecutionStatus = '{'Completed' if ended else 'Running'}'"
 
 
-def quotable(value: str, field: str = "session") -> str:
+def _quoted(value: str, field: str) -> str:
     if "'" in value:
         raise BadRequest("a filter must not contain a quote", field=field)
-    return value
-
-
-def is_sub_agent(run_id: str, known: Mapping[str, Sequence[Any]]) -> bool:
-    return _first(known, "LoomRootRun") not in ("", run_id)
+    return f"'{value}'"
 
 
 def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:

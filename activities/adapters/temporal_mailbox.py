@@ -9,7 +9,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.toolbox.messages import NoSuchReader
 from loom_domain.errors import ToolUnavailableError
 from loom_domain.requests import ENDED
-from loom_domain.tool_calls import MESSAGE_AGENT
+from loom_domain.tool_names import MESSAGE_AGENT
 
 _PARENT = "parent"
 

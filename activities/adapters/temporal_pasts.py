@@ -9,7 +9,8 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
+from activities.adapters.temporal_errors import unanswered
+from loom_domain.errors import BadRequest
 from loom_domain.past import CompressionAttempt, ModelAttempt, Record, ToolAttempt
 from loom_domain.run_state import RunState
 from loom_domain.tool_calls import ToolResult
@@ -50,9 +51,7 @@ class TemporalPasts:
         try:
             histories = [history async for history in _executions(self._client, run_id)]
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are") from error
-            raise UnreachableError(f"the Temporal server does not answer: {error}") from error
+            raise unanswered(error, run_id) from error
         converter = self._client.data_converter
         try:
             return [record for history in reversed(histories) for record in await _records(converter, history)]

@@ -8,7 +8,8 @@ from activities.ports import ArtifactStore, StoreUnavailable, Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.output import RESULT_LIMIT
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
-from loom_domain.tool_calls import SHARE, Effect, Scope, Verdict
+from loom_domain.tool_calls import Effect, Scope, Verdict
+from loom_domain.tool_names import SHARE
 
 PAGE: Final = RESULT_LIMIT - 200
 """Characters of one page; the line above it takes the rest of what a result may have."""

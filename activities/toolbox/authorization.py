@@ -15,7 +15,8 @@ from loom_domain.patterns import escaped
 from loom_domain.permissions import GUARD, Judgement
 from loom_domain.rules import Kind, kind_of
 from loom_domain.subjects import Place, Subject
-from loom_domain.tool_calls import ASK_USER, DONE, Effect, ToolSpec, Verdict
+from loom_domain.tool_calls import Effect, ToolSpec, Verdict
+from loom_domain.tool_names import ASK_USER, DONE
 
 MAX_GRANTS: Final = 5
 """Rules that one approval may add."""

@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from activities.ports import Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom_domain.errors import ToolExecutionError
-from loom_domain.tool_calls import ASK_USER, DONE, Effect, Scope
+from loom_domain.tool_calls import Effect, Scope
+from loom_domain.tool_names import ASK_USER, DONE
 
 
 class Done(BaseModel):

@@ -1,7 +1,6 @@
 """`delegate_task`: what a model says when it gives work to a sub-agent; the run itself starts the child."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import Field
@@ -12,10 +11,12 @@ from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.messages import ToolCall
+from loom_domain.near import nearest
 from loom_domain.skills import goes_along
 from loom_domain.sub_agents import TOOLS
 from loom_domain.subjects import Subject
-from loom_domain.tool_calls import DELEGATE, DONE, Effect, Scope
+from loom_domain.tool_calls import Effect, Scope
+from loom_domain.tool_names import DELEGATE, DONE
 
 
 class DelegateTask(Arguments):
@@ -68,8 +69,7 @@ def refuse_wrong_delegation(call: ToolCall, arguments: object, spec: AgentSpec, 
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    return nearest(name, known, f"there are {', '.join(known) or 'none'}")
 
 
 def _agent_of(arguments: DelegateTask, _workspace: Path) -> Sequence[Subject]:

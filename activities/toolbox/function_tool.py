@@ -15,10 +15,11 @@ from pydantic_core import ErrorDetails
 
 from activities.ports import ToolContext, ToolOutput
 from activities.toolbox.output import RESULT_LIMIT
+from loom_domain.digests import canonical
 from loom_domain.errors import ToolValidationError
 from loom_domain.messages import JsonObject
 from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict, canonical
+from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
 
 
 class Arguments(BaseModel):

@@ -12,7 +12,7 @@ from activities.toolbox.user_function import is_asynchronous
 from loom_domain.errors import HookFailedError
 from loom_domain.hooks import Ask, Deny, Hook, Objection, strictest
 from loom_domain.messages import ToolCall
-from loom_domain.tool_calls import ASK_USER, DONE
+from loom_domain.tool_names import ASK_USER, DONE
 
 _log = structlog.get_logger("loom.hook")
 

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.toolbox.hooks import FREE, answer_of
+from loom_domain.digests import canonical
 from loom_domain.errors import HookFailedError
 from loom_domain.hooks import TOOL, Deny, Instead, Interceptor, Registered
 from loom_domain.messages import ToolCall
 from loom_domain.tasks import Action, Origin, Task, task_of
-from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, canonical, failed
+from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

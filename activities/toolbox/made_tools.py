@@ -19,10 +19,12 @@ from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.python import run_python
 from activities.toolbox.shell import GRACE, Sandbox, limited, outcome
 from activities.toolbox.static_check import complaints
+from loom_domain.digests import canonical, short_digest
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.messages import JsonObject
 from loom_domain.subjects import Subject
-from loom_domain.tool_calls import CREATE_TOOL, Effect, Scope, ToolSpec, Verdict, canonical, made_tool, short_digest
+from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict, made_tool
+from loom_domain.tool_names import CREATE_TOOL
 
 _CALL: Final = """
 

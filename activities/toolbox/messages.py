@@ -8,7 +8,8 @@ from pydantic import Field
 from activities.ports import Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
-from loom_domain.tool_calls import MESSAGE_AGENT, Effect, Scope, Verdict
+from loom_domain.tool_calls import Effect, Scope, Verdict
+from loom_domain.tool_names import MESSAGE_AGENT
 
 LONGEST_WAIT: Final = 300.0
 NO_RUNS: Final = "agents write to each other in runs only; there is no server here"

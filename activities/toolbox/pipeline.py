@@ -23,6 +23,7 @@ from activities.toolbox.output import RESULT_LIMIT
 from activities.toolbox.plan import refuse_wrong_plan
 from activities.toolbox.shell import GRACE
 from loom_domain.agents import AgentSpec
+from loom_domain.digests import call_digest
 from loom_domain.errors import (
     ExecutionAbortedError,
     LoomError,
@@ -34,17 +35,8 @@ from loom_domain.errors import (
 )
 from loom_domain.hooks import Objection, tightened
 from loom_domain.messages import ToolCall
-from loom_domain.tool_calls import (
-    CREATE_TOOL,
-    MADE,
-    CallPlan,
-    ErrorType,
-    ToolResult,
-    ToolSpec,
-    Verdict,
-    call_digest,
-    failed,
-)
+from loom_domain.tool_calls import CallPlan, ErrorType, ToolResult, ToolSpec, Verdict, failed
+from loom_domain.tool_names import CREATE_TOOL, MADE
 
 _log = structlog.get_logger("loom.tool")
 

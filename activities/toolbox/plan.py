@@ -10,7 +10,8 @@ from loom_domain.agents import AgentSpec
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.messages import ToolCall
 from loom_domain.plans import circle_in
-from loom_domain.tool_calls import CREATE_PLAN, Effect, Scope
+from loom_domain.tool_calls import Effect, Scope
+from loom_domain.tool_names import CREATE_PLAN
 
 MOST_STEPS = 20
 

@@ -21,11 +21,12 @@ from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.python import INTERPRETER
 from activities.toolbox.shell import GRACE, KEPT, OUTPUT_LIMIT, Sandbox, Timeout, limited, outcome
 from activities.toolbox.skill_content import changed_since, content, missing, resource
+from loom_domain.digests import canonical
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.messages import JsonObject
 from loom_domain.skills import COMPILED, LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT, SKILL_TOOLS, SkillUse
 from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict, canonical
+from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
 
 CONTENT_LIMIT: Final = 60_000
 """Characters of a skill's instructions with the list of its resources: they have a limit of their own, in tokens."""

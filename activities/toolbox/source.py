@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from loom_domain.tool_calls import short_digest
+from loom_domain.digests import short_digest
 
 
 def code_digest(*pieces: Callable[..., Any] | None) -> str:

@@ -7,7 +7,8 @@ from pydantic import Field
 from activities.ports import Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom_domain.todos import Todo, TodoStatus, as_text
-from loom_domain.tool_calls import TODO, Effect, Scope
+from loom_domain.tool_calls import Effect, Scope
+from loom_domain.tool_names import TODO
 
 MOST: Final = 100
 

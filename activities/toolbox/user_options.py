@@ -10,7 +10,8 @@ from typing_extensions import TypedDict
 from activities.toolbox.function_tool import tool_spec
 from loom_domain.errors import BadRequest
 from loom_domain.rules import DEFAULT
-from loom_domain.tool_calls import CREATE_TOOL, MADE, MCP, Effect, Scope, ToolSpec, Verdict
+from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom_domain.tool_names import CREATE_TOOL, MADE, MCP
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 LAST_USES: Final = 3

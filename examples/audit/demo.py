@@ -28,6 +28,7 @@ from deploy.embedded import stack, state
 from deploy.embedded.home import prepare
 from deploy.embedded.plan import Plan
 from deploy.embedded.state import StackState
+from deploy.settings import load_settings
 from examples.audit.proof import Evidence, broken_promises, history_of
 from examples.audit.telling import Teller
 from loom_cli.asks import Answer, Ask
@@ -35,7 +36,6 @@ from loom_cli.following import Follower
 from loom_cli.output import console, counted, seconds
 from loom_domain.errors import LoomError
 from loom_domain.messages import JsonObject
-from loom_settings import load_settings
 
 T = TypeVar("T")
 

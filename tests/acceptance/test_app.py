@@ -93,7 +93,7 @@ def test_what_a_person_sees_of_a_call(loom: Commands) -> None:
     ("words", "says"),
     [
         (("call", "rate", "[]"), "must be a JSON object"),
-        (("show", "raet"), "did you mean rate"),
+        (("show", "raet"), "did you mean 'rate'"),
         (("list", "--app", "nowhere:app"), "there is no module 'nowhere'"),
         (("call", "rate", "{}", "--workspace", "/no/such/folder"), "/no/such/folder"),
     ],

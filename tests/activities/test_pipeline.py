@@ -16,19 +16,11 @@ from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.pipeline import execute, plan
 from loom_domain.agents import AgentSpec
+from loom_domain.digests import call_digest
 from loom_domain.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
 from loom_domain.messages import JsonObject, Part, ToolCall
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import (
-    EMPTY_OUTPUT,
-    STAGES,
-    CallPlan,
-    Effect,
-    ToolResult,
-    Verdict,
-    call_digest,
-    tool_message,
-)
+from loom_domain.tool_calls import EMPTY_OUTPUT, STAGES, CallPlan, Effect, ToolResult, Verdict, tool_message
 
 BOX = built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, no_sandbox="install bubblewrap")
 

@@ -10,11 +10,12 @@ from temporalio.worker import Worker
 
 from activities.ports import Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from deploy.connection import connected
 from deploy.logs import configure_logs
+from deploy.settings import load_settings
 from loom_domain.tool_calls import Effect
-from loom_parts import parts_from
-from loom_settings import load_settings
-from worker import LoomPlugin, connected
+from loom_parts.assembly import parts_from
+from worker import LoomPlugin
 
 
 class Credit(Arguments):

@@ -11,10 +11,11 @@ from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.redis_inbox import ANSWER_SECONDS, RedisInbox
 from activities.adapters.redis_link import RedisLink
 from activities.memory_writer import GROUP, writing
+from deploy.connection import connected
 from deploy.logs import configure_logs
-from loom_parts import parts_from
-from loom_settings import load_settings
-from worker import LoomPlugin, connected
+from deploy.settings import load_settings
+from loom_parts.assembly import parts_from
+from worker import LoomPlugin
 
 CLAIM_AFTER = 3.0
 

@@ -21,7 +21,8 @@ from loom_domain.run_steps import (
     RunPrepared,
     RunTools,
 )
-from loom_domain.tool_calls import CREATE_TOOL, CallPlan, Effect, ToolResult, Verdict, failed
+from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict, failed
+from loom_domain.tool_names import CREATE_TOOL
 from loom_domain.work import Prepared
 from tests.domain.story import (
     AT,

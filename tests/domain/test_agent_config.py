@@ -42,7 +42,6 @@ def test_nothing_brings_back_what_an_ancestor_was_denied() -> None:
     parent = inherit(AgentConfig(), remove_skills=["sql"], remove_tools=["mcp__github"])
     child = inherit(parent, add_skills=["sql"], add_tools=["mcp__github__push"])
     assert child == parent
-    assert not child.allows_skill("sql")
     assert not child.chooses_tool("mcp__github__push", None)
 
 
@@ -53,22 +52,6 @@ def test_a_list_of_tools_is_extended_and_cut_and_done_is_always_there() -> None:
     assert chosen == ["read_file", "bash", "mcp__time__now"]
     assert config.chooses_tool("grep", None)
     assert config.chooses_tool("done", ())
-
-
-def test_which_skills_an_agent_may_have_depends_on_its_activation() -> None:
-    may = {
-        mode: [
-            name
-            for name in ("on", "off", "other")
-            if AgentConfig(enabled_skills=("on",), disabled_skills=("off",), activation=mode).allows_skill(name)
-        ]
-        for mode in Activation
-    }
-    assert may == {
-        Activation.HYBRID: ["on", "other"],
-        Activation.EXPLICIT: ["on"],
-        Activation.AUTO: ["on", "other"],
-    }
 
 
 @given(CONFIGS)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loom_domain.asking import plan_request, tool_request
+from loom_domain.digests import call_digest
 from loom_domain.requests import RunStatus
 from loom_domain.run import evolve, next_action
 from loom_domain.run_state import expires_at, status_of
@@ -18,7 +19,7 @@ from loom_domain.run_steps import (
     ToolsReturned,
 )
 from loom_domain.status import status_view
-from loom_domain.tool_calls import CallPlan, ToolResult, call_digest
+from loom_domain.tool_calls import CallPlan, ToolResult
 from tests.domain.story import (
     AT,
     BEGAN,

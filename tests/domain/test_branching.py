@@ -18,7 +18,8 @@ from loom_domain.errors import BadRequest
 from loom_domain.lineage import TreeLimits
 from loom_domain.requests import Budget, RunRequest
 from loom_domain.run_options import read_options
-from loom_domain.tool_calls import DELEGATE, Effect, ToolSpec
+from loom_domain.tool_calls import Effect, ToolSpec
+from loom_domain.tool_names import DELEGATE
 from tests.domain.crew_story import FAILED, Told, crew
 
 SPENT = ("budget_exhausted", "BudgetExceededError: spent")

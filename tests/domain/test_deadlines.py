@@ -23,7 +23,7 @@ from loom_domain.run_steps import (
     TimeRanOut,
     TurnBegan,
 )
-from loom_domain.tool_calls import DELEGATE
+from loom_domain.tool_names import DELEGATE
 from loom_domain.tree_steps import ChildrenBegan
 from loom_domain.work import Prepared
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, asks, at, call, says, told, wants

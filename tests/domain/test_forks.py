@@ -28,7 +28,8 @@ from loom_domain.run_steps import (
     TurnBegan,
 )
 from loom_domain.todos import Todo
-from loom_domain.tool_calls import CREATE_TOOL, DONE, TODO, CallPlan, ToolResult
+from loom_domain.tool_calls import CallPlan, ToolResult
+from loom_domain.tool_names import CREATE_TOOL, DONE, TODO
 from loom_domain.work import Prepared
 from tests.domain.story import AT, FORBIDDEN, READS, SPEC, UNKNOWN_TOOL, WRITES, call, says, wants
 

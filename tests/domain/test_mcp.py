@@ -125,7 +125,7 @@ def test_tables_become_servers() -> None:
     [
         ("a", {}, "mcp.a: give either `command`"),
         ("a", {"command": "x", "url": "http://x"}, "mcp.a: give either `command`"),
-        ("a", {"comand": "x"}, "mcp.a: unknown key 'comand'; did you mean command?"),
+        ("a", {"comand": "x"}, "mcp.a: unknown key 'comand'; did you mean 'command'?"),
         ("a", {"command": "x", "trust": "yes"}, "mcp.a.trust must be true or false"),
         ("a", {"command": "x", "timeout": True}, "mcp.a.timeout must be a number of seconds"),
         ("a", {"command": "x", "timeout": 0}, "mcp.a: `timeout` must be within 3600 seconds"),

@@ -28,7 +28,7 @@ from loom_domain.run_steps import (
 )
 from loom_domain.status import status_view
 from loom_domain.steering import refusal
-from loom_domain.tool_calls import ASK_USER
+from loom_domain.tool_names import ASK_USER
 from tests.domain.story import (
     AT,
     BEGAN,

@@ -7,7 +7,7 @@ from loom_domain.run import evolve
 from loom_domain.run_state import RunState, status_of
 from loom_domain.status import status_view
 from loom_domain.todos import REMIND_AFTER, Todo, Todos
-from loom_domain.tool_calls import TODO
+from loom_domain.tool_names import TODO
 from tests.domain.story import BEGAN, READS, call, conversation, returned, told, wants
 
 

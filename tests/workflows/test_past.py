@@ -10,7 +10,6 @@ import pytest
 
 from loom_cli.show import context_view
 from loom_domain.errors import RunNotFoundError
-from loom_domain.past import last_call
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, script, status, text
 from tests.workflows.conftest import Working
@@ -46,8 +45,7 @@ async def test_what_a_model_call_saw_is_told_exactly(working: Working, workspace
     asked = [request for request in server.requests if not is_about_compressing(request)]
     assert len(turns) == len(asked) == 21
     for turn, request in zip(turns, asked, strict=True):
-        call = last_call(turns, turn.number)
-        assert call is not None
+        call = turn.calls[-1]
         parts = call.context
         assert parts is not None
         told = [message.text for part in parts for message in part.component.messages if part.tokens]

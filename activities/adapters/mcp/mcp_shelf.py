@@ -9,8 +9,8 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from loom_domain.digests import short_digest
 from loom_domain.mcp import ListedTool, McpServer
-from loom_domain.tool_calls import short_digest
 
 _log = structlog.get_logger("loom.mcp")
 

@@ -11,7 +11,7 @@ from activities.adapters.models.demo_report import SourceFile, examine, report, 
 from activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom_domain.grouping import is_from_person
 from loom_domain.messages import Message, ToolCall, Usage
-from loom_domain.tool_calls import DELEGATE, DONE
+from loom_domain.tool_names import DELEGATE, DONE
 
 LABEL: Final = "demo model: "
 MOST_FILES: Final = 8

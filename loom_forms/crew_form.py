@@ -6,22 +6,18 @@ The JSON Schema of crew files is made from this form (`loom validate --schema cr
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
 from loom_domain import crews
 from loom_domain.crews import Aggregation, Coordinator, Crew, CrewMode, Judge, Member, Route, Router
 from loom_domain.errors import BadRequest
-from loom_registry.agent_form import Model, Name, Verdict, explained
+from loom_forms.form import Form, Model, Name, Verdict, explained
 
 _Count = Annotated[int, Field(ge=0, le=20)]
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class MemberForm(_Form):
+class MemberForm(Form):
     """One of a crew."""
 
     name: Name = Field(description="How the crew calls it.")
@@ -39,14 +35,14 @@ class MemberForm(_Form):
     )
 
 
-class RouteForm(_Form):
+class RouteForm(Form):
     """A rule of a router."""
 
     match: str = Field(min_length=1, description="A regular expression that is looked for in the task.")
     member: Name = Field(description="Who gets the tasks that it is found in.")
 
 
-class RouterForm(_Form):
+class RouterForm(Form):
     """How a routed crew finds the member for a task."""
 
     by: Literal["rules", "embedding", "model"] = Field("rules", description="How the member is found.")
@@ -57,7 +53,7 @@ class RouterForm(_Form):
     fallback: Name | None = Field(None, description="The member for tasks that nobody fits.")
 
 
-class AggregateForm(_Form):
+class AggregateForm(Form):
     """How the answers of a parallel crew become one."""
 
     by: Literal["concat", "merge", "structured"] = Field("concat", description="Joined; by an agent; as JSON.")
@@ -66,7 +62,7 @@ class AggregateForm(_Form):
     task: str = Field("", description="What it is to make of them.")
 
 
-class CoordinatorForm(_Form):
+class CoordinatorForm(Form):
     """Who leads a coordinated crew."""
 
     agent: Name = Field(crews.ANYBODY, description="The agent.")
@@ -74,7 +70,7 @@ class CoordinatorForm(_Form):
     max_rounds: Annotated[int, Field(ge=1, le=20)] = Field(3, description="Times that it may give out work.")
 
 
-class JudgeForm(_Form):
+class JudgeForm(Form):
     """Who scores the answers of a tree's members, and how often the best one goes round."""
 
     agent: Name = Field(crews.ANYBODY, description="The agent.")
@@ -84,7 +80,7 @@ class JudgeForm(_Form):
     )
 
 
-class CrewForm(_Form):
+class CrewForm(Form):
     """Several agents and how they share a task."""
 
     kind: Literal["crew"] = Field("crew", description="What this file defines.")

@@ -3,11 +3,10 @@
 The JSON Schema of agent files is made from this form (`loom validate --schema agent`, docs/schemas/agent.json).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from activities.output_schema import OutputSchema
@@ -19,30 +18,22 @@ from loom_domain.permissions import Mode
 from loom_domain.reflecting import MOST_ROUNDS
 from loom_domain.requests import LONGEST_RUN, Budget
 from loom_domain.rules import parse_rules
+from loom_forms.form import Count, Form, Model, Name, Verdict, explained
 from loom_output import schema_of
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s\x00-\x1f](.*[^\s])?$")]
-Model = Annotated[str, StringConstraints(pattern=r"^(demo|(openai|anthropic):.+)$")]
-Verdict = Literal["allow", "ask", "deny"]
-_Count = Annotated[int, Field(ge=1)]
 
-
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class BudgetForm(_Form):
+class BudgetForm(Form):
     """What a run of the agent may spend, where the request names no limit of its own."""
 
-    tokens: _Count | None = Field(None, description="Tokens in and out, all model calls together.")
+    tokens: Count | None = Field(None, description="Tokens in and out, all model calls together.")
     cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="US dollars.")
-    tool_calls: _Count | None = Field(None, description="Tool calls.")
+    tool_calls: Count | None = Field(None, description="Tool calls.")
     seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN)] | None = Field(
         None, description="Wall time, waits included."
     )
 
 
-class AgentForm(_Form):
+class AgentForm(Form):
     """An agent. What is left out comes from the agent that it extends, or from the worker's settings."""
 
     kind: Literal["agent"] = Field("agent", description="What this file defines.")
@@ -65,7 +56,7 @@ class AgentForm(_Form):
     mode: Literal["default", "read-only", "accept-edits", "bypass"] | None = Field(None, description="Permission mode.")
     max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Turns of one run.")
     budget: BudgetForm = Field(BudgetForm(), description="What one run may spend.")
-    max_output_tokens: _Count | None = Field(None, description="Longest answer of one model call.")
+    max_output_tokens: Count | None = Field(None, description="Longest answer of one model call.")
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Left out: the provider's own.")
     context_window: Annotated[int, Field(ge=1000)] | None = Field(None, description="Tokens that its model takes.")
     approval_timeout: Annotated[float, Field(gt=0)] | None = Field(
@@ -151,52 +142,6 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
 
 def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
     return sorted((BudgetForm if location[0] == "budget" else AgentForm).model_fields)
-
-
-def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[str]]) -> str:
-    """What pydantic found wrong with a form, for whoever has written it; `fields_at` knows what there is."""
-    location, kind, value = problem["loc"], problem["type"], problem["input"]
-    field = ".".join(str(step) for step in location if step != "[key]")
-    if kind == "extra_forbidden":
-        known = fields_at(location)
-        near = get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}"
-        return f"there is no field {field}: {hint}"
-    if location[0] == "permissions" and len(location) > 1:
-        return f"permissions: rule {str(location[1])!r} must say allow, ask or deny, not {value!r}"
-    if location[-1] == "name" and kind != "string_type":
-        return f"{field}: {value!r} cannot be a name: use 1 to 64 characters on one line, no space at its ends"
-    if kind == "string_pattern_mismatch":
-        return f"{field}: {value!r} names no model: write openai:NAME, anthropic:NAME or demo"
-    if kind == "list_type" and isinstance(value, str):
-        return f"`{field}` is a list of names: [{value!r}]"
-    limits = problem.get("ctx", {})
-    if (limit := next((limit for limit in _WORDS if limit in limits), None)) is not None:
-        return f"{field} {value!r} {_WORDS[limit]} {str(limits[limit]).replace(chr(39), '')}"
-    return f"{field} is missing" if kind == "missing" else f"{field}: {value!r} does not fit: it {_fault(problem)}"
-
-
-def _fault(problem: Any) -> str:
-    return _KINDS.get(problem["type"], str(problem["msg"]))
-
-
-_WORDS: Final = {
-    "expected": "must be one of",
-    "ge": "must be at least",
-    "gt": "must be more than",
-    "le": "must be at most",
-    "max_length": "is longer than",
-}
-_KINDS: Final = {
-    "string_type": "must be text; put it in quotes",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "dict_type": "must hold `name: value` lines",
-    "model_type": "must hold `name: value` lines",
-    "finite_number": "must be a finite number",
-}
 
 
 class AgentFields(TypedDict, total=False):

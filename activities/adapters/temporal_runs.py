@@ -1,0 +1,81 @@
+"""Runs as Temporal's server has them: found, described, asked and told something. Its errors become Loom's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.service import RPCError
+
+from activities.adapters.temporal_errors import refused, unanswered
+from loom_domain.errors import UnreachableError
+from loom_domain.messages import JsonObject
+
+ANSWER_LIMIT: Final = 2.0
+"""Seconds that a live run may take to answer a query."""
+UPDATE_LIMIT: Final = 5.0
+"""Seconds that a run may take to acknowledge an update."""
+
+
+class TemporalRuns:
+    """Every method raises RunNotFoundError or UnreachableError; what else it raises it says."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def found(self, query: str, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
+        """The executions that a query of the server's finds, the newest first; raises BadRequest."""
+        try:
+            async for execution in self._client.list_workflows(query, limit=limit):
+                yield execution
+        except RPCError as error:
+            raise unanswered(error, "") from error
+
+    async def described(self, run_id: str) -> WorkflowExecutionDescription:
+        """What is known of a run without a worker."""
+        try:
+            return await self._handle(run_id).describe()
+        except RPCError as error:
+            raise unanswered(error, run_id) from error
+
+    async def query(self, run_id: str, name: str, result_type: Any) -> Any:
+        """Ask a live run; raises UnreachableError when no worker answers for it."""
+        try:
+            # Not `rpc_timeout`, which holds for each try.
+            async with asyncio.timeout(ANSWER_LIMIT):
+                return await self._handle(run_id).query(name, result_type=result_type)
+        except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+            raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+
+    async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
+        """Send an update and wait for its receipt, None when no worker gives one; raises RefusedError, BadRequest."""
+        try:
+            receipt: JsonObject = await self._handle(run_id).execute_update(
+                name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
+            )
+        except WorkflowUpdateFailedError as error:
+            raise refused(error) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            return None
+        except RPCError as error:
+            raise unanswered(error, run_id) from error
+        return receipt
+
+    async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:
+        """Leave a signal, which waits for a worker; raises RefusedError when the run has ended."""
+        try:
+            await self._handle(run_id).signal(name, payload)
+        except RPCError as error:
+            raise unanswered(error, run_id) from error
+
+    def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(run_id)

@@ -1,0 +1,64 @@
+"""What all forms share: strict fields, kinds of values, and what is wrong with them in words for whoever wrote them."""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s\x00-\x1f](.*[^\s])?$")]
+Model = Annotated[str, StringConstraints(pattern=r"^(demo|(openai|anthropic):.+)$")]
+Verdict = Literal["allow", "ask", "deny"]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Form(BaseModel):
+    """Fields as a person writes them: nothing unknown, nothing guessed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[str]]) -> str:
+    """What pydantic found wrong with a form, for whoever has written it; `fields_at` knows what there is."""
+    location, kind, value = problem["loc"], problem["type"], problem["input"]
+    field = ".".join(str(step) for step in location if step != "[key]")
+    if kind == "extra_forbidden":
+        known = fields_at(location)
+        near = get_close_matches(str(location[-1]), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}"
+        return f"there is no field {field}: {hint}"
+    if location[0] == "permissions" and len(location) > 1:
+        return f"permissions: rule {str(location[1])!r} must say allow, ask or deny, not {value!r}"
+    if location[-1] == "name" and kind != "string_type":
+        return f"{field}: {value!r} cannot be a name: use 1 to 64 characters on one line, no space at its ends"
+    if kind == "string_pattern_mismatch":
+        return f"{field}: {value!r} names no model: write openai:NAME, anthropic:NAME or demo"
+    if kind == "list_type" and isinstance(value, str):
+        return f"`{field}` is a list of names: [{value!r}]"
+    limits = problem.get("ctx", {})
+    if (limit := next((limit for limit in _WORDS if limit in limits), None)) is not None:
+        return f"{field} {value!r} {_WORDS[limit]} {str(limits[limit]).replace(chr(39), '')}"
+    return f"{field} is missing" if kind == "missing" else f"{field}: {value!r} does not fit: it {_fault(problem)}"
+
+
+def _fault(problem: Any) -> str:
+    return _KINDS.get(problem["type"], str(problem["msg"]))
+
+
+_WORDS: Final = {
+    "expected": "must be one of",
+    "ge": "must be at least",
+    "gt": "must be more than",
+    "le": "must be at most",
+    "max_length": "is longer than",
+}
+_KINDS: Final = {
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must hold `name: value` lines",
+    "model_type": "must hold `name: value` lines",
+    "finite_number": "must be a finite number",
+}

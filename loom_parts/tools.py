@@ -1,0 +1,82 @@
+"""Every tool, agent, crew and skill that a worker with these settings serves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from activities.adapters.shell.shell_parser import BashParser
+from activities.adapters.skills.folders import SkillFolders
+from activities.adapters.web.html_reader import SeparateHtmlReader
+from activities.adapters.web.web import PinnedFetcher
+from activities.knowledge.ports import KnowledgeStore
+from activities.ports import ArtifactStore
+from activities.toolbox.builtin import built_in_tools
+from activities.toolbox.delegation import delegation_tool
+from activities.toolbox.http_fetch import http_fetch_tool
+from activities.toolbox.knowledge import knowledge_tools
+from activities.toolbox.made_tools import MadeTools
+from activities.toolbox.memory import memory_tools
+from activities.toolbox.messages import Mailbox
+from activities.toolbox.plan import plan_tool
+from activities.toolbox.scoped_memory import scoped_memory_tools
+from activities.toolbox.skills import SkillTools
+from loom_domain.mcp import read_servers
+from loom_domain.tool_names import DELEGATE
+from loom_parts.memory import Remembering
+from loom_registry import agent_files, crew_files
+from loom_registry.registry import Registry, collect
+from loom_settings import Settings
+
+
+def registry_from(
+    settings: Settings,
+    made: MadeTools,
+    *,
+    artifacts: ArtifactStore | None = None,
+    mailbox: Mailbox | None = None,
+    knowledge: KnowledgeStore | None = None,
+    memory: Remembering | None = None,
+    files: Sequence[Path] = (),
+) -> Registry:
+    """The built-in tools with what the app and the enabled packages bring; raises BadRequest for what clashes."""
+    fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
+    built_in = built_in_tools(
+        sandbox=made.sandbox,
+        no_sandbox=made.missing,
+        shell_parser=BashParser(),
+        tool_timeout=settings.tool_timeout,
+        artifacts=artifacts,
+        mailbox=mailbox,
+        others=(
+            http_fetch_tool(fetcher, SeparateHtmlReader(), settings.tool_timeout),
+            delegation_tool({}),
+            plan_tool(),
+            *knowledge_tools(knowledge),
+            *(memory_tools(memory.store) if memory else ()),
+            *(scoped_memory_tools(memory.scoped) if memory else ()),
+            *skill_tools(settings, made).tools(),
+            *([made.maker()] if settings.dynamic_tools == "on" else []),
+        ),
+    )
+    registry = collect(
+        built_in=built_in,
+        app=settings.app,
+        packages=settings.packages,
+        tool_timeout=settings.tool_timeout,
+        servers=read_servers(settings.mcp),
+        agents=(settings.home / agent_files.FOLDER, *settings.agents),
+        crews=(settings.home / crew_files.FOLDER, *settings.crews),
+        files=files,
+    )
+    # Only now it is known whom work can be given to.
+    return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
+
+
+def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
+    """What makes the tools of runs with skills, whose scripts run where made tools do."""
+    return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
+
+
+def skills_from(settings: Settings, registry: Registry) -> SkillFolders:
+    """Where this worker's runs find skills."""
+    return SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders, others=registry.skills)
