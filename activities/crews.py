@@ -115,7 +115,7 @@ class Conductor:
             members = await self._embedder.embed(descriptions(crew))
         except EmbedderUnavailable as error:
             raise LLMUnavailableError(f"the embedder does not answer: {error}") from error
-        choice, told = by_likeness(crew, task, members)
+        choice, told = by_likeness(crew, task, members, self._embedder.model)
         return chosen(crew, log, choice, f": {told}")
 
 

@@ -90,8 +90,8 @@ class Router:
     agent: str = ANYBODY
     """Who chooses, by model."""
     model: str | None = None
-    threshold: float = 0.3
-    """By embedding: the least likeness of a task and what a member is good at."""
+    threshold: float | None = None
+    """By embedding: the least likeness of a task and what a member is good at; None: as the embedder's model needs."""
     fallback: str = ""
     """The member for tasks that nobody fits; none: such a task fails."""
 

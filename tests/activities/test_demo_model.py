@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from activities.adapters.models.demo_model import HOW_TO_GO_ON, LABEL, DemoModel
+from activities.adapters.models.demo_model import DemoModel
 from activities.adapters.models.demo_report import examine, findings
+from activities.adapters.models.demo_scene import HOW_TO_GO_ON, LABEL
 from activities.ports import ModelAnswer, ModelCall
 from loom_domain.messages import Message, ToolCall, reminder, user
 from loom_domain.tool_calls import ToolSpec

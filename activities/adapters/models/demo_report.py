@@ -109,9 +109,18 @@ def summary(files: Sequence[SourceFile]) -> str:
 
 
 def report(
-    files: Sequence[SourceFile], *, task: str, unread: Mapping[str, str], elsewhere: Sequence[str], notes: Sequence[str]
+    files: Sequence[SourceFile],
+    *,
+    task: str,
+    unread: Mapping[str, str],
+    elsewhere: Sequence[str],
+    notes: Sequence[str],
+    claimed: Sequence[str] = (),
 ) -> str:
-    """The report in Markdown; `unread` says why by path, `elsewhere` are unfinished places in files not read."""
+    """The report in Markdown; `unread` says why by path, `elsewhere` are unfinished places in files not read.
+
+    `claimed` is another's report, whose findings are compared with what is found now.
+    """
     rows = [
         f"| {f.path} | {f.lines} | {f.functions} | {f'{f.longest} ({f.longest_lines})' if f.longest else '–'} |"
         for f in files
@@ -126,9 +135,20 @@ def report(
         "Task": [f"> {line}" for line in task.splitlines()],
         "Files": ["| file | lines | functions | longest function (lines) |", "|---|---|---|---|", *rows],
         "Findings": found or ["Nothing stands out."],
+        "Findings of others": _compared(claimed, found),
         "Unfinished places elsewhere": [f"- {line}" for line in elsewhere],
         "Not read": [f"- {path}: {why}" for path, why in unread.items()],
         "Said while this was written": [f"- {note}" for note in notes],
     }
     body = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items() if lines)
     return f"# Audit of {len(files)} files\n\n{body}\n"
+
+
+def _compared(claimed: Sequence[str], found: Sequence[str]) -> list[str]:
+    """Which findings of another report hold."""
+    named = [line for line in claimed if line.startswith("- **")]
+    if not named:
+        return []
+    wrong = [line for line in named if line not in found]
+    verdict = f"{len(named) - len(wrong)} of the {len(named)} that were handed on are found here, too."
+    return [verdict, *(["", "Not found here:", "", *wrong] if wrong else [])]
