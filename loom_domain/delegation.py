@@ -43,10 +43,11 @@ PREVIEW: Final = 2000
 """Characters of it that a task on the stream shows."""
 
 _SELF: Final = "do it yourself"
-_ALONE: Final = (
+ALONE: Final = (
     "You are a sub-agent and work on this task alone. Whoever gave it to you sees nothing but your final answer: put"
     " everything into it that they need, and say plainly what you could not do."
 )
+"""What a sub-agent's task ends with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,7 +227,7 @@ def _answered(state: RunState, call_id: str, result: ToolResult) -> RunState:
 def _task(call: ToolCall) -> str:
     hints = [f"- {hint}" for hint in call.arguments.get("context_hints") or ()]
     told = "\n".join(["What is known already:", *hints]) if hints else ""
-    return "\n\n".join(part for part in (str(call.arguments["prompt"]), told, _ALONE) if part)
+    return "\n\n".join(part for part in (str(call.arguments["prompt"]), told, ALONE) if part)
 
 
 def _result_of(child: Child, output: str, error: RunError | None) -> ToolResult:

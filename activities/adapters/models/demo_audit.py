@@ -16,7 +16,7 @@ _TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown
 def audit(scene: Scene) -> Step:
     """Look, read, write down."""
     if not scene.of("glob") and not scene.of("list_dir"):
-        folder = match[1] if (match := _FOLDER.search(scene.task)) else "."
+        folder = _folder(scene)
         pattern = "**/*.py" if folder == "." else f"{folder}/**/*.py"
         return asking(scene, "I look at what is there.", ("list_dir", {"path": folder}), ("glob", {"pattern": pattern}))
     sources = _sources(scene)
@@ -24,9 +24,9 @@ def audit(scene: Scene) -> Step:
         return answering(scene, f"there is no source file that I could read. {scene.failures}")
     if not scene.of("read_file"):
         reads = tuple(("read_file", {"path": path}) for path in sources)
-        wishes = (*reads, ("grep", {"pattern": "TODO|FIXME", "path": "."}))
+        wishes = (*reads, ("grep", {"pattern": "TODO|FIXME", "path": _folder(scene)}))
         return asking(scene, f"{len(sources)} files are worth reading: {', '.join(sources)}.", *wishes)
-    files = [examine(tried.path, text) for tried, text in scene.read if tried.path in sources]
+    files = [examine(page.path, page.text, is_whole=page.is_whole) for page in scene.pages if page.path in sources]
     if not files:
         return answering(scene, f"I could read none of the files. {scene.failures}")
     return _hand_over(scene, files)
@@ -60,6 +60,10 @@ def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Step:
     held = bool(checks) and not checks[-1].failed and "# Audit of" in checks[-1].output
     check = "read back and complete" if held else "I could not confirm what stands in it"
     return answering(scene, f"{summary(files)}. The report is in {path} ({check}).")
+
+
+def _folder(scene: Scene) -> str:
+    return match[1] if (match := _FOLDER.search(scene.request)) else "."
 
 
 def _sources(scene: Scene) -> list[str]:

@@ -21,27 +21,28 @@ def look_up(scene: Scene) -> Step:
     words = _words(scene.request)
     if not words:
         return answering(scene, "there is no word in this that I could look for.")
+    stems, told = [_ENDING.sub("", word) for word in words], ", ".join(words)
     if not scene.of("grep"):
-        wish = {"pattern": rf"\b(?:{'|'.join(words)})", "path": ".", "ignore_case": True}
-        return asking(scene, f"I look for {', '.join(words)}.", ("grep", wish))
-    places = _best(scene, words)
+        wish = {"pattern": rf"\b(?:{'|'.join(stems)})", "path": ".", "ignore_case": True}
+        return asking(scene, f"I look for {told}.", ("grep", wish))
+    places = _best(scene, stems)
     if not places:
-        return answering(scene, f"no file here says anything about {', '.join(words)}. {scene.failures}".strip())
+        return answering(scene, f"no file here says anything about {told}. {scene.failures}".strip())
     return answering(scene, "\n".join(["this is what the files say:", *(f"- {place}" for place in places)]))
 
 
 def _words(request: str) -> list[str]:
-    """The words to look for, without their endings."""
+    """The words to look for."""
     said = (word.lower() for word in _WORD.findall(request))
-    return list(dict.fromkeys(_ENDING.sub("", word) for word in said if not _COMMON.fullmatch(word)))
+    return list(dict.fromkeys(word for word in said if not _COMMON.fullmatch(word)))
 
 
-def _best(scene: Scene, words: list[str]) -> list[str]:
-    found = [(_hits(line, words), line) for line in scene.lines("grep") if re.match(r"[^:]+:\d+:", line)]
+def _best(scene: Scene, stems: list[str]) -> list[str]:
+    found = [(_hits(line, stems), line) for line in scene.lines("grep") if re.match(r"[^:]+:\d+:", line)]
     most = max((hits for hits, _ in found), default=0)
     return [line for hits, line in found if hits == most][:MOST_PLACES]
 
 
-def _hits(line: str, words: list[str]) -> int:
+def _hits(line: str, stems: list[str]) -> int:
     text = line.split(":", 2)[2]
-    return sum(re.search(rf"\b{word}", text, re.IGNORECASE) is not None for word in words)
+    return sum(re.search(rf"\b{stem}", text, re.IGNORECASE) is not None for stem in stems)

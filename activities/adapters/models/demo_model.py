@@ -68,7 +68,7 @@ def _look_around(scene: Scene) -> Step:
     if readme and "read_file" in scene.offered and not scene.of("read_file"):
         return asking(scene, f"I read {readme}.", ("read_file", {"path": readme}))
     saw = f"I saw {len(entries)} entries: {', '.join(entries[:10])}." if entries else "I saw no files."
-    opening = next((line.strip() for _, text in scene.read for line in text.splitlines() if line.strip()), "")
+    opening = next((line.strip() for page in scene.pages for line in page.text.splitlines() if line.strip()), "")
     about = f" {readme} begins: {opening}." if opening else ""
     text = (
         f"I am a stand-in that follows rules, so I cannot do this: {short(scene.request)}. {saw}{about} "

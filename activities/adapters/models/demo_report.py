@@ -33,6 +33,8 @@ class SourceFile:
     secrets: tuple[int, ...] = ()
     unparsed: bool = False
     """Python that the parser does not take; only its lines were looked at."""
+    is_whole: bool = True
+    """All of it was read; else only the lines that were are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,13 +46,13 @@ class Finding:
     what: str
 
 
-def examine(path: str, text: str) -> SourceFile:
-    """Read one file's text."""
+def examine(path: str, text: str, *, is_whole: bool = True) -> SourceFile:
+    """Read one file's text, as far as it is there."""
     lines = text.splitlines()
     todos = tuple(number for number, line in enumerate(lines, 1) if _TODO.search(line))
     secrets = tuple(number for number, line in enumerate(lines, 1) if _SECRET.search(line))
-    if not path.endswith(".py"):
-        return SourceFile(path=path, lines=len(lines), todos=todos, secrets=secrets)
+    if not is_whole or not path.endswith(".py"):
+        return SourceFile(path=path, lines=len(lines), todos=todos, secrets=secrets, is_whole=is_whole)
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(text)))
@@ -121,10 +123,7 @@ def report(
 
     `claimed` is another's report, whose findings are compared with what is found now.
     """
-    rows = [
-        f"| {f.path} | {f.lines} | {f.functions} | {f'{f.longest} ({f.longest_lines})' if f.longest else '–'} |"
-        for f in files
-    ]
+    rows = [_row(file) for file in files]
     found = [f"- **{f.severity}** {f.where}: {f.what}" for f in findings(files)]
     sections = {
         "Summary": [
@@ -142,6 +141,12 @@ def report(
     }
     body = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items() if lines)
     return f"# Audit of {len(files)} files\n\n{body}\n"
+
+
+def _row(file: SourceFile) -> str:
+    part = "" if file.is_whole else ", read in part"
+    longest = f"{file.longest} ({file.longest_lines})" if file.longest else "–"
+    return f"| {file.path} | {file.lines}{part} | {file.functions} | {longest} |"
 
 
 def _compared(claimed: Sequence[str], found: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from activities.ports import ModelCall
 from loom_domain.crew_prompts import BROUGHT, CREW_TASK, HEARD
+from loom_domain.delegation import ALONE
 from loom_domain.grouping import is_from_person
 from loom_domain.messages import Message, ToolCall
 from loom_domain.tool_calls import DONE
@@ -21,7 +22,7 @@ HOW_TO_GO_ON: Final = (
 
 _SIZE = re.compile(r"\s+\([^()]*\)$|@$")
 """What a listing puts behind a name."""
-_NUMBERED = re.compile(r"\s*\d+\t(.*)")
+_NUMBERED = re.compile(r"\s*(\d+)\t(.*)")
 
 Wish: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool and its arguments."""
@@ -51,6 +52,15 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """A file as far as it was read; lines that were left out are empty."""
+
+    path: str
+    text: str
+    is_whole: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
     """The conversation as the rules see it: the task that runs now, and what has been tried for it."""
 
@@ -64,9 +74,11 @@ class Scene:
 
     @property
     def request(self) -> str:
-        """What somebody wants: the task, or in a member of a crew the crew's task alone."""
+        """What somebody wants, without what a crew or an agent that delegates has written around it."""
         wanted = self.task.partition(CREW_TASK)[2] or self.task
-        return wanted.partition(f"\n\n{HEARD}")[0].partition(f"\n\n{BROUGHT}")[0].strip()
+        for ending in (ALONE, HEARD, BROUGHT):
+            wanted = wanted.partition(f"\n\n{ending}")[0]
+        return wanted.strip()
 
     @property
     def brought(self) -> str:
@@ -79,12 +91,15 @@ class Scene:
         return [_SIZE.sub("", line.strip()) for line in self.lines("list_dir") if line.strip()]
 
     @property
-    def read(self) -> Iterator[tuple[Tried, str]]:
+    def pages(self) -> Iterator[Page]:
         """The good reads, without the line numbers that the tool puts before each line."""
         for tried in self.of("read_file"):
             if not tried.failed:
                 matches = map(_NUMBERED.fullmatch, tried.output.splitlines())
-                yield tried, "\n".join(match[1] for match in matches if match)
+                lines = {int(match[1]): match[2] for match in matches if match}
+                last = max(lines, default=0)
+                text = "\n".join(lines.get(number, "") for number in range(1, last + 1))
+                yield Page(path=tried.path, text=text, is_whole=len(lines) == last)
 
     @property
     def failures(self) -> str:
