@@ -198,6 +198,7 @@ class Parts:
             stream=self.stream,
             artifacts=self.artifacts,
             embedder=self.embedder,
+            planner=self.planner,
             redact=self.hygiene.clean,
         )
         hooks = HookRunner(registered=self.registry.hooks, stream=self.stream, redact=self.hygiene.clean)

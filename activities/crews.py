@@ -12,6 +12,8 @@ from temporalio import activity
 from activities.failures import to_application_error
 from activities.heartbeat import heartbeating
 from activities.memory.ports import Embedder, EmbedderUnavailable
+from activities.output_schema import checked
+from activities.planning import Planner
 from activities.ports import ArtifactStore, EventStream, TranscriptStore
 from activities.stream_writer import stream_writer
 from loom_domain.agents import AgentSpec
@@ -24,8 +26,7 @@ from loom_domain.crews import Crew
 from loom_domain.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom_domain.messages import Message
 from loom_domain.tasks import Action
-from loom_domain.tool_calls import CallPlan, Effect
-from loom_domain.work import ModelReply, ModelRequest, model_segment, turn_facts
+from loom_domain.work import ModelReply, ModelRequest, StopReason, model_segment, turn_facts
 
 _log = structlog.get_logger("loom.crew")
 
@@ -33,7 +34,6 @@ NO_EMBEDDER = (
     "the crew's router goes by embedding, and this worker has no embedder: set LOOM_EMBEDDER, or let the router go by"
     " rules or by model"
 )
-HANDED_OUT = CallPlan(rule="crew", reason="the crew gives out its own work", effect=Effect.READ, parallel=True)
 
 
 class Conductor:
@@ -46,12 +46,14 @@ class Conductor:
         stream: EventStream,
         artifacts: ArtifactStore | None,
         embedder: Embedder | None,
+        planner: Planner,
         redact: Callable[[str], str],
     ) -> None:
         self._transcripts = transcripts
         self._stream = stream
         self._artifacts = artifacts
         self._embedder = embedder
+        self._planner = planner
         self._redact = redact
 
     @activity.defn(name="conduct_crew")
@@ -68,7 +70,7 @@ class Conductor:
                 await self._transcripts.save_spec(spec)
             writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn))
             try:
-                message = await self._next(request, _crew_of(spec), transcript.messages)
+                message = await self._next(request, spec, transcript.messages)
             except _Spent as spent:
                 return ModelReply(uncovered=spent.need)
             except LoomError as error:
@@ -76,11 +78,15 @@ class Conductor:
             writer.emit(Action.PLANNING, key="plan", **plan_view(message, request.turn))
             _log.info("crew_conducted", run_id=run_id, turn=request.turn, step=message.text[:200])
             await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
-            plans = tuple(HANDED_OUT for _ in message.tool_calls)
-            return ModelReply(message=message, plans=plans, stop="tools" if plans else "end", cost_micros=0)
+            plans = await self._planner.handed_out(message.tool_calls, spec, run_id=run_id)
+            self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)
+            fits = checked(spec, transcript.messages, message, plans, stop="end", pieces=0)
+            stop: StopReason = "tools" if plans else "end"
+            return ModelReply(message=message, plans=plans, stop=stop, cost_micros=0, checked=fits)
 
-    async def _next(self, request: ModelRequest, crew: Crew, messages: tuple[Message, ...]) -> Message:
-        origin, log = request.origin, replace(read_log(messages), keeps=self._artifacts is not None)
+    async def _next(self, request: ModelRequest, spec: AgentSpec, messages: tuple[Message, ...]) -> Message:
+        origin, crew = request.origin, _crew_of(spec)
+        log = replace(read_log(messages), keeps=self._artifacts is not None, form=spec.output_schema)
         await self._keep(origin.root_run_id or origin.run_id, log)
         if request.wrap_up:
             return Message(role="assistant", content=so_far(log))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from loom_domain.grouping import is_from_person
-from loom_domain.messages import AGENT, Message, ToolCall
+from loom_domain.messages import AGENT, JsonObject, Message, ToolCall
 from loom_domain.tool_calls import DELEGATE
 
 CREW: Final = "crew"
@@ -31,6 +31,8 @@ class Job:
     model: str | None = None
     tools: tuple[str, ...] = ()
     attempt: int = 1
+    form: JsonObject | None = None
+    """JSON Schema of what it answers, where that is the crew's answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,8 @@ class Log:
     words: tuple[str, ...] = ()
     keeps: bool = True
     """Answers that are too long to be passed on are kept whole."""
+    form: JsonObject | None = None
+    """JSON Schema of the crew's answer."""
 
     @property
     def ended_by_budget(self) -> bool:
@@ -150,5 +154,6 @@ def _arguments(job: Job) -> dict[str, Any]:
         "agent": job.agent,
         "model": job.model,
         "tools": list(job.tools),
+        "output_schema": job.form,
     }
     return {name: value for name, value in given.items() if value}

@@ -150,6 +150,12 @@ class Crew:
         }
         return frozenset((*(member.agent for member in self.members), *extra[self.mode]))
 
+    @property
+    def is_answered_by_one(self) -> bool:
+        """Its answer is what one run has answered, so that a form can be asked of that run."""
+        by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
+        return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
+
     def carries_on_without(self, member: Member) -> bool:
         """Whether the crew goes on when the member has failed for good."""
         if member.on_failure is not None:

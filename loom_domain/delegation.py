@@ -142,7 +142,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
     )
     if call.name == DELEGATE:
-        request = replace(request, task=_task(call), agent=child.agent)
+        request = replace(request, task=_task(call), agent=child.agent, output_schema=given.get("output_schema"))
     else:
         request = replace(request, task=str(call.arguments["goal"]), crew=_crew(state, call))
     lineage = Lineage(

@@ -185,14 +185,17 @@ async def test_the_findings_of_others_are_compared_with_its_own() -> None:
     assert "## Task\n\n> Audit.\n\n" in there["report.md"]
 
 
-async def test_of_a_file_that_was_read_in_part_only_its_lines_are_judged() -> None:
+@pytest.mark.parametrize("shown", [(3, 9), (10, 10)])
+async def test_of_a_file_that_was_read_in_part_only_its_lines_are_judged(shown: tuple[int, int]) -> None:
     there, tools = workspace(FILES)
+    until, since = shown
 
     def cut(call: ToolCall) -> tuple[str, bool]:
         text, failed = tools(call)
         lines = text.splitlines()
-        is_shop = call.arguments.get("path") == "shop.py"
-        return ("\n".join([*lines[:3], "[… 6 lines …]", *lines[9:]]), failed) if is_shop else (text, failed)
+        if call.arguments.get("path") != "shop.py":
+            return text, failed
+        return "\n".join([*lines[:until], *lines[since:], "(the file goes on)"]), failed
 
     await Talk("audit", cut).run()
     assert "| shop.py | 10, read in part | 0 | – |" in there["report.md"]

@@ -95,11 +95,11 @@ class Scene:
         """The good reads, without the line numbers that the tool puts before each line."""
         for tried in self.of("read_file"):
             if not tried.failed:
-                matches = map(_NUMBERED.fullmatch, tried.output.splitlines())
+                matches = [_NUMBERED.fullmatch(line) for line in tried.output.splitlines()]
                 lines = {int(match[1]): match[2] for match in matches if match}
                 last = max(lines, default=0)
                 text = "\n".join(lines.get(number, "") for number in range(1, last + 1))
-                yield Page(path=tried.path, text=text, is_whole=len(lines) == last)
+                yield Page(path=tried.path, text=text, is_whole=all(matches) and len(lines) == last)
 
     @property
     def failures(self) -> str:
