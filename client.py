@@ -92,12 +92,15 @@ class LoomClient:
         payload = {"task": task, **({} if output is None else {"output_schema": schema_of(output)}), **request}
         return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
 
-    async def start_crew(self, crew: str | JsonObject, task: str, *, run_id: str | None = None, **request: Any) -> str:
+    async def start_crew(
+        self, crew: str | JsonObject, task: str, *, run_id: str | None = None, output: Any = None, **request: Any
+    ) -> str:
         """Start a run of a crew, by its name or with its fields (docs/crews.md), and return the run's id.
 
         Everything else is as for `start`, and everything that can be done with a run can be done with this one.
         """
-        payload = {"crew": crew, "task": task, **request}
+        form = {} if output is None else {"output_schema": schema_of(output)}
+        payload = {"crew": crew, "task": task, **form, **request}
         return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id)
 
     async def fork(

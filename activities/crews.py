@@ -14,6 +14,7 @@ from activities.heartbeat import heartbeating
 from activities.manifests import Manifests
 from activities.memory.ports import Embedder, EmbedderUnavailable
 from activities.output_schema import checked
+from activities.planning import Planner
 from activities.ports import ArtifactStore, EventStream, TranscriptStore
 from activities.stream_writer import stream_writer
 from loom_domain.agents import AgentSpec
@@ -28,7 +29,6 @@ from loom_domain.errors import CrewFailedError, LLMUnavailableError, LoomError, 
 from loom_domain.messages import Message
 from loom_domain.tasks import Action
 from loom_domain.telling import model_segment, turn_facts
-from loom_domain.tool_calls import CallPlan, Effect
 from loom_domain.work import ModelReply, ModelRequest, StopReason
 
 _log = structlog.get_logger("loom.crew")
@@ -37,7 +37,6 @@ NO_EMBEDDER = (
     "the crew's router goes by embedding, and this worker has no embedder: set LOOM_EMBEDDER, or let the router go by"
     " rules or by model"
 )
-HANDED_OUT = CallPlan(rule="crew", reason="the crew gives out its own work", effect=Effect.READ, parallel=True)
 
 
 class Conductor:
@@ -50,6 +49,7 @@ class Conductor:
         stream: EventStream,
         artifacts: ArtifactStore | None,
         embedder: Embedder | None,
+        planner: Planner,
         redact: Callable[[str], str],
         manifests: Manifests,
     ) -> None:
@@ -57,6 +57,7 @@ class Conductor:
         self._stream = stream
         self._artifacts = artifacts
         self._embedder = embedder
+        self._planner = planner
         self._redact = redact
         self._manifests = manifests
 
@@ -75,7 +76,7 @@ class Conductor:
             writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn))
             try:
                 self._manifests.check(spec, run_id, writer)
-                message = await self._next(request, _crew_of(spec), transcript.messages)
+                message = await self._next(request, spec, transcript.messages)
             except _Spent as spent:
                 return ModelReply(uncovered=spent.need)
             except LoomError as error:
@@ -83,13 +84,15 @@ class Conductor:
             writer.emit(Action.PLANNING, key="plan", **plan_view(message, request.turn))
             _log.info("crew_conducted", run_id=run_id, turn=request.turn, step=message.text[:200])
             await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
-            plans = tuple(HANDED_OUT for _ in message.tool_calls)
+            plans = await self._planner.handed_out(message.tool_calls, spec, run_id=run_id)
+            self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)
             stop: StopReason = "tools" if plans else "end"
-            answer = None if request.wrap_up else checked(spec, (), message, plans, stop=stop, pieces=0)
-            return ModelReply(message=message, plans=plans, stop=stop, cost_micros=0, checked=answer)
+            fits = None if request.wrap_up else checked(spec, transcript.messages, message, plans, stop=stop, pieces=0)
+            return ModelReply(message=message, plans=plans, stop=stop, cost_micros=0, checked=fits)
 
-    async def _next(self, request: ModelRequest, crew: Crew, messages: tuple[Message, ...]) -> Message:
-        origin, log = request.origin, replace(read_log(messages), keeps=self._artifacts is not None)
+    async def _next(self, request: ModelRequest, spec: AgentSpec, messages: tuple[Message, ...]) -> Message:
+        origin, crew = request.origin, _crew_of(spec)
+        log = replace(read_log(messages), keeps=self._artifacts is not None, form=spec.output_schema)
         await self._keep(origin.root_run_id or origin.run_id, log)
         if request.wrap_up:
             return Message(role="assistant", content=so_far(log))
@@ -124,7 +127,7 @@ class Conductor:
             members = await self._embedder.embed(descriptions(crew))
         except EmbedderUnavailable as error:
             raise LLMUnavailableError(f"the embedder does not answer: {error}") from error
-        choice, told = by_likeness(crew, task, members)
+        choice, told = by_likeness(crew, task, members, self._embedder.model)
         return chosen(crew, log, choice, f": {told}")
 
 

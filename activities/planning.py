@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from temporalio import activity
 
@@ -14,13 +16,17 @@ from activities.toolbox.interceptors import before_call
 from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import plan
 from loom_domain.agents import AgentSpec
-from loom_domain.hooks import Hook, Registered
+from loom_domain.digests import call_digest
+from loom_domain.hooks import Hook, Objection, Registered, tightened
 from loom_domain.lifecycle import Moment
 from loom_domain.messages import ToolCall
+from loom_domain.permissions import Judgement
 from loom_domain.tasks import Action
 from loom_domain.telling import ask_facts, ask_key, asked_arguments, asks
-from loom_domain.tool_calls import CallPlan
+from loom_domain.tool_calls import CallPlan, Effect, Verdict
 from loom_domain.work import CallPlans, PlanRequest
+
+_HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew gives out its own work")
 
 
 class Planner:
@@ -55,12 +61,26 @@ class Planner:
     ) -> tuple[CallPlan, ...]:
         """The same for calls that interceptors have seen, when rules or a person have changed something since."""
         box = self._own.added_to(self._tools, spec.tools)
-        hooks = [each for each in self._of(spec) if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
+        hooks = self._hooks_of(spec)
         objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
         return tuple(
             plan(call, box=box, spec=spec, grants=grants, run_id=run_id, agents=self._agents, objection=objection)
             for call, objection in zip(calls, objections, strict=True)
         )
+
+    async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[CallPlan, ...]:
+        """One plan per piece of work that a crew gives out: hooks have a say in it, rules and interceptors have none.
+
+        What the members then do is judged by rules; the crew's own task is to have members.
+        """
+        hooks = self._hooks_of(spec)
+        objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
+        return tuple(
+            _with_objection(call, run_id, objection) for call, objection in zip(calls, objections, strict=True)
+        )
+
+    def _hooks_of(self, spec: AgentSpec) -> list[Hook]:
+        return [each for each in self._of(spec) if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
 
     def _of(self, spec: AgentSpec) -> Sequence[Registered]:
         """What the agent has now, and what was pinned into the run."""
@@ -75,6 +95,12 @@ class Planner:
                 arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
                 facts = ask_facts(call, made, turn=turn, arguments=arguments, expires_in=spec.approval_timeout)
                 writer.emit(Action.APPROVAL_REQUESTED, key=ask_key(call, made), status="pending", **facts)
+
+
+def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> CallPlan:
+    judged = tightened(_HANDED_OUT, objection)
+    made = CallPlan(verdict=judged.verdict, rule=judged.rule, reason=judged.reason, effect=Effect.READ, parallel=True)
+    return replace(made, digest=call_digest(run_id, call)) if judged.verdict is Verdict.ASK else made
 
 
 class CallPlanner:

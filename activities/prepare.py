@@ -21,6 +21,7 @@ from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
 from loom_domain.autonomy import autonomy_rules
 from loom_domain.branching import branches_of, led_by, refuse_without_room
+from loom_domain.crews import Crew, CrewMode
 from loom_domain.dead_rules import dead_rules, offered
 from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom_domain.hooks import Registered, named_for, steps_of
@@ -219,9 +220,10 @@ class Preparation:
 
     def _resolve_crew(self, request: RunRequest, asked: str | JsonObject) -> AgentSpec:
         """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
-        if request.output_schema is not None:
-            raise BadRequest("a crew answers as its members do: give the schema to the agent", field="output_schema")
         crew = self._crews.found(asked)
+        if request.output_schema is not None:
+            _refuse_form(crew)
+            OutputSchema(request.output_schema)
         self._crews.check_agents(crew, self._agents)
         model = request.model or self._default.model
         if model:
@@ -239,6 +241,7 @@ class Preparation:
             manifest=self._manifests.of_crew(crew.agents, named_for(self._hooks, crew.name, ())),
             pattern="react",
             evaluates=False,
+            output_schema=request.output_schema,
             crew=crew,
         )
         self._refuse_dead_rules(spec)
@@ -277,6 +280,17 @@ class Preparation:
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path
+
+
+def _refuse_form(crew: Crew) -> None:
+    """An answer that is put together, or stands inside another form, cannot be held against a schema."""
+    if not crew.is_answered_by_one:
+        parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
+        raise BadRequest(
+            f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no one whose answer is the crew's, so it takes no"
+            " schema: let an agent merge the answers (parallel, aggregate.by merge), or be sequential or routed",
+            field="output_schema",
+        )
 
 
 def _skipped(resolved: Equipped) -> dict[str, Any]:

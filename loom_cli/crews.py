@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from loom_cli.arguments import absolute, read_object, read_permissions
+from loom_cli.arguments import absolute, read_object, read_permissions, read_schema
 from loom_cli.output import console, one_line, plain, print_json, visible
 from loom_cli.runs import given, launch, unattended
 from loom_cli.validate import validate as validate_files
@@ -51,6 +51,9 @@ def run(
     budget: Annotated[
         str | None, typer.Option(metavar="JSON", help='Limits: {"tokens", "cost_usd", "tool_calls", "seconds"}.')
     ] = None,
+    output_schema: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
+    ] = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="Kept with the run.")] = None,
     run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="The new run's id.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start it, print its id and leave.")] = False,
@@ -71,6 +74,7 @@ def run(
         mode=mode,
         max_turns=max_turns,
         budget=read_object(budget, "--budget") if budget is not None else None,
+        output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
     )
     asked = _asked(crew)

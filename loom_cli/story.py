@@ -58,6 +58,7 @@ class Story:
         self._tellers: Mapping[Action, Callable[[Task, Said], Lines]] = {
             Action.START: self._start,
             Action.TURN: self._new_turn,
+            Action.PLANNING: self._planning,
             Action.THINKING: self._thinking,
             Action.SEGMENT_RESET: self._reset,
             Action.MODEL_CALL: self._model_call,
@@ -122,6 +123,11 @@ class Story:
         self.turn, self.status = turn, "running"
         title = f"turn {turn}" + (f" · {one_line(str(phase))}" if phase else "")
         yield Rule(title, align="left", style="dim") if self._live else Text(f"── {title} ──")
+
+    def _planning(self, _: Task, said: Said) -> Lines:
+        """A crew's step; its answer is told at the end."""
+        if said.get("jobs"):
+            yield _line(f"· {one_line(str(said.get('text')), 300)}", "cyan")
 
     def _thinking(self, _: Task, said: Said) -> Lines:
         self.text += str(said.get("content", ""))

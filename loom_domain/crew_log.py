@@ -103,6 +103,8 @@ class Log:
     words: tuple[str, ...] = ()
     keeps: bool = True
     """Answers that are too long to be passed on are kept whole."""
+    form: JsonObject | None = None
+    """JSON Schema of the crew's answer."""
 
     @property
     def choice(self) -> Choice | None:

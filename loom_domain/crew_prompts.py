@@ -11,6 +11,11 @@ from loom_domain.crews import Crew, Member
 INLINE: Final = 6000
 """Characters of a member's answer that others are given; the rest is an artifact that they can read."""
 
+CREW_TASK: Final = "The crew's task: "
+HEARD: Final = "People have said since:"
+BROUGHT: Final = "What members have brought:"
+"""How the parts of a member's prompt begin."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assigned:
@@ -42,7 +47,7 @@ def part_prompt(crew: Crew, log: Log, before: Sequence[Tried], member: Member) -
     return _joined(
         f"You are {member.name!r} in the crew {crew.name!r}. {member.description}".strip(),
         f"Your part: {member.task}" if member.task else "",
-        f"The crew's task: {log.task}",
+        f"{CREW_TASK}{log.task}",
         _heard(log),
         _brought(log, before),
     )
@@ -182,7 +187,7 @@ def _json_in(answer: str) -> Mapping[str, Any]:
 
 def _brought(log: Log, came: Iterable[Tried]) -> str:
     parts = [_answer(log, tried) for tried in came]
-    return "\n\n".join(["What members have brought:", *parts]) if parts else ""
+    return "\n\n".join([BROUGHT, *parts]) if parts else ""
 
 
 def _answer(log: Log, tried: Tried) -> str:
@@ -204,7 +209,7 @@ def _part(tried: Tried) -> str:
 
 
 def _heard(log: Log) -> str:
-    return "\n".join(["People have said since:", *(f"- {word}" for word in log.words)]) if log.words else ""
+    return "\n".join([HEARD, *(f"- {word}" for word in log.words)]) if log.words else ""
 
 
 def _members(crew: Crew) -> str:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from loom_domain.crew_log import Job, Log, Tried
 from loom_domain.crew_prompts import Unreadable, again
 from loom_domain.crews import Crew, Member
+from loom_domain.messages import JsonObject
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class Work:
     member: Member
     prompt: Callable[[Member], str]
     about: str = ""
+    form: JsonObject | None = None
 
     def job(self, member: Member, attempt: int = 1, before: Tried | None = None) -> Job:
         """The same as this member is to do it."""
@@ -63,6 +65,7 @@ class Work:
             prompt=prompt if before is None else again(prompt, before),
             attempt=attempt,
             about=self.about,
+            form=self.form,
         )
 
 

@@ -1,11 +1,16 @@
 """Which member of a crew a task goes to, and why: by rules, or by how like it is to what members are good at."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
+from typing import Final
 
 from loom_domain.crew_log import Choice
 from loom_domain.crews import Crew
+
+ALIKE: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.8}
+"""By model, the cosine from which a task is like what a member is good at; to anything at all E5 gives 0.7 and more."""
+ALIKE_OTHERWISE: Final = 0.3
 
 
 def by_rules(crew: Crew, task: str) -> Choice | None:
@@ -29,13 +34,20 @@ def descriptions(crew: Crew) -> tuple[str, ...]:
     )
 
 
-def by_likeness(crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]]) -> tuple[Choice | None, str]:
-    """The member whose vector is most like the task's, if it is like it enough; and how like it the best one is."""
+def by_likeness(
+    crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]], model: str = ""
+) -> tuple[Choice | None, str]:
+    """The member whose vector is most like the task's, if it is like it enough; and how like it the best one is.
+
+    What is enough depends on the model whose vectors they are, where the router does not say it.
+    """
+    asked = crew.router.threshold
+    needed = asked if asked is not None else ALIKE.get(model, ALIKE_OTHERWISE)
     likeness = [_cosine(task, member) for member in members]
     best = max(range(len(likeness)), key=lambda place: likeness[place])
     member, closest = crew.members[best], likeness[best]
-    told = f"the closest is {member.name!r} with {closest:.2f}, {crew.router.threshold:.2f} are needed"
-    if closest < crew.router.threshold:
+    told = f"the closest is {member.name!r} with {closest:.2f}, {needed:.2f} are needed"
+    if closest < needed:
         return None, told
     others = sorted(likeness, reverse=True)[1:2]
     reason = f"likeness {closest:.2f}" + (f", the next has {others[0]:.2f}" if others else "")

@@ -71,7 +71,8 @@ def _sequential(crew: Crew, log: Log) -> Step:
     before: list[Tried] = []
     for number, member in enumerate(crew.members, 1):
         prompt = partial(part_prompt, crew, log, tuple(before))
-        state = standing(crew, log, [Work(key=f"s{number}", member=member, prompt=prompt)])
+        form = log.form if member is crew.members[-1] else None
+        state = standing(crew, log, [Work(key=f"s{number}", member=member, prompt=prompt, form=form)])
         if isinstance(state, GivenUp):
             return GiveUp(error=state.why)
         if state.open:
@@ -130,7 +131,8 @@ def _step(name: str) -> str:
 
 def _merged(crew: Crew, log: Log, came: Sequence[Tried]) -> Step:
     ask = crew.aggregate
-    job = Job(key="merge", member=EDITOR, agent=ask.agent, model=ask.model, prompt=merge_prompt(crew, log, came))
+    prompt = merge_prompt(crew, log, came)
+    job = Job(key="merge", member=EDITOR, agent=ask.agent, model=ask.model, prompt=prompt, form=log.form)
     merged = answer_of(log, job, str)
     return Answer(text=merged) if isinstance(merged, str) else _ask(merged, "Merge what they brought")
 
@@ -168,7 +170,8 @@ def _routed(crew: Crew, log: Log, *, is_new: bool = False) -> Step:
     member = crew.member(log.choice.member)
     if member is None:
         return GiveUp(error=f"the crew has no member {log.choice.member!r}")
-    state = standing(crew, log, [Work(key="routed", member=member, prompt=partial(part_prompt, crew, log, ()))])
+    work = Work(key="routed", member=member, prompt=partial(part_prompt, crew, log, ()), form=log.form)
+    state = standing(crew, log, [work])
     if isinstance(state, GivenUp):
         return GiveUp(error=state.why)
     if state.open:

@@ -97,8 +97,8 @@ class Router:
     agent: str = ANYBODY
     """Who chooses, by model."""
     model: str | None = None
-    threshold: float = 0.3
-    """By embedding: the least likeness of a task and what a member is good at."""
+    threshold: float | None = None
+    """By embedding: the least likeness of a task and what a member is good at; None: as the embedder's model needs."""
     fallback: str = ""
     """The member for tasks that nobody fits; none: such a task fails."""
 
@@ -168,6 +168,12 @@ class Crew:
             CrewMode.TREE: (self.judge.agent,),
         }
         return frozenset((*(member.agent for member in self.members), *extra[self.mode]))
+
+    @property
+    def is_answered_by_one(self) -> bool:
+        """Its answer is what one run has answered, so that a form can be asked of that run."""
+        by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
+        return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
     def carries_on_without(self, member: Member) -> bool:
         """Whether the crew goes on when the member has failed for good."""

@@ -46,10 +46,11 @@ PREVIEW: Final = 2000
 """Characters of it that a task on the stream shows."""
 
 _SELF: Final = "do it yourself"
-_ALONE: Final = (
+ALONE: Final = (
     "You are a sub-agent and work on this task alone. Whoever gave it to you sees nothing but your final answer: put"
     " everything into it that they need, and say plainly what you could not do."
 )
+"""What a sub-agent's task ends with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +109,8 @@ def take_end(state: RunState, event: ChildEnded) -> RunState:
         return state
     result, error = event.result, event.error
     ended = ended_with(child, result) if result else replace(child, status=RunStatus.FAILED, ended=True)
-    answer = _result_of(ended, result.output if result else "", result.error if result else error)
+    output, wrong = (result.output, result.error) if result else ("", error)
+    answer = child_answer(ended.description, child.run_id, status=ended.status, output=output, error=wrong)
     tree = without_wishes_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
     state = replace(state, tree=tree, tool_calls=state.tool_calls + 1)
     told = Notice(
@@ -177,6 +179,11 @@ def execute_task_id(run_id: str, call_id: str) -> str:
     return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
 
 
+def call_of(lineage: Lineage) -> str:
+    """The id of the call by which a run was given its work."""
+    return lineage.task_id.removeprefix(f"{lineage.parent_run_id}/{_key('')}").removesuffix(f"/{Action.EXECUTE}")
+
+
 def _tool_of(state: RunState, child: Child) -> str:
     return next((c.call.name for c in state.calls if c.call.id == child.call_id), DELEGATE)
 
@@ -232,15 +239,18 @@ def _answered(state: RunState, call_id: str, result: ToolResult) -> RunState:
 def _task(call: ToolCall) -> str:
     hints = [f"- {hint}" for hint in call.arguments.get("context_hints") or ()]
     told = "\n".join(["What is known already:", *hints]) if hints else ""
-    return "\n\n".join(part for part in (str(call.arguments["prompt"]), told, _ALONE) if part)
+    return "\n\n".join(part for part in (str(call.arguments["prompt"]), told, ALONE) if part)
 
 
-def _result_of(child: Child, output: str, error: RunError | None) -> ToolResult:
-    answer = {"task": child.description, "result": _clipped(output, child.run_id), "status": child.status.value}
+def child_answer(
+    description: str, run_id: str, *, status: RunStatus, output: str, error: RunError | None
+) -> ToolResult:
+    """What the call comes to by which a run was given work, once that run has ended."""
+    answer = {"task": description, "result": _clipped(output, run_id), "status": status.value}
     if error is not None:
         answer["error"] = f"{error.type}: {error.message}"
     content = json.dumps(answer, ensure_ascii=False)
-    match child.status:
+    match status:
         case RunStatus.COMPLETED:
             return ToolResult(content=content)
         case RunStatus.LIMIT_REACHED | RunStatus.BUDGET_EXHAUSTED:

@@ -5,15 +5,16 @@ next model call was sent; where there was none, it is put together from the turn
 goes on as it was pinned at that point. Budget, approvals and open calls are not taken along: they are the other run's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from loom_domain.acting import intercepted, ruled_out
 from loom_domain.agents import AgentSpec
+from loom_domain.delegation import call_of, child_answer
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject, Message, ToolCall, user
-from loom_domain.past import PastTurn, Record, ToolAttempt, turns_of
+from loom_domain.past import ChildRun, PastTurn, Record, ToolAttempt, turns_of
 from loom_domain.requests import ForkedFrom, RunRequest
 from loom_domain.run_state import RunState
 from loom_domain.todos import Todos, read_todos
@@ -49,7 +50,7 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
             field="turn",
         )
     earlier = Earlier(
-        messages=_conversation(turns, turn, _beginning(records)),
+        messages=_conversation(turns, turn, _beginning(records), _brought(records)),
         todos=_todos(records, turns, turn),
         artifacts=_artifacts(records, turn),
     )
@@ -101,10 +102,12 @@ def _effects(turns: Sequence[PastTurn]) -> int:
     return len(changed | handed)
 
 
-def _conversation(turns: dict[int, PastTurn], turn: int, beginning: int) -> tuple[Message, ...]:
+def _conversation(
+    turns: dict[int, PastTurn], turn: int, beginning: int, brought: Mapping[str, ToolResult]
+) -> tuple[Message, ...]:
     following = turns.get(turn + 1)
     if following is None or not following.calls:
-        return _put_together(turns[turn])
+        return _put_together(turns[turn], brought)
     sent = following.calls[0].messages
     if sent is None:
         raise BadRequest(f"the history does not go back far enough to say what turn {turn} left", field="turn")
@@ -113,8 +116,23 @@ def _conversation(turns: dict[int, PastTurn], turn: int, beginning: int) -> tupl
     return sent[: max(ends, default=beginning) if turn > 0 else beginning]
 
 
-def _put_together(turn: PastTurn) -> tuple[Message, ...]:
-    """The conversation after a turn that none follows: everything its calls came to is in its own records."""
+def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
+    """What runs below have answered, by the calls that gave them their work."""
+    ended = [record for record in records if isinstance(record, ChildRun)]
+    return {
+        call_of(child.lineage): child_answer(
+            child.lineage.description,
+            child.run_id,
+            status=child.result.status,
+            output=child.result.output,
+            error=child.result.error,
+        )
+        for child in ended
+    }
+
+
+def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:
+    """The conversation after a turn that none follows: what its calls came to is in its records or its children's."""
     asked = next((call for call in reversed(turn.calls) if call.attempt.reply and call.attempt.reply.message), None)
     reply = asked.attempt.reply if asked else None
     if asked is None or reply is None or reply.message is None or asked.messages is None:
@@ -122,7 +140,7 @@ def _put_together(turn: PastTurn) -> tuple[Message, ...]:
     results = {tool.request.call_id: tool.result for tool in turn.tools if tool.result and not tool.result.resend}
     answers = []
     for call, plan in zip(reply.message.tool_calls, reply.plans, strict=True):
-        result = results.get(call.id) or _without_running(call, plan)
+        result = results.get(call.id) or brought.get(call.id) or _without_running(call, plan)
         if result is None:
             raise _not_over(turn.number)
         answers.append(tool_message(call, result))

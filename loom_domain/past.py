@@ -13,8 +13,9 @@ from loom_domain.assembling import ContextPart
 from loom_domain.compression import transcript_after
 from loom_domain.context import explained
 from loom_domain.dead_rules import offered
+from loom_domain.lineage import Lineage
 from loom_domain.messages import Message, ToolCall
-from loom_domain.requests import RunRequest
+from loom_domain.requests import RunRequest, RunResult
 from loom_domain.run_state import RunState
 from loom_domain.tool_calls import ToolResult, tool_message
 from loom_domain.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, transcript_of
@@ -49,7 +50,16 @@ class CompressionAttempt:
     error: str = ""
 
 
-Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildRun:
+    """A run that was given a part of the work, and has ended."""
+
+    run_id: str
+    lineage: Lineage
+    result: RunResult
+
+
+Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
 """What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
 
 
@@ -125,7 +135,7 @@ class _Past:
 
 def _learned(past: _Past, record: Record) -> _Past:
     match record:
-        case RunRequest():
+        case RunRequest() | ChildRun():
             return past
         case Prepared(spec=spec, earlier=earlier):
             past = past if earlier is None else past.with_transcripts(transcript_of(earlier.messages))

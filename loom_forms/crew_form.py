@@ -49,7 +49,9 @@ class RouterForm(Form):
     rules: list[RouteForm] = Field([], description="By rules: the first that matches; none: members' capabilities.")
     agent: Name = Field(crews.ANYBODY, description="By model: the agent that chooses.")
     model: Model | None = Field(None, description="By model: its model.")
-    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.3, description="By embedding: the least likeness.")
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="By embedding: the least likeness. Default: as the embedder's model needs it."
+    )
     fallback: Name | None = Field(None, description="The member for tasks that nobody fits.")
 
 

@@ -171,6 +171,7 @@ class Parts:
             stream=self.stream,
             artifacts=self.artifacts,
             embedder=self.embedder,
+            planner=self.planner,
             redact=self.hygiene.clean,
             manifests=manifests,
         )

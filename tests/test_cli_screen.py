@@ -218,6 +218,14 @@ def test_what_a_turn_is_for_and_how_an_answer_was_rated_is_shown() -> None:
     assert lines[-1] == "rated by the model itself: confidence 0.9, coverage 1.0, novelty 0.25"
 
 
+def test_a_crews_step_says_who_works_and_why() -> None:
+    shown, out = screen()
+    jobs = [{"key": "routed", "member": "clerk", "attempt": 1}]
+    step = task(Action.PLANNING, turn=1, text="To clerk (rules: the task says 'invoice')", jobs=jobs)
+    tell(shown, TURN, step, task(Action.PLANNING, turn=2, text="It is paid."))
+    assert out.getvalue().splitlines()[1:] == ["· To clerk (rules: the task says 'invoice')"]
+
+
 def test_a_failed_model_call_is_shown_with_its_error() -> None:
     shown, out = screen()
     tell(

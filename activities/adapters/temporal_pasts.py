@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
@@ -11,7 +12,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.adapters.temporal_errors import unanswered
 from loom_domain.errors import BadRequest
-from loom_domain.past import CompressionAttempt, ModelAttempt, Record, ToolAttempt
+from loom_domain.lineage import Lineage
+from loom_domain.past import ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
+from loom_domain.requests import RunResult
 from loom_domain.run_state import RunState
 from loom_domain.tool_calls import ToolResult
 from loom_domain.work import (
@@ -94,6 +97,7 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
                     records.append(given.request)
         elif (ended := await _ended(converter, event, open_ones)) is not None:
             records.append(ended)
+    records += await _children(converter, history)
     return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
 
 
@@ -114,6 +118,38 @@ async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[
             why = (failure.cause.message or failure.message) if failure is not None else "cancelled"
             return _record(name, given, error=why or "failed")
     return None
+
+
+async def _children(converter: DataConverter, history: WorkflowHistory) -> list[ChildRun]:
+    """The runs below that have ended with a result of their own, good or bad."""
+    begun: dict[int, tuple[str, Lineage]] = {}
+    ended: list[ChildRun] = []
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+            asked = event.start_child_workflow_execution_initiated_event_attributes
+            (lineage,) = await converter.decode(asked.input.payloads[1:2], [Lineage])
+            begun[event.event_id] = (asked.workflow_id, lineage)
+        elif (came := _result_below(event)) is not None and came[0] in begun:
+            (result,) = await converter.decode(came[1], [RunResult])
+            name, lineage = begun[came[0]]
+            ended.append(ChildRun(run_id=name, lineage=lineage, result=result))
+    return ended
+
+
+def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
+    """By which event a run below was begun that ends here, and its result; None: it has none, or it is another event.
+
+    A run that ends badly fails with its result.
+    """
+    if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
+        completed = event.child_workflow_execution_completed_event_attributes
+        begun, payloads = completed.initiated_event_id, completed.result.payloads[:1]
+    elif event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED:
+        failed = event.child_workflow_execution_failed_event_attributes
+        begun, payloads = failed.initiated_event_id, failed.failure.application_failure_info.details.payloads[:1]
+    else:
+        return None
+    return (begun, payloads) if payloads else None
 
 
 def _record(name: str, given: Any, came: Any = None, *, error: str = "") -> Record | None:

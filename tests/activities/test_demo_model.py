@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from activities.adapters.models.demo_model import HOW_TO_GO_ON, LABEL, DemoModel
+from activities.adapters.models.demo_model import DemoModel
 from activities.adapters.models.demo_report import examine, findings
+from activities.adapters.models.demo_scene import HOW_TO_GO_ON, LABEL
 from activities.ports import ModelAnswer, ModelCall
 from loom_domain.messages import Message, ToolCall, reminder, user
 from loom_domain.tool_calls import ToolSpec
@@ -142,6 +143,24 @@ async def test_the_report_goes_where_the_task_says(task: str, path: str) -> None
     there, tools = workspace(FILES)
     assert path in await Talk(task, tools).run()
     assert there[path].startswith("# Audit of 3 files")
+
+
+@pytest.mark.parametrize("shown", [(3, 9), (10, 10)])
+async def test_of_a_file_that_was_read_in_part_only_its_lines_are_judged(shown: tuple[int, int]) -> None:
+    there, tools = workspace(FILES)
+    until, since = shown
+
+    def cut(call: ToolCall) -> tuple[str, bool]:
+        text, failed = tools(call)
+        lines = text.splitlines()
+        if call.arguments.get("path") != "shop.py":
+            return text, failed
+        return "\n".join([*lines[:until], *lines[since:], "(the file goes on)"]), failed
+
+    await Talk("audit", cut).run()
+    assert "| shop.py | 10, read in part | 0 | – |" in there["report.md"]
+    assert "shop.py:10: unfinished" in there["report.md"]
+    assert "not valid Python" not in there["report.md"]
 
 
 async def test_text_streams_in_small_pieces_and_says_what_it_is() -> None:

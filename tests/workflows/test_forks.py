@@ -1,5 +1,6 @@
 """Forks on a real server: a new run from a past turn of another, and nothing that was done is done again."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from loom_domain.errors import BadRequest, RunNotFoundError
 from loom_domain.requests import RunStatus
 from loom_domain.tasks import Action
 from tests.harness import Harness
-from tests.model_server import SeenRequest, ToolUse, calls, script, text, turns
+from tests.model_server import SeenRequest, ToolUse, calls, hang, script, status, text, turns
 from tests.stream import told
+from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
+from tests.workflows.test_crews import start as start_crew
 from tests.workflows.test_rotation import _talkative
 
 ALLOWED = {"write_file": "allow", "bash": "allow"}
@@ -139,6 +142,50 @@ async def test_an_output_that_was_kept_whole_can_be_read_in_a_fork(working: Work
 
     assert [one["id"] for one in result.artifacts] == ["t1-b1"]
     assert "[characters 50000 to 50100 of" in str(model.requests[-1].messages[-1])
+
+
+async def held_after_its_children(loom: Harness, run_id: str, finished: int) -> None:
+    """Hold the run once so many of its children have ended, and end the last one, so that no turn follows."""
+    seen = await loom.until(
+        run_id, lambda status: sum(c["status"] in ("completed", "failed") for c in status["children"]) == finished
+    )
+    (last,) = [child for child in seen["children"] if child["status"] not in ("completed", "failed")]
+    await loom.client.pause(run_id)
+    await loom.client.abort(last["run_id"], reason="too slow")
+    await loom.client.result(last["run_id"])
+    await loom.until(run_id, lambda status: all(c["status"] != "running" for c in status["children"]))
+
+
+async def test_a_turn_that_only_gave_work_away_can_be_the_last_one(working: Working) -> None:
+    gives = calls(delegate("look", "Look at it."), delegate("smell", "Smell it."), delegate("listen", "Listen to it."))
+    replies = {"Look at it.": [text("It is blue.")], "Smell it.": [status(401)], "Listen to it.": [hang()]}
+    loom, model = await working(by_task({**replies, "What is": [gives, text("seen")]}))
+    origin = await loom.start("What is it?")
+    await held_after_its_children(loom, origin, finished=2)
+
+    fork = await forked(loom, origin, turn=1)
+    assert (await loom.client.result(fork)).output == "seen"
+    seen = model.requests[-1].messages
+    await loom.client.resume(origin)
+
+    assert (await loom.client.result(origin)).output == "seen"
+    assert model.requests[-1].messages == seen
+    brought = [json.loads(message["content"]) for message in seen if message["role"] == "tool"]
+    assert [each["status"] for each in brought] == ["completed", "failed", "aborted"]
+    assert brought[0]["result"] == "It is blue."
+
+
+async def test_a_crew_is_forked_from_a_step_that_none_follows(working: Working) -> None:
+    crew = {"name": "team", "mode": "parallel", "members": [{"name": "a"}, {"name": "b"}]}
+    loom, model = await working(by_task({"You are 'a'": [text("facts")], "You are 'b'": [hang()]}))
+    origin = await start_crew(loom, crew)
+    await held_after_its_children(loom, origin, finished=1)
+
+    fork = await forked(loom, origin, turn=1)
+
+    assert (await loom.client.result(fork)).output == "## a\n\nfacts"
+    assert len(model.requests) == 2
+    await loom.client.abort(origin)
 
 
 async def test_what_cannot_be_forked_is_said_before_anything_starts(working: Working) -> None:

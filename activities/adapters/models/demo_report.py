@@ -33,6 +33,8 @@ class SourceFile:
     secrets: tuple[int, ...] = ()
     unparsed: bool = False
     """Python that the parser does not take; only its lines were looked at."""
+    is_whole: bool = True
+    """All of it was read; else only the lines that were are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,13 +46,13 @@ class Finding:
     what: str
 
 
-def examine(path: str, text: str) -> SourceFile:
-    """Read one file's text."""
+def examine(path: str, text: str, *, is_whole: bool = True) -> SourceFile:
+    """Read one file's text, as far as it is there."""
     lines = text.splitlines()
     todos = tuple(number for number, line in enumerate(lines, 1) if _TODO.search(line))
     secrets = tuple(number for number, line in enumerate(lines, 1) if _SECRET.search(line))
-    if not path.endswith(".py"):
-        return SourceFile(path=path, lines=len(lines), todos=todos, secrets=secrets)
+    if not is_whole or not path.endswith(".py"):
+        return SourceFile(path=path, lines=len(lines), todos=todos, secrets=secrets, is_whole=is_whole)
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(text)))
@@ -109,13 +111,19 @@ def summary(files: Sequence[SourceFile]) -> str:
 
 
 def report(
-    files: Sequence[SourceFile], *, task: str, unread: Mapping[str, str], elsewhere: Sequence[str], notes: Sequence[str]
+    files: Sequence[SourceFile],
+    *,
+    task: str,
+    unread: Mapping[str, str],
+    elsewhere: Sequence[str],
+    notes: Sequence[str],
+    claimed: Sequence[str] = (),
 ) -> str:
-    """The report in Markdown; `unread` says why by path, `elsewhere` are unfinished places in files not read."""
-    rows = [
-        f"| {f.path} | {f.lines} | {f.functions} | {f'{f.longest} ({f.longest_lines})' if f.longest else '–'} |"
-        for f in files
-    ]
+    """The report in Markdown; `unread` says why by path, `elsewhere` are unfinished places in files not read.
+
+    `claimed` is another's report, whose findings are compared with what is found now.
+    """
+    rows = [_row(file) for file in files]
     found = [f"- **{f.severity}** {f.where}: {f.what}" for f in findings(files)]
     sections = {
         "Summary": [
@@ -126,9 +134,26 @@ def report(
         "Task": [f"> {line}" for line in task.splitlines()],
         "Files": ["| file | lines | functions | longest function (lines) |", "|---|---|---|---|", *rows],
         "Findings": found or ["Nothing stands out."],
+        "Findings of others": _compared(claimed, found),
         "Unfinished places elsewhere": [f"- {line}" for line in elsewhere],
         "Not read": [f"- {path}: {why}" for path, why in unread.items()],
         "Said while this was written": [f"- {note}" for note in notes],
     }
     body = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items() if lines)
     return f"# Audit of {len(files)} files\n\n{body}\n"
+
+
+def _row(file: SourceFile) -> str:
+    part = "" if file.is_whole else ", read in part"
+    longest = f"{file.longest} ({file.longest_lines})" if file.longest else "–"
+    return f"| {file.path} | {file.lines}{part} | {file.functions} | {longest} |"
+
+
+def _compared(claimed: Sequence[str], found: Sequence[str]) -> list[str]:
+    """Which findings of another report hold."""
+    named = [line for line in claimed if line.startswith("- **")]
+    if not named:
+        return []
+    wrong = [line for line in named if line not in found]
+    verdict = f"{len(named) - len(wrong)} of the {len(named)} that were handed on are found here, too."
+    return [verdict, *(["", "Not found here:", "", *wrong] if wrong else [])]
