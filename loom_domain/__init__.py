@@ -28,8 +28,10 @@ Reading order
     tree          a run's relatives: its children, letters to them and to its parent, its share
     run_state     the one value that is a run: query answer, continue-as-new input, test fixture
     work          what a run hands to its activities and gets back
-    run_steps     the actions a run can take next and the events that can happen to it
+    run_actions   what a run can do next
+    run_events    what can happen to it
     run           next_action(state) and evolve(state, event): the whole machine
+    turns         the part of it before a model speaks: limits, and what it is told
     starting      the part of it before the first turn and after the end: hooks
     loops         going round in circles: the same calls with the same results
     output_schema an answer that has to be JSON of a given schema: found, and told what is wrong

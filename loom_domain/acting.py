@@ -14,17 +14,9 @@ from loom_domain.digests import call_digest, canonical
 from loom_domain.loops import call_steps, followed
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.retries import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
+from loom_domain.run_actions import AskPerson, AwaitAnswer, Backoff, PlanCalls, RunChildren, RunTools
+from loom_domain.run_events import CallsPlanned, ToolsReturned
 from loom_domain.run_state import Phase, RunState, expires_at
-from loom_domain.run_steps import (
-    AskPerson,
-    AwaitAnswer,
-    Backoff,
-    CallsPlanned,
-    PlanCalls,
-    RunChildren,
-    RunTools,
-    ToolsReturned,
-)
 from loom_domain.todos import read_todos
 from loom_domain.tool_calls import (
     CallPlan,

@@ -16,8 +16,8 @@ from loom_domain.agents import window_size
 from loom_domain.compression import transcript_after
 from loom_domain.limits import charged
 from loom_domain.retries import Again, Failure, Tries, after_failure, count
+from loom_domain.run_events import CompressionFailed, ContextCompressed
 from loom_domain.run_state import Phase, RunState
-from loom_domain.run_steps import CompressionFailed, ContextCompressed
 from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.thinking import resend

@@ -11,8 +11,8 @@ from typing import Final
 
 from loom_domain.limits import charged, limit_hit
 from loom_domain.messages import JsonObject
+from loom_domain.run_events import AnswerEvaluated, EvaluationFailed
 from loom_domain.run_state import Outcome, Phase, RunState, ended
-from loom_domain.run_steps import AnswerEvaluated, EvaluationFailed
 from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.transcript import TranscriptRef

@@ -25,37 +25,35 @@ from typing import assert_never
 
 from loom_domain.acting import end_calls, next_for_calls, opened, settled, take_plans, take_results, with_calls
 from loom_domain.answers import answered, before_turn, take_critique, take_done, take_text, with_draft
-from loom_domain.compressing import measured, nearly_full, put_off, take_compressed, take_compression_failure
+from loom_domain.compressing import measured, put_off, take_compressed, take_compression_failure
 from loom_domain.delegation import take_from_tree
 from loom_domain.evaluating import take_evaluation, take_evaluation_failure
-from loom_domain.grouping import is_from_person
 from loom_domain.in_touch import in_touch
-from loom_domain.limits import charged, kept_back, limit_hit, rooted, turns_used_up, warning, within_tool_calls
+from loom_domain.limits import charged, kept_back, rooted, turns_used_up, within_tool_calls
 from loom_domain.lineage import Lineage
-from loom_domain.loops import Repetition, circles, is_loop
-from loom_domain.messages import Message, reminder
 from loom_domain.reflecting import Reflection
-from loom_domain.requests import RunError, RunRequest, RunStatus
+from loom_domain.requests import RunRequest, RunStatus
 from loom_domain.retries import Tries
-from loom_domain.run_state import Outcome, Phase, RunState, WrapUp, ended, question_of
-from loom_domain.run_steps import (
+from loom_domain.run_actions import (
     Action,
-    AnswerEvaluated,
-    AsksExpired,
     AwaitBudget,
     AwaitResume,
     Backoff,
-    BackoffEnded,
     BeginTurn,
     CallModel,
-    CallsPlanned,
     CompressContext,
+    EvaluateAnswer,
+    Finish,
+)
+from loom_domain.run_events import (
+    AnswerEvaluated,
+    AsksExpired,
+    BackoffEnded,
+    CallsPlanned,
     CompressionFailed,
     ContextCompressed,
-    EvaluateAnswer,
     EvaluationFailed,
     Event,
-    Finish,
     HookFailed,
     HookReturned,
     ModelFailed,
@@ -71,18 +69,19 @@ from loom_domain.run_steps import (
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.run_state import Outcome, Phase, RunState, ended, question_of
 from loom_domain.starting import closing, decided, next_to_start, prepared_to_start, take_hook
 from loom_domain.steering import expire, name_of, note, refusal, steer
 from loom_domain.tasks import Action as TaskAction
 from loom_domain.thinking import resend, take_failure
-from loom_domain.todos import forgotten
 from loom_domain.tool_calls import describe, failed
 from loom_domain.tool_names import ASK_USER, DONE
 from loom_domain.transcript import transcript_of
 from loom_domain.tree import Tree
 from loom_domain.tree_steps import TreeEvent
+from loom_domain.turns import last_turn, next_turn, stopped_at_limit
 from loom_domain.work import Earlier, ModelReply, Prepared
-from loom_domain.wrapping_up import last_words, out_of_time, stopped, summed_up, summing_up, take_shortage
+from loom_domain.wrapping_up import out_of_time, summed_up, summing_up, take_shortage
 
 
 def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
@@ -210,63 +209,11 @@ def _begin_turn(state: RunState, at: datetime) -> RunState:
     if state.answer is not None and not state.inbox:
         return answered(state, state.answer, at)
     if state.wrap_up is None:
-        state = _stopped(state, at)
+        state = stopped_at_limit(state, at)
     if not isinstance(next_action(state), BeginTurn):
         return state
     state = before_turn(state)
-    return _next_turn(state, at) if state.wrap_up is None else _last_turn(state, state.wrap_up)
-
-
-def _stopped(state: RunState, at: datetime) -> RunState:
-    """The run at a limit: with its draft as its answer, with a wish, summing up, or at its end; else as it is."""
-    loop = _loop(state)
-    if loop is None and limit_hit(state, at) is None:
-        return state
-    if (finished := with_draft(state, at)) is not None:
-        return finished
-    return (summing_up(state, loop, at) if loop else stopped(state, at)) or state
-
-
-def _loop(state: RunState) -> Outcome | None:
-    """The outcome of a run that goes round in circles although its model was told, or None."""
-    if not is_loop(state.repetition, state.agent.loop_window):
-        return None
-    message = (
-        f"stopped after {state.turn} turns: the last {state.repetition.turns} repeated calls just made, with the same"
-        " results. Say what to do instead in a new run, or raise LOOM_LOOP_WINDOW if this is how the task goes."
-    )
-    error = RunError(type="LoopDetected", message=message, context={"limit": "loop", "reason": "loop"})
-    return Outcome(status=RunStatus.LIMIT_REACHED, error=error)
-
-
-def _last_turn(state: RunState, wrap_up: WrapUp) -> RunState:
-    state, told = last_words(replace(state, turn=state.turn + 1), wrap_up)
-    return _begun(state, (*state.inbox, told))
-
-
-def _next_turn(state: RunState, at: datetime) -> RunState:
-    heard = state.inbox
-    if any(is_from_person(message) for message in heard):
-        state = replace(state, repetition=Repetition())
-    if warn := warning(state, at):
-        state = note(replace(state, warned=True), TaskAction.BUDGET, at, text=warn)
-        heard = (*heard, reminder(warn))
-    if full := nearly_full(state):
-        state = note(replace(state, window=replace(state.window, warned=True)), TaskAction.BUDGET, at, text=full)
-        heard = (*heard, reminder(full))
-    if left := forgotten(state.todos, state.turn + 1):
-        state = replace(state, todos=replace(state.todos, turn=state.turn + 1))
-        heard = (*heard, reminder(left))
-    if circling := circles(state.repetition):
-        warned = replace(state, repetition=replace(state.repetition, warned=True))
-        state = note(warned, TaskAction.BUDGET, at, text=circling)
-        heard = (*heard, reminder(circling))
-    return _begun(replace(state, turn=state.turn + 1), heard)
-
-
-def _begun(state: RunState, heard: tuple[Message, ...]) -> RunState:
-    transcript = state.transcript.extended(heard)
-    return replace(state, phase=Phase.THINKING, transcript=transcript, inbox=(), answer=None)
+    return next_turn(state, at) if state.wrap_up is None else last_turn(state, state.wrap_up)
 
 
 def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:

@@ -12,8 +12,9 @@ from loom_domain.digests import call_digest
 from loom_domain.lifecycle import HookAnswer, HookStep, Moment, first_steps, last_steps, next_last_step
 from loom_domain.messages import ToolCall, user
 from loom_domain.requests import RunError, RunStatus
+from loom_domain.run_actions import AskPerson, Prepare, RunHook
+from loom_domain.run_events import HookFailed, HookReturned
 from loom_domain.run_state import Outcome, Phase, RunState, ended, expires_at
-from loom_domain.run_steps import AskPerson, HookFailed, HookReturned, Prepare, RunHook
 from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import CallPlan, OpenCall, Verdict

@@ -18,8 +18,7 @@ from loom_domain.messages import AGENT, user
 from loom_domain.relations import with_answer
 from loom_domain.requests import RunError, RunStatus
 from loom_domain.rules import parse_rules
-from loom_domain.run_state import Hold, Outcome, Phase, RunState, expires_at
-from loom_domain.run_steps import (
+from loom_domain.run_events import (
     AbortRequested,
     Approved,
     AsksExpired,
@@ -30,6 +29,7 @@ from loom_domain.run_steps import (
     ResumeRequested,
     SteeringEvent,
 )
+from loom_domain.run_state import Hold, Outcome, Phase, RunState, expires_at
 from loom_domain.tasks import Action, Notice
 from loom_domain.tool_calls import Decision, OpenCall, ToolResult, failed
 from loom_domain.tree import TreeAsk

@@ -12,8 +12,8 @@ from loom_domain.context import shortened
 from loom_domain.errors import BY_NAME
 from loom_domain.requests import RunError, RunStatus
 from loom_domain.retries import TIMED_OUT, Again, Failure, ShortenFirst, Tries, after_failure, count
+from loom_domain.run_events import ModelFailed
 from loom_domain.run_state import Outcome, Phase, RunState, ended
-from loom_domain.run_steps import ModelFailed
 from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.transcript import TranscriptRef, transcript_of

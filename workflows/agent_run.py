@@ -1,92 +1,65 @@
 """Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
-from activities.compress import Compressor
-from activities.crews import Conductor
-from activities.evaluate import Evaluator
 from activities.failures import failure_of
-from activities.lifecycle import HookRunner
-from activities.llm import LanguageModel
-from activities.planning import CallPlanner
-from activities.prepare import Preparation
 from activities.progress import Progress
-from activities.tools import ToolRunner
 from loom_domain.asking import (
-    compress_request,
-    evaluate_request,
-    hook_request,
-    model_request,
     origin_of,
-    plan_request,
-    prepare_request,
-    summary_of,
-    summary_of_compression,
-    summary_of_evaluation,
-    tool_request,
 )
 from loom_domain.deadlines import hard_end
 from loom_domain.delegation import child_start
-from loom_domain.lifecycle import HookAnswer, HookStep
 from loom_domain.messages import JsonObject, Message
 from loom_domain.requests import RunResult, RunStatus
 from loom_domain.retries import Failure
 from loom_domain.run import closed, evolve, next_action
-from loom_domain.run_state import Outcome, result_of, told_end, waiting_on
-from loom_domain.run_steps import (
-    AbortRequested,
+from loom_domain.run_actions import (
     Action,
-    AnswerEvaluated,
     AskPerson,
-    AsksExpired,
     AwaitAnswer,
     AwaitBudget,
     AwaitResume,
     Backoff,
-    BackoffEnded,
     BeginTurn,
     CallModel,
-    CallsPlanned,
     CompressContext,
-    CompressionFailed,
-    ContextCompressed,
     EvaluateAnswer,
-    EvaluationFailed,
-    Event,
     Finish,
-    HookFailed,
-    HookReturned,
-    ModelFailed,
-    ModelReplied,
-    NoticesPublished,
     PlanCalls,
     Prepare,
     RunChildren,
     RunHook,
-    RunPrepared,
     RunTools,
+)
+from loom_domain.run_events import (
+    AbortRequested,
+    AsksExpired,
+    BackoffEnded,
+    Event,
+    NoticesPublished,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.run_state import Outcome, result_of, told_end, waiting_on
 from loom_domain.starting import next_last_hook
 from loom_domain.status import status_view
-from loom_domain.tool_calls import OpenCall, ToolResult, describe
+from loom_domain.tool_calls import OpenCall
 from loom_domain.tree_steps import ChildrenBegan
 from loom_domain.work import PublishRequest
-from workflows import options
+from workflows import options, scheduling
 from workflows.children import Parent, child_name
 from workflows.details import markdown
-from workflows.ends import fail, initial_state, refused
+from workflows.ends import fail, initial_state
 from workflows.projection import attribute_updates, attributes_of
+from workflows.scheduling import Started, turn_group
 from workflows.steering import Steered, listen
 
 _T = TypeVar("_T")
@@ -162,19 +135,19 @@ class AgentRun:
     async def _perform(self, action: Action) -> Event:  # noqa: C901, PLR0912 - one case an action
         match action:
             case Prepare():
-                return await self._prepare()
+                return await self._event(scheduling.prepare(self._state))
             case RunHook(step=step):
-                return await self._run_hook(step)
+                return await self._event(scheduling.run_hook(self._state, step))
             case BeginTurn():
                 return TurnBegan(at=workflow.now())
             case CallModel():
-                return await self._call_model()
+                return await self._event(scheduling.call_model(self._state))
             case CompressContext():
-                return await self._compress()
+                return await self._event(scheduling.compress(self._state))
             case EvaluateAnswer():
-                return await self._evaluate()
+                return await self._event(scheduling.evaluate(self._state))
             case PlanCalls(calls=calls):
-                return await self._plan_calls(calls)
+                return await self._event(scheduling.plan_calls(self._state, calls))
             case RunTools(calls=calls):
                 return await self._run_tools(calls)
             case RunChildren(calls=calls):
@@ -191,134 +164,16 @@ class AgentRun:
             case _:
                 assert_never(action)
 
-    async def _prepare(self) -> Event:
-        request = prepare_request(self._state)
-        handle = workflow.start_activity_method(
-            Preparation.prepare_run, request, **options.named(options.PREPARE, "prepare", "prepare the run")
-        )
-        return await self._event(handle, lambda prepared: RunPrepared(prepared=prepared), refused)
-
-    def _start_hook(self, step: HookStep) -> ActivityHandle[HookAnswer]:
-        named = options.named(options.hook(step.timeout), options.numbered(f"{step.moment}-{step.name}", 1), str(step))
-        return workflow.start_activity_method(HookRunner.run_hook, hook_request(self._state, step), **named)
-
-    async def _run_hook(self, step: HookStep) -> Event:
-        notices = len(self._state.notices)
-        return await self._event(
-            self._start_hook(step),
-            lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
-            lambda failure: HookFailed(step=step, failure=failure, at=workflow.now()),
-            notices=notices,
-        )
-
-    async def _run_last_hooks(self) -> None:
-        """What a user's code has to say once the run has an outcome, which nothing cancels any more."""
-        while (step := next_last_hook(self._state)) is not None:
-            notices = len(self._state.notices)
-            try:
-                answer = await self._start_hook(step)
-                self._advance(HookReturned(step=step, answer=answer, at=workflow.now()))
-                self._advance(NoticesPublished(count=notices))
-            except (ActivityError, asyncio.CancelledError) as error:
-                self._advance(HookFailed(step=step, failure=failure_of(error), at=workflow.now()))
-
-    async def _call_model(self) -> Event:
-        request = model_request(self._state)
-        with self._turn_group():
-            handle = workflow.start_activity_method(
-                LanguageModel.call_model if self._state.agent.crew is None else Conductor.conduct_crew,
-                request,
-                **options.named(
-                    options.MODEL,
-                    # A call that was put off has had its id: each compression before it makes a new one.
-                    options.numbered(f"t{request.turn}-model", request.attempt + self._state.window.attempts),
-                    summary_of(self._state),
-                ),
-            )
-        return await self._event(
-            handle,
-            lambda reply: ModelReplied(reply=reply, at=workflow.now()),
-            lambda failure: ModelFailed(failure=failure, at=workflow.now()),
-            notices=len(request.notices),
-        )
-
-    async def _compress(self) -> Event:
-        request = compress_request(self._state)
-        with self._turn_group():
-            handle = workflow.start_activity_method(
-                Compressor.compress_context,
-                request,
-                **options.named(
-                    options.COMPRESS,
-                    options.numbered(f"t{request.turn}-compress", request.attempt),
-                    summary_of_compression(self._state),
-                ),
-            )
-        return await self._event(
-            handle,
-            lambda compressed: ContextCompressed(compressed=compressed, at=workflow.now()),
-            lambda failure: CompressionFailed(failure=failure, at=workflow.now()),
-            notices=len(request.notices),
-        )
-
-    async def _evaluate(self) -> Event:
-        request = evaluate_request(self._state)
-        with self._turn_group():
-            handle = workflow.start_activity_method(
-                Evaluator.evaluate_answer,
-                request,
-                **options.named(
-                    options.EVALUATE,
-                    options.numbered(f"t{request.turn}-evaluate", request.attempt),
-                    summary_of_evaluation(self._state),
-                ),
-            )
-        return await self._event(
-            handle,
-            lambda evaluated: AnswerEvaluated(evaluated=evaluated, at=workflow.now()),
-            lambda failure: EvaluationFailed(failure=failure, at=workflow.now()),
-            notices=len(request.notices),
-        )
-
-    async def _plan_calls(self, calls: tuple[OpenCall, ...]) -> Event:
-        request = plan_request(self._state, calls)
-        with self._turn_group():
-            handle = workflow.start_activity_method(
-                CallPlanner.plan_calls,
-                request,
-                **options.named(
-                    options.PLAN, None, f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
-                ),
-            )
-        ids = tuple(c.call.id for c in calls)
-        return await self._event(
-            handle,
-            lambda plans: CallsPlanned(call_ids=ids, plans=plans, at=workflow.now()),
-            refused,
-            notices=len(request.notices),
-        )
-
     async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
         notices = len(self._state.notices)
-        with self._turn_group():
-            handles = [self._start_tool(call, with_notices=number == 0) for number, call in enumerate(calls)]
+        with turn_group(self._state):
+            handles = [
+                scheduling.run_tool(self._state, call, with_notices=number == 0) for number, call in enumerate(calls)
+            ]
         outcomes = await asyncio.gather(*(self._outcome(handle) for handle in handles))
         self._advance(NoticesPublished(count=notices))
         by_call = {call.call.id: came for call, came in zip(calls, outcomes, strict=True) if came is not None}
         return ToolsReturned(outcomes=by_call, at=workflow.now())
-
-    def _start_tool(self, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
-        execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
-        request = tool_request(self._state, call, execution, with_notices=with_notices)
-        return workflow.start_activity_method(
-            ToolRunner.run_tool,
-            request,
-            **options.named(
-                options.tool(call.plan.timeout, call.plan.queue),
-                options.numbered(f"t{request.turn}-{request.call_id}", request.attempt),
-                f"t{request.turn} · {describe(call.call)}",
-            ),
-        )
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
         names = {call.call.id: child_name(self._state.turn, number) for number, call in enumerate(calls, 1)}
@@ -326,30 +181,20 @@ class AgentRun:
         self._advance(ChildrenBegan(names=names, at=workflow.now()))
         await self._publish_notices()
         if self._state.outcome is None:
-            with self._turn_group():
+            with turn_group(self._state):
                 await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
         return WaitEnded()
 
-    def _turn_group(self) -> Any:
-        return workflow.create_event_group(f"t{self._state.turn}").scope()
-
-    async def _event(
-        self,
-        handle: ActivityHandle[_T],
-        came: Callable[[_T], Event],
-        failed: Callable[[Failure], Event],
-        *,
-        notices: int = 0,
-    ) -> Event:
+    async def _event(self, started: Started[_T]) -> Event:
         """What the end of an activity is for the run; one that ended well has published the notices it was given."""
-        outcome = await self._outcome(handle)
+        outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
         if isinstance(outcome, Failure):
-            return failed(outcome)
-        if notices:
-            self._advance(NoticesPublished(count=notices))
-        return came(outcome)
+            return started.failed(outcome)
+        if started.notices:
+            self._advance(NoticesPublished(count=started.notices))
+        return started.came(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
         """What came of an activity; None when it was cancelled because the run has an outcome."""
@@ -426,3 +271,15 @@ class AgentRun:
         if outcome.status is RunStatus.FAILED:
             fail(result)
         return result
+
+    async def _run_last_hooks(self) -> None:
+        """What a user's code has to say once the run has an outcome, which nothing cancels any more."""
+        while (step := next_last_hook(self._state)) is not None:
+            started = scheduling.run_hook(self._state, step)
+            try:
+                answer = await started.handle
+            except (ActivityError, asyncio.CancelledError) as error:
+                self._advance(started.failed(failure_of(error)))
+            else:
+                self._advance(started.came(answer))
+                self._advance(NoticesPublished(count=started.notices))

@@ -16,8 +16,7 @@ from loom_domain.permissions import Mode
 from loom_domain.relations import ANCESTRY, REPORT
 from loom_domain.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
 from loom_domain.rules import parse_rules
-from loom_domain.run_state import RunState
-from loom_domain.run_steps import (
+from loom_domain.run_events import (
     AbortRequested,
     Approved,
     Denied,
@@ -27,6 +26,7 @@ from loom_domain.run_steps import (
     ResumeRequested,
     SteeringEvent,
 )
+from loom_domain.run_state import RunState
 from loom_domain.shares import GRANT, WANT
 from loom_domain.tree import ChildReport
 from loom_domain.tree_steps import AncestryChanged, BudgetAnswered, BudgetWanted, ChildReported

@@ -9,7 +9,7 @@ from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlre
 
 from loom_domain.delegation import ChildStart
 from loom_domain.requests import RunError, RunResult
-from loom_domain.run_steps import AbortRequested, Event
+from loom_domain.run_events import AbortRequested, Event
 from loom_domain.tree import Letter, Tree
 from loom_domain.tree_steps import ChildEnded, ChildStarted, LetterSent
 from workflows import options

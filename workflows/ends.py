@@ -9,8 +9,8 @@ from loom_domain.errors import BadRequest
 from loom_domain.requests import RunError, RunRequest, RunResult
 from loom_domain.retries import Failure
 from loom_domain.run import evolve, start
+from loom_domain.run_events import Event, RunRefused
 from loom_domain.run_state import RunState
-from loom_domain.run_steps import Event, RunRefused
 from workflows.border import CREW_RUN, read_crew_request, read_lineage, read_request, read_state
 
 

@@ -15,6 +15,7 @@ PASSED_THROUGH: Final = (
     "workflows.options",
     "workflows.outside",
     "workflows.projection",
+    "workflows.scheduling",
     "workflows.steering",
     "pydantic",
     "pydantic_core",

@@ -13,8 +13,8 @@ from temporalio.exceptions import ApplicationError
 
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
+from loom_domain.run_events import Event, SignalIgnored
 from loom_domain.run_state import RunState, status_of
-from loom_domain.run_steps import Event, SignalIgnored
 from loom_domain.steering import refusal
 from workflows.border import RELATIVES, STEERING, read_from_relative, read_steering
 

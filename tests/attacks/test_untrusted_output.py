@@ -12,8 +12,8 @@ from activities.toolbox.builtin import built_in_tools
 from activities.toolbox.pipeline import plan
 from loom_domain.agents import AgentSpec
 from loom_domain.run import next_action
+from loom_domain.run_actions import AskPerson
 from loom_domain.run_state import RunState
-from loom_domain.run_steps import AskPerson
 from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
 from tests.domain.story import BEGAN, READS, asks, call, returned, told, wants
 

@@ -9,21 +9,19 @@ from loom_domain.messages import Message, ToolCall, Usage
 from loom_domain.requests import RunRequest
 from loom_domain.retries import Failure
 from loom_domain.run import evolve, next_action, start
-from loom_domain.run_state import RunState
-from loom_domain.run_steps import (
+from loom_domain.run_actions import AskPerson, PlanCalls, RunTools
+from loom_domain.run_events import (
     Approved,
-    AskPerson,
     CallsPlanned,
     Denied,
     Event,
     ModelFailed,
     ModelReplied,
-    PlanCalls,
     RunPrepared,
-    RunTools,
     ToolsReturned,
     TurnBegan,
 )
+from loom_domain.run_state import RunState
 from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom_domain.work import CallPlans, ModelReply, Prepared
 

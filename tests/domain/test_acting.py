@@ -10,17 +10,9 @@ from loom_domain.messages import Message
 from loom_domain.requests import RunRequest, RunStatus
 from loom_domain.retries import STORE_AWAY, TIMED_OUT, Failure
 from loom_domain.run import closed, evolve, next_action, start
+from loom_domain.run_actions import Backoff, BeginTurn, RunTools
+from loom_domain.run_events import AbortRequested, BackoffEnded, Event, PermissionsSet, RunPrepared
 from loom_domain.run_state import Outcome, RunState, expires_at, result_of
-from loom_domain.run_steps import (
-    AbortRequested,
-    Backoff,
-    BackoffEnded,
-    BeginTurn,
-    Event,
-    PermissionsSet,
-    RunPrepared,
-    RunTools,
-)
 from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict, failed
 from loom_domain.tool_names import CREATE_TOOL
 from loom_domain.work import Prepared

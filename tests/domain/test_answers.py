@@ -14,8 +14,9 @@ from loom_domain.lifecycle import HookAnswer, HookStep, Moment
 from loom_domain.output_schema import CheckedAnswer, NotJson, instructions, read_json, values_of, values_of_done
 from loom_domain.requests import RunStatus
 from loom_domain.run import closed, next_action
+from loom_domain.run_actions import BeginTurn
+from loom_domain.run_events import HookReturned, MessageReceived, ModelReplied
 from loom_domain.run_state import Outcome, RunState, result_of
-from loom_domain.run_steps import BeginTurn, HookReturned, MessageReceived, ModelReplied
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, cut, results, says, told, wants
 
 SCHEMA = {"type": "object", "required": ["price"]}

@@ -8,16 +8,9 @@ from loom_domain.asking import plan_request, tool_request
 from loom_domain.digests import call_digest
 from loom_domain.requests import RunStatus
 from loom_domain.run import evolve, next_action
+from loom_domain.run_actions import AskPerson, AwaitAnswer
+from loom_domain.run_events import Approved, AsksExpired, MessageReceived, PermissionsSet, ToolsReturned
 from loom_domain.run_state import expires_at, status_of
-from loom_domain.run_steps import (
-    Approved,
-    AskPerson,
-    AsksExpired,
-    AwaitAnswer,
-    MessageReceived,
-    PermissionsSet,
-    ToolsReturned,
-)
 from loom_domain.status import status_view
 from loom_domain.tool_calls import CallPlan, ToolResult
 from tests.domain.story import (

@@ -8,18 +8,9 @@ from loom_domain.compression import staying
 from loom_domain.messages import Message, Usage
 from loom_domain.retries import Failure
 from loom_domain.run import evolve, next_action
+from loom_domain.run_actions import Backoff, CallModel, CompressContext, Finish
+from loom_domain.run_events import AbortRequested, BackoffEnded, CompressionFailed, ContextCompressed, ModelReplied
 from loom_domain.run_state import RunState, waiting_on
-from loom_domain.run_steps import (
-    AbortRequested,
-    Backoff,
-    BackoffEnded,
-    CallModel,
-    CompressContext,
-    CompressionFailed,
-    ContextCompressed,
-    Finish,
-    ModelReplied,
-)
 from loom_domain.status import status_view
 from loom_domain.transcript import TranscriptRef
 from loom_domain.window import TooLong, Trigger

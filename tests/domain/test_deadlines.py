@@ -12,17 +12,9 @@ from loom_domain.limits import limit_hit
 from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.requests import Budget, RunRequest, RunStatus
 from loom_domain.run import next_action, start
+from loom_domain.run_actions import BeginTurn, CallModel, Finish
+from loom_domain.run_events import MessageReceived, PauseRequested, RunPrepared, TimeRanOut, TurnBegan
 from loom_domain.run_state import RunState, result_of, status_of
-from loom_domain.run_steps import (
-    BeginTurn,
-    CallModel,
-    Finish,
-    MessageReceived,
-    PauseRequested,
-    RunPrepared,
-    TimeRanOut,
-    TurnBegan,
-)
 from loom_domain.tool_names import DELEGATE
 from loom_domain.tree_steps import ChildrenBegan
 from loom_domain.work import Prepared

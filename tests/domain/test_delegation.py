@@ -13,19 +13,9 @@ from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import Usage
 from loom_domain.requests import Budget, RunRequest, RunResult, RunStatus
 from loom_domain.run import evolve, next_action, start
+from loom_domain.run_actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
+from loom_domain.run_events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
 from loom_domain.run_state import RunState, status_of
-from loom_domain.run_steps import (
-    AbortRequested,
-    AwaitBudget,
-    CallModel,
-    Finish,
-    PauseRequested,
-    PermissionsSet,
-    ResumeRequested,
-    RunChildren,
-    RunPrepared,
-    RunTools,
-)
 from loom_domain.tool_calls import CallPlan, Effect, Verdict
 from loom_domain.tree import ChildReport, Letter, TreeAsk
 from loom_domain.tree_steps import (

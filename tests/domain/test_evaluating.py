@@ -15,18 +15,16 @@ from loom_domain.output_schema import NotJson
 from loom_domain.requests import Budget, RunStatus
 from loom_domain.retries import Failure
 from loom_domain.run import next_action
-from loom_domain.run_state import RunState, result_of, waiting_on
-from loom_domain.run_steps import (
+from loom_domain.run_actions import AwaitResume, BeginTurn, EvaluateAnswer
+from loom_domain.run_events import (
     AbortRequested,
     AnswerEvaluated,
-    AwaitResume,
-    BeginTurn,
-    EvaluateAnswer,
     EvaluationFailed,
     MessageReceived,
     PauseRequested,
     ResumeRequested,
 )
+from loom_domain.run_state import RunState, result_of, waiting_on
 from loom_domain.tokens import text_tokens
 from loom_domain.transcript import TranscriptRef
 from loom_domain.work import Evaluated

@@ -14,19 +14,9 @@ from loom_domain.messages import ToolCall
 from loom_domain.past import ModelAttempt, Record, ToolAttempt
 from loom_domain.requests import Budget, ForkedFrom, RunRequest
 from loom_domain.run import evolve, next_action, start
+from loom_domain.run_actions import BeginTurn, CallModel, Finish, RunTools
+from loom_domain.run_events import Event, MessageReceived, ModelReplied, RunPrepared, ToolsReturned, TurnBegan
 from loom_domain.run_state import RunState
-from loom_domain.run_steps import (
-    BeginTurn,
-    CallModel,
-    Event,
-    Finish,
-    MessageReceived,
-    ModelReplied,
-    RunPrepared,
-    RunTools,
-    ToolsReturned,
-    TurnBegan,
-)
 from loom_domain.todos import Todo
 from loom_domain.tool_calls import CallPlan, ToolResult
 from loom_domain.tool_names import CREATE_TOOL, DONE, TODO

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from loom_domain.loops import Repetition, call_steps, circles, followed, is_loop
 from loom_domain.requests import RunStatus
 from loom_domain.run import next_action
+from loom_domain.run_actions import BeginTurn
+from loom_domain.run_events import MessageReceived
 from loom_domain.run_state import RunState
-from loom_domain.run_steps import BeginTurn, MessageReceived
 from loom_domain.tool_calls import OpenCall, ToolResult
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, notices, returned, says, told, wants
 

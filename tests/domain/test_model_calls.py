@@ -6,18 +6,9 @@ from loom_domain.asking import model_request
 from loom_domain.messages import Message, user
 from loom_domain.requests import RunError, RunRequest, RunStatus
 from loom_domain.run import evolve, next_action, start
+from loom_domain.run_actions import Backoff, CallModel, Finish
+from loom_domain.run_events import BackoffEnded, Event, MessageReceived, ModelFailed, PermissionsSet, RunPrepared
 from loom_domain.run_state import Outcome, RunState
-from loom_domain.run_steps import (
-    Backoff,
-    BackoffEnded,
-    CallModel,
-    Event,
-    Finish,
-    MessageReceived,
-    ModelFailed,
-    PermissionsSet,
-    RunPrepared,
-)
 from loom_domain.thinking import MAX_RESENT
 from loom_domain.transcript import Tail, TranscriptRef
 from loom_domain.work import Prepared

@@ -8,22 +8,18 @@ import pytest
 from loom_domain.messages import reminder, user
 from loom_domain.requests import Budget, RunError, RunRequest, RunStatus
 from loom_domain.run import evolve, next_action, start
-from loom_domain.run_state import Outcome, Phase, RunState, result_of
-from loom_domain.run_steps import (
+from loom_domain.run_actions import BeginTurn, CallModel, Finish, Prepare, RunTools
+from loom_domain.run_events import (
     AbortRequested,
     BackoffEnded,
-    BeginTurn,
-    CallModel,
     Event,
-    Finish,
     MessageReceived,
     NoticesPublished,
-    Prepare,
     RunRefused,
-    RunTools,
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.run_state import Outcome, Phase, RunState, result_of
 from tests.domain.story import (
     AT,
     BEGAN,

@@ -19,27 +19,33 @@ from loom_domain.output_schema import CheckedAnswer
 from loom_domain.requests import Budget, RunError, RunRequest, RunStatus
 from loom_domain.retries import Failure
 from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_state import Outcome, Phase, RunState, result_of, status_of
-from loom_domain.run_steps import (
-    AbortRequested,
-    AnswerEvaluated,
+from loom_domain.run_actions import (
     AskPerson,
-    AsksExpired,
     AwaitAnswer,
     AwaitBudget,
     AwaitResume,
     Backoff,
-    BackoffEnded,
     BeginTurn,
     CallModel,
-    CallsPlanned,
     CompressContext,
+    EvaluateAnswer,
+    Finish,
+    PlanCalls,
+    Prepare,
+    RunChildren,
+    RunHook,
+    RunTools,
+)
+from loom_domain.run_events import (
+    AbortRequested,
+    AnswerEvaluated,
+    AsksExpired,
+    BackoffEnded,
+    CallsPlanned,
     CompressionFailed,
     ContextCompressed,
-    EvaluateAnswer,
     EvaluationFailed,
     Event,
-    Finish,
     HookFailed,
     HookReturned,
     MessageReceived,
@@ -48,20 +54,16 @@ from loom_domain.run_steps import (
     NoticesPublished,
     PauseRequested,
     PermissionsSet,
-    PlanCalls,
-    Prepare,
     ResumeRequested,
-    RunChildren,
-    RunHook,
     RunPrepared,
     RunRefused,
-    RunTools,
     SignalIgnored,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
 )
+from loom_domain.run_state import Outcome, Phase, RunState, result_of, status_of
 from loom_domain.status import status_view
 from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom_domain.transcript import transcript_of

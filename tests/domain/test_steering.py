@@ -10,14 +10,11 @@ from loom_domain.grouping import is_from_person
 from loom_domain.messages import user
 from loom_domain.requests import RunError, RunRequest, RunStatus
 from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_state import Outcome, Phase, RunState, expires_at, result_of, status_of
-from loom_domain.run_steps import (
+from loom_domain.run_actions import AwaitResume, BeginTurn, Finish
+from loom_domain.run_events import (
     AbortRequested,
     AsksExpired,
-    AwaitResume,
     BackoffEnded,
-    BeginTurn,
-    Finish,
     MessageReceived,
     PauseRequested,
     PermissionsSet,
@@ -26,6 +23,7 @@ from loom_domain.run_steps import (
     SteeringEvent,
     TurnBegan,
 )
+from loom_domain.run_state import Outcome, Phase, RunState, expires_at, result_of, status_of
 from loom_domain.status import status_view
 from loom_domain.steering import refusal
 from loom_domain.tool_names import ASK_USER

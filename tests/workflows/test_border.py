@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loom_domain.errors import BadRequest
 from loom_domain.permissions import Mode
 from loom_domain.requests import Budget, RunRequest
-from loom_domain.run_steps import (
+from loom_domain.run_events import (
     AbortRequested,
     Approved,
     Denied,

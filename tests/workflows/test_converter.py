@@ -29,8 +29,8 @@ from loom_domain.output_schema import CheckedAnswer
 from loom_domain.permissions import Mode
 from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom_domain.retries import Failure, Tries
+from loom_domain.run_events import ToolsReturned
 from loom_domain.run_state import Hold, Outcome, Phase, RunState
-from loom_domain.run_steps import ToolsReturned
 from loom_domain.tasks import Action, Notice, Origin, Task
 from loom_domain.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
 from loom_domain.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of

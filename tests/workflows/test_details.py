@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain.run import evolve
-from loom_domain.run_steps import AbortRequested, PauseRequested
+from loom_domain.run_events import AbortRequested, PauseRequested
 from loom_domain.tool_calls import CallPlan
 from tests.domain.story import AT, BEGAN, SPEC, asks, call, says, told, wants
 from workflows.details import markdown
