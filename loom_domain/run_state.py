@@ -1,5 +1,6 @@
 """The one value that is a run: what queries answer from, what continue-as-new carries on, what tests compare."""
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -192,7 +193,8 @@ def waiting_on(state: RunState) -> str | None:
     if state.hold is not None:
         return "resume"
     if state.asks or state.tree.asks:
-        below = (f"{ask.tool} of sub-agent {ask.agent}" for ask in state.tree.asks)
+        counted = Counter(f"{ask.tool} of sub-agent {ask.agent}" for ask in state.tree.asks)
+        below = (what if number == 1 else f"{what} ({number} times)" for what, number in counted.items())
         return "approval: " + "; ".join((*(describe(open_call.call) for open_call in state.asks), *below))
     if state.question is not None:
         return f"answer: {question_of(state.question)}"

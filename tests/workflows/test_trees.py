@@ -74,6 +74,8 @@ async def test_asks_of_several_children_are_told_apart_and_an_answer_is_bound_to
     run_id = await loom.start("the root")
     asks = {ask["arguments"]["command"]: ask for ask in (await loom.asked(run_id, 2))["pending_approvals"]}
     left, right = asks["touch left"], asks["touch right"]
+    waits = (await loom.client.status(run_id))["waiting_on"]
+    assert waits == "approval: bash of sub-agent default (2 times)"
 
     with pytest.raises(RefusedError, match="2 calls wait"):
         await loom.client.approve(run_id)
