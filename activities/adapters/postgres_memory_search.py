@@ -53,16 +53,17 @@ class Effort:
     """Rows that words may select for a larger view, before any filter: the index of words knows of none."""
     most_ranked: int = 1_000
     """Of these, rows within the view: what words are looked for in."""
-    step: float = 25.0
+    step: float = 40.0
     """What a neighbour in the graph costs, in sketches that are read one after the other; infinite: no graph."""
 
 
 _DEPTH: Final = 40
 """Ranks of each way of looking that are fused, at least."""
+_NEWEST: Final = 300
+"""Rows that are ranked by words where even the rarest one is common: those that were taken in last."""
 _LEAST_ASKED: Final = 200
 _MOST_ASKED: Final = 1_000
 """Neighbours that the graph is asked for: with fewer it finds its way badly, more it does not give."""
-
 _SPARE: Final = 1.5
 """Neighbours within the view that are expected of the graph, for each that is wanted."""
 
@@ -211,7 +212,7 @@ async def _asked_by_words(connection: Connection, look: _Look, words: Sequence[s
     given |= {f"d{number}": often.get(word, 0.0) for number, word in enumerate(words)}
     given["all_rows"] = all_rows
     given["words"] = " | ".join(f"'{word}'" for word in selecting)
-    given["most"] = min(effort.most_matches, effort.most_ranked)
+    given["newest"] = min(effort.most_matches, _NEWEST)
     return await connection.execute(_words_sql(look.where, len(words), is_cut=is_cut), given)
 
 
@@ -226,7 +227,7 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     rarity = ", ".join(_RARITY.format(n=n) for n in numbers)
     score = " + ".join(f"i{n} * r{n} / (r{n} + share)" for n in numbers)
-    newest = "ORDER BY id DESC LIMIT %(most)s" if is_cut else ""
+    newest = "ORDER BY id DESC LIMIT %(newest)s" if is_cut else ""
     return f"""
         WITH matched AS MATERIALIZED (
             SELECT id, length, {columns} FROM loom_memory WHERE {where} AND lexemes @@ %(words)s::tsquery {newest}

@@ -14,3 +14,5 @@ CREATE INDEX loom_memory_nearest ON loom_memory USING hnsw (sketch halfvec_ip_op
 -- The most important of a session, to list them and to search among them.
 CREATE INDEX loom_memory_important ON loom_memory (place, importance DESC, created_at DESC, id DESC)
     WHERE superseded_by IS NULL;
+-- Which memories a view has, to meet with those that have a word before any is read.
+CREATE INDEX loom_memory_view ON loom_memory (place, action, node) WHERE superseded_by IS NULL;
