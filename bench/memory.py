@@ -174,7 +174,7 @@ async def measure(url: str, count: int) -> str:
     """The section as Markdown."""
     database = Database(url, max_connections=1, first_use_within=600)
     try:
-        begun = perf_counter()
+        begun, load = perf_counter(), os.getloadavg()[0]
         questions = await _made(database, count)
         await _fill(database, "session")
         filled = perf_counter() - begun
@@ -194,8 +194,8 @@ async def measure(url: str, count: int) -> str:
     release, pgvector, buffers = versions or ("", "", "")
     told = (
         f"{count:,} memories of {DIMENSION} dimensions, {QUESTIONS} questions, {COMPARED} of them answered exactly as"
-        f" well.\n{os.cpu_count()} cores, PostgreSQL {release} with {buffers} of buffers, pgvector {pgvector}; filled"
-        f" in {filled:.0f} s."
+        f" well.\n{os.cpu_count()} cores with a load of {load:.1f} before, PostgreSQL {release} with {buffers} of"
+        f" buffers, pgvector {pgvector}; filled in {filled:.0f} s."
     )
     header = ["filtered to", "server's processor", "own processor", "median", "p95", "recall@10"]
     return f"{told}\n\n{table(header, rows)}"
@@ -211,7 +211,7 @@ async def _made(database: Database, count: int) -> list[Question]:
 
 
 async def _fill(database: Database, session: LiteralString) -> None:
-    """Put the memories in, each into a session; the graph is made at the end, which takes a third of the time."""
+    """Put the memories in, each into a session; the graph is made at the end, all at once."""
     async with database.connection(within=1_800) as connection:
         (graph,) = await (await connection.execute(_INDEX)).fetchone() or ("",)
         await connection.execute("TRUNCATE loom_memory CASCADE")
