@@ -2,34 +2,41 @@
 
 The memories are made inside Postgres: a vector is what all have in common (so much that any two have a cosine of about
 0.8, as those of the offline embedder), a topic's direction, and one of 4,000 deviations; the words are drawn by their
-rank, as in language, and from the topic's own. One session has half of all, a hundred have 500 each.
+rank, as in language, and from the topic's own. One session has half of all, others 5,000, 500 and 100. Half of the
+memories are of agents that know a quarter of the topics each: most questions are about what such an agent does not
+know. At last all of them are one session's.
 """
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from statistics import mean
 from time import perf_counter, process_time
-from typing import Final
+from typing import Final, LiteralString
 
 import psutil
 
 from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_memory_search import Effort
-from bench.report import machine, percentile, table
+from bench.report import percentile, put, table
 from loom_domain.memory import Layer, Query, View
 
+DOC: Final = Path(__file__).parent.parent / "docs" / "memory.md"
+MARKS: Final = ("<!-- measured by make bench-memory -->", "<!-- end of what was measured -->")
 DIMENSION: Final = 384
 TOPICS: Final = 500
 QUESTIONS: Final = 60
-COMPARED: Final = 15
+COMPARED: Final = 20
 """Questions that are answered exactly as well, which takes long."""
 MODEL: Final = "bench"
 _DEVIATIONS: Final = 4_000
@@ -53,40 +60,86 @@ _WORDS: Final = """
     ELSE (20000 * power(random(), 4))::int::text END, ' '), '0123456789', 'abcdefghij')
 FROM generate_series(1, {count}) AS word WHERE topic >= 0)
 """
-_FILL: Final = f"""
+_MAKE: Final = f"""
 CREATE TEMP TABLE made AS
-SELECT number, action, layer, importance, l2_normalize(c.v + t.v + d.v) AS v, {_WORDS.format(count=20)} AS words,
-    CASE WHEN mod(number, 2) = 0 THEN 'large' ELSE 'small' || mod(number / 2, 100) END AS session
+SELECT number, action, importance, l2_normalize(c.v + t.v + d.v) AS v, {_WORDS.format(count=20)} AS words,
+    CASE WHEN lot < 0.2 THEN 'L3' ELSE 'L4' END AS layer,
+    CASE WHEN mod(agent, 2) = 0 THEN 'agent' || agent ELSE 'expert' || mod(topic, 4) END AS node,
+    CASE WHEN mod(number, 2) = 0 THEN 'half' WHEN mod(number, 20) = 1 THEN 'of 5,000'
+        WHEN mod(number, 20) = 3 THEN 'of 500, ' || mod(number / 20, 10)
+        ELSE 'of 100, ' || mod(number, 20) || '.' || mod(number / 20, 50) END AS session
 FROM (
     SELECT number, (random() * {TOPICS - 1})::int AS topic, (random() * {_DEVIATIONS - 1})::int AS deviation,
-        (random() * 9)::int AS action, (ARRAY['L3', 'L4'])[1 + (random() > 0.2)::int] AS layer,
-        random() AS importance
+        (random() * 9)::int AS action, floor(random() * 8)::int AS agent, random() AS lot, random() AS importance
     FROM generate_series(1, COUNT) AS number OFFSET 0
-) AS drawn JOIN topics AS t USING (topic) JOIN deviations AS d USING (deviation) CROSS JOIN common AS c;
+) AS drawn JOIN topics AS t USING (topic) JOIN deviations AS d USING (deviation) CROSS JOIN common AS c
+"""  # noqa: S608
+_FILL: Final = f"""
 INSERT INTO loom_memory (
     place, session_id, run_id, root_run_id, task_id, turn, ordinal, node, action, status, layer, scope, importance,
     content, fingerprint, lexemes, length, telling, model, dimension, sketch, created_at
 )
-SELECT session, session, 'run', 'run', 'task' || number, 0, number, 'agent' || mod(number, 4), 'node.action' || action,
+SELECT SESSION, SESSION, 'run' || number / 50, 'run', 'task' || number, 0, number, node, 'node.action' || action,
     'completed', layer, 'local', importance, words, sha256(number::text::bytea), to_tsvector('simple', words), 20,
     true, '{MODEL}', {DIMENSION}, v::halfvec, now() - number * interval '1 minute'
 FROM made ORDER BY number;
-INSERT INTO loom_memory_vectors SELECT id, v FROM loom_memory JOIN made ON ordinal = number ORDER BY id;
+INSERT INTO loom_memory_vectors SELECT id, v FROM loom_memory JOIN made ON ordinal = number ORDER BY id
 """  # noqa: S608
+_VERSIONS: Final = """
+SELECT current_setting('server_version'), extversion, current_setting('shared_buffers')
+FROM pg_extension WHERE extname = 'vector'
+"""
+_INDEX: Final = "SELECT pg_get_indexdef('loom_memory_nearest'::regclass)"
 _QUESTIONS: Final = f"""
 SELECT {_WORDS.format(count=6)}, l2_normalize(c.v + t.v + d.v)::real[]
 FROM generate_series(1, {QUESTIONS}) AS number CROSS JOIN common AS c
 JOIN topics AS t ON t.topic = mod(number * 37, {TOPICS})
 JOIN deviations AS d ON d.deviation = mod(number * 1117 + 5, {_DEVIATIONS})
 """  # noqa: S608
-VIEWS: Final = {
-    "a session of 500": View(session_id="small7", limit=10),
-    "a session of 50,000": View(session_id="large", limit=10),
-    "… one action of ten": View(session_id="large", actions=frozenset({"node.action3"}), limit=10),
-    "… L3, importance over 0.6": View(session_id="large", layers=frozenset({Layer.L3}), min_importance=0.6, limit=10),
-    "… one agent of four, the last 10 days": View(session_id="large", nodes=frozenset({"agent2"}), limit=10),
-    "all 100,000": View(session_id=None, limit=10),
-}
+COMMON_WORDS: Final = "a b c d f"
+"""Each is in a tenth to two thirds of all memories, and nothing rarer beside them."""
+
+
+def shapes() -> dict[str, View]:
+    """What is searched while one session has half of all; indented names narrow what stands above them."""
+    half = View(session_id="half", limit=10)
+    today = datetime.now(UTC)
+    an_action, an_agent = frozenset({"node.action3"}), frozenset({"agent2"})
+    return {
+        "a session of 100": replace(half, session_id="of 100, 5.7"),
+        "a session of 500": replace(half, session_id="of 500, 4"),
+        "a session of 5,000": replace(half, session_id="of 5,000"),
+        "a session of 50,000": half,
+        "… L3 and L4, without one run": replace(half, layers=frozenset({Layer.L3, Layer.L4}), without_run="run7"),
+        "… only L3, a fifth": replace(half, layers=frozenset({Layer.L3})),
+        "… one action of ten": replace(half, actions=an_action),
+        "… five actions of ten": replace(half, actions=frozenset(f"node.action{number}" for number in range(1, 6))),
+        "… one agent of eight": replace(half, nodes=an_agent),
+        "… one agent of eight, most topics foreign": replace(half, nodes=frozenset({"expert1"})),
+        "… two agents, half of the topics foreign": replace(half, nodes=frozenset({"expert1", "expert2"})),
+        "… one action of one agent": replace(half, actions=an_action, nodes=an_agent),
+        "… importance from 0.6": replace(half, min_importance=0.6),
+        "… importance from 0.9": replace(half, min_importance=0.9),
+        "… the last 10 days of 70": replace(half, since=today - timedelta(days=10)),
+        "… the last day": replace(half, since=today - timedelta(days=1)),
+        "… L3, one agent, importance from 0.6": replace(
+            half, layers=frozenset({Layer.L3}), nodes=an_agent, min_importance=0.6
+        ),
+        "all sessions": replace(half, session_id=None),
+        "… one action of ten, all sessions": replace(half, session_id=None, actions=an_action),
+    }
+
+
+def shapes_of_one() -> dict[str, View]:
+    """What is searched when all is one session's."""
+    whole = View(session_id="whole", limit=10)
+    return {
+        "a session of 100,000": whole,
+        "… one action of ten ": replace(whole, actions=frozenset({"node.action3"})),
+        "… one agent of eight ": replace(whole, nodes=frozenset({"agent2"})),
+        "… one agent of eight, most topics foreign ": replace(whole, nodes=frozenset({"expert1"})),
+        "… importance from 0.6 ": replace(whole, min_importance=0.6),
+    }
 
 
 @dataclass(frozen=True)
@@ -113,7 +166,7 @@ class Known:
         return [self._vectors[text] for text in texts]
 
 
-EXACT: Final = Effort(nearest=10**9, most_matches=10**9)
+EXACT: Final = Effort(nearest=10**9, most_matches=10**9, most_ranked=10**9, step=inf)
 """Every row compared as a vector, every row with any of the words ranked."""
 
 
@@ -121,60 +174,95 @@ async def measure(url: str, count: int) -> str:
     """The section as Markdown."""
     database = Database(url, max_connections=1, first_use_within=600)
     try:
-        begun = perf_counter()
-        questions = await _filled(database, count)
+        begun, load = perf_counter(), os.getloadavg()[0]
+        questions = await _made(database, count)
+        await _fill(database, "session")
         filled = perf_counter() - begun
-        usual = PostgresMemory(database, embedder=Known(questions))
-        exact = PostgresMemory(database, embedder=Known(questions), effort=EXACT)
         async with database.connection() as connection:
             server = connection.info.backend_pid
-        rows = [[name, *await _searched(usual, exact, questions, view, server)] for name, view in VIEWS.items()]
+            versions = await (await connection.execute(_VERSIONS)).fetchone()
+        bench = _Bench(database, questions, server)
+        rows = [[name, *await bench.searched(view)] for name, view in shapes().items()]
+        common = _Bench(database, [replace(each, text=COMMON_WORDS) for each in questions], server)
+        rows.append(
+            ["a session of 50,000, by common words only", *await common.searched(View(session_id="half", limit=10))]
+        )
+        await _fill(database, "'whole'")
+        rows += [[name.strip(), *await bench.searched(view)] for name, view in shapes_of_one().items()]
     finally:
         await database.aclose()
-    header = ["filtered to", "processor", "median", "p95", "recall@10"]
-    told = f"{count:,} memories of {DIMENSION} dimensions, {QUESTIONS} questions (filled in {filled:.0f} s):"
-    return "\n\n".join(("### Searching memory", machine(), told, table(header, rows)))
+    release, pgvector, buffers = versions or ("", "", "")
+    told = (
+        f"{count:,} memories of {DIMENSION} dimensions, {QUESTIONS} questions, {COMPARED} of them answered exactly as"
+        f" well.\n{os.cpu_count()} cores with a load of {load:.1f} before, PostgreSQL {release} with {buffers} of"
+        f" buffers, pgvector {pgvector}; filled in {filled:.0f} s."
+    )
+    header = ["filtered to", "server's processor", "own processor", "median", "p95", "recall@10"]
+    return f"{told}\n\n{table(header, rows)}"
 
 
-async def _filled(database: Database, count: int) -> list[Question]:
+async def _made(database: Database, count: int) -> list[Question]:
+    """The memories beside the table that they go to, and the questions."""
     async with database.connection(within=600) as connection:
-        for statement in filter(str.strip, (_POOLS + _FILL.replace("COUNT", str(count))).split(";")):
+        for statement in filter(str.strip, (_POOLS + _MAKE.replace("COUNT", str(count))).split(";")):
             await connection.execute(statement.encode())
-        await connection.execute("VACUUM ANALYZE loom_memory, loom_memory_vectors")
         found = await (await connection.execute(_QUESTIONS.encode())).fetchall()
     return [Question(text=text, vector=vector) for text, vector in found]
 
 
-async def _searched(
-    usual: PostgresMemory, exact: PostgresMemory, questions: Sequence[Question], view: View, server: int
-) -> list[str]:
-    for question in questions:  # warm
-        await usual.recall(Query(text=question.text, view=view))
-    spent, worked = [], -_worked(server)
-    for question in questions:
-        begun = perf_counter()
-        await usual.recall(Query(text=question.text, view=view))
-        spent.append(1000 * (perf_counter() - begun))
-    worked += _worked(server)
-    shares = []
-    for question in questions[:COMPARED]:
-        query = Query(text=question.text, view=view)
-        wanted = {hit.memory.id for hit in await exact.recall(query)}
-        got = {hit.memory.id for hit in await usual.recall(query)}
-        shares.append(len(wanted & got) / len(wanted))
-    each = 1000 * worked / len(questions)
-    return [
-        f"{each:.1f} ms",
-        f"{percentile(spent, 0.5):.1f} ms",
-        f"{percentile(spent, 0.95):.1f} ms",
-        f"{mean(shares):.3f}",
-    ]
+async def _fill(database: Database, session: LiteralString) -> None:
+    """Put the memories in, each into a session; the graph is made at the end, all at once."""
+    async with database.connection(within=1_800) as connection:
+        (graph,) = await (await connection.execute(_INDEX)).fetchone() or ("",)
+        await connection.execute("TRUNCATE loom_memory CASCADE")
+        await connection.execute("DROP INDEX loom_memory_nearest")
+        for statement in _FILL.replace("SESSION", session).split(";"):
+            await connection.execute(statement.encode())
+        await connection.execute("SET maintenance_work_mem = '512MB'")
+        await connection.execute(graph)
+        await connection.execute("RESET maintenance_work_mem")
+        await connection.execute("VACUUM ANALYZE loom_memory, loom_memory_vectors")
 
 
-def _worked(server: int) -> float:
-    """Seconds of processor time so far, here and in the server: what it costs however busy the machine is."""
-    times = psutil.Process(server).cpu_times()
-    return process_time() + float(times.user + times.system)
+class _Bench:
+    """Searches one database with the same questions."""
+
+    def __init__(self, database: Database, questions: Sequence[Question], server: int) -> None:
+        known = Known(questions)
+        self._questions = questions
+        self._usual = PostgresMemory(database, embedder=known)
+        self._exact = PostgresMemory(database, embedder=known, effort=EXACT)
+        self._server = psutil.Process(server)
+
+    async def searched(self, view: View) -> list[str]:
+        """Processor time a search, wall times, and the share of the exact answer."""
+        queries = [Query(text=question.text, view=view) for question in self._questions]
+        for query in queries:  # warm
+            await self._usual.recall(query)
+        spent, theirs, own = [], -self._worked(), -process_time()
+        for query in queries:
+            begun = perf_counter()
+            await self._usual.recall(query)
+            spent.append(1000 * (perf_counter() - begun))
+        theirs, own = theirs + self._worked(), own + process_time()
+        shares = [await self._share(query) for query in queries[:COMPARED]]
+        return [
+            f"{1000 * theirs / len(queries):.1f} ms",
+            f"{1000 * own / len(queries):.1f} ms",
+            f"{percentile(spent, 0.5):.1f} ms",
+            f"{percentile(spent, 0.95):.1f} ms",
+            f"{mean(shares):.3f}",
+        ]
+
+    async def _share(self, query: Query) -> float:
+        wanted = {hit.memory.id for hit in await self._exact.recall(query)}
+        got = {hit.memory.id for hit in await self._usual.recall(query)}
+        return len(wanted & got) / len(wanted)
+
+    def _worked(self) -> float:
+        """Seconds of processor time of the server so far: what a search costs however busy the machine is."""
+        times = self._server.cpu_times()
+        return float(times.user + times.system)
 
 
 @contextmanager
@@ -195,9 +283,13 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memories", type=int, default=100_000)
+    parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
     given = parser.parse_args()
     with postgres() as url:
-        sys.stdout.write(asyncio.run(measure(url, given.memories)) + "\n")
+        section = asyncio.run(measure(url, given.memories))
+    sys.stdout.write(section + "\n")
+    if given.write:
+        put(DOC, MARKS, section)
 
 
 if __name__ == "__main__":

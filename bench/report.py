@@ -2,6 +2,7 @@
 
 import os
 import platform
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,3 +30,10 @@ def percentile(values: list[float], share: float) -> float:
     """The value below which `share` of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def put(page: Path, marks: tuple[str, str], section: str) -> None:
+    """Replace what stands between two marks of a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(marks[0])
+    after = rest.partition(marks[1])[2]
+    page.write_text(f"{before}{marks[0]}\n{section}\n{marks[1]}{after}", encoding="utf-8")

@@ -21,7 +21,7 @@ from activities.adapters.postgres_knowledge import K, PostgresKnowledge
 from activities.adapters.postgres_knowledge_search import DEPTH
 from activities.knowledge.ports import Document
 from bench.memory import postgres
-from bench.report import percentile, table
+from bench.report import percentile, put, table
 from loom_domain.chunks import Chunk
 from loom_domain.knowledge import KnowledgeQuery
 from loom_domain.ranking import fused
@@ -180,9 +180,7 @@ def main() -> None:
         section = asyncio.run(measure(url))
     sys.stdout.write(section + "\n")
     if given.write:
-        before, _, rest = DOC.read_text(encoding="utf-8").partition(MARKS[0])
-        after = rest.partition(MARKS[1])[2]
-        DOC.write_text(f"{before}{MARKS[0]}\n{section}\n{MARKS[1]}{after}", encoding="utf-8")
+        put(DOC, MARKS, section)
 
 
 if __name__ == "__main__":

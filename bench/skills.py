@@ -18,7 +18,7 @@ from activities.adapters.skills.front_matter import read_skill
 from activities.skills import RunSkills
 from activities.toolbox.skill_files import files_of, read
 from activities.toolbox.skills import SkillTools
-from bench.report import table
+from bench.report import put, table
 from loom_domain.agents import AgentSpec
 from loom_domain.context import Measures, look
 from loom_domain.messages import user
@@ -108,12 +108,6 @@ def report(figures: Figures) -> str:
     return "\n\n".join((head, table(["in each prompt", "tokens", "saved"], rows), fits))
 
 
-def with_section(document: str, section: str) -> str:
-    """The document with what was measured in its place."""
-    before, _, rest = document.partition(MARKS[0])
-    return f"{before}{MARKS[0]}\n{section}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
-
-
 def main() -> None:
     """Command line; exit code 1: less is saved than is wanted."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -124,7 +118,7 @@ def main() -> None:
     section = report(figures)
     sys.stdout.write(section + "\n")
     if given.write:
-        DOC.write_text(with_section(DOC.read_text(encoding="utf-8"), section), encoding="utf-8")
+        put(DOC, MARKS, section)
     sys.exit(0 if figures.saving >= WANTED else 1)
 
 

@@ -19,8 +19,8 @@ COLUMNS: Final = (
     " status, scope, parent_task_id, root_run_id, model, valid_to, superseded_by, task"
 )
 _NAMES: Final = tuple(COLUMNS.split(", "))
-SKETCHED: Final = 512
-"""Components of a sketch: more, in half precision, are too wide for an index."""
+SKETCHED: Final = 384
+"""Components of a sketch, as its column has them: all that the offline embedder gives."""
 _MOST_BYTES: Final = 400
 """Of a name that is indexed; a longer one is cut and ends with its digest."""
 
@@ -114,10 +114,10 @@ def as_vector(values: Sequence[float]) -> str:
 
 
 def as_sketch(values: Sequence[float]) -> str:
-    """The first components of a vector to length 1, so that their inner product is nearly the cosine."""
+    """The first components of a vector to length 1, so that their inner product is nearly the cosine; then zeros."""
     first = values[:SKETCHED]
     length = hypot(*first) or 1.0
-    return as_vector([part / length for part in first])
+    return as_vector([part / length for part in first] + [0.0] * (SKETCHED - len(first)))
 
 
 _adapter = cache(TypeAdapter)

@@ -1,28 +1,42 @@
 """Searching memory by words and by meaning, and one ranking out of both.
 
-By meaning: a sketch of each vector, its first components in half precision, lies in an index together with everything
-that is filtered by. So the nearest few hundred under any filter are found from the index alone, and only these are
-compared as vectors.
+By meaning: a sketch of each vector, its first components in half precision, is what the first look goes by; only the
+nearest are then compared as vectors. Which of two indexes it goes by is reckoned from the size of the view: one that
+has the sketches together with everything that is filtered by, of which the whole view is read; or a graph of
+neighbours, which finds the nearest of all, of which those outside the view are dropped. Where too few are left of
+these, the whole view is read after all.
 
 By words: of the rows that have any of the words, each word counts by how rare it is and how often it is in a row,
 saturating, against the row's length: BM25 by what Postgres has. Where the view is large and a word is in a great part
 of all rows, that word only ranks what rarer words have found.
+
+Statements are sent together as far as none waits for another's answer.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import structlog
 
 from activities.adapters.postgres import Connection, Database
-from activities.adapters.postgres_memory_rows import COLUMNS, as_sketch, as_vector, conditions, read_memory
+from activities.adapters.postgres_memory_rows import (
+    COLUMNS,
+    SKETCHED,
+    as_sketch,
+    as_vector,
+    conditions,
+    read_memory,
+)
 from activities.memory.ports import Embedder, EmbedderUnavailable
 from loom_domain.lexemes import asked_lexemes
 from loom_domain.memory import WHOLE, Hit, Memory, MemorySettings, Query, seen_in
 from loom_domain.memory_content import fingerprint
 from loom_domain.ranking import fused
+
+if TYPE_CHECKING:
+    from psycopg import AsyncCursor
 
 _log = structlog.get_logger("loom.memory")
 
@@ -31,31 +45,61 @@ _log = structlog.get_logger("loom.memory")
 class Effort:
     """How much is looked at before it is ranked."""
 
-    nearest: int = 300
-    """Rows that are compared as vectors; a view of no more is searched exactly."""
-    few: int = 1_000
+    nearest: int = 100
+    """Rows that are compared as vectors; three times as many where sketches are cut."""
+    few: int = 2_000
     """Rows of a view in which every word may select, and is as rare as it is there."""
-    most_matches: int = 6_000
+    most_matches: int = 4_000
     """Rows that words may select for a larger view, before any filter: the index of words knows of none."""
+    most_ranked: int = 1_000
+    """Of these, rows within the view: what words are looked for in."""
+    step: float = 40.0
+    """What a neighbour in the graph costs, in sketches that are read one after the other; infinite: no graph."""
 
 
 _DEPTH: Final = 40
 """Ranks of each way of looking that are fused, at least."""
+_NEWEST: Final = 300
+"""Rows that are ranked by words where even the rarest one is common: those that were taken in last."""
+_LEAST_ASKED: Final = 200
+_MOST_ASKED: Final = 1_000
+"""Neighbours that the graph is asked for: with fewer it finds its way badly, more it does not give."""
+_SPARE: Final = 1.5
+"""Neighbours within the view that are expected of the graph, for each that is wanted."""
 
-_CALM: Final = """
-SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
-    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', %s, true)
+_BEGUN: Final = """
+SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+    set_config('enable_seqscan', 'off', true) FROM pg_class WHERE oid = 'loom_memory'::regclass
 """
-"""Compiling and starting workers take longer than the search; what it looks at by meaning is all in one index."""
+"""Compiling and starting workers take longer than the search."""
+_GRAPH: Final = "SELECT set_config('enable_sort', %s, true), set_config('hnsw.ef_search', %s, true)"
+"""Without sorting, only the graph has memories in their order."""
 _OFTEN: Final = """
-SELECT '', reltuples::float8 FROM pg_class WHERE oid = 'loom_memory'::regclass
-UNION ALL
 SELECT word, often * reltuples FROM pg_class, pg_stats,
     unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often)
 WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
     AND attname = 'lexemes' AND word = ANY(%s)
 """
-"""Rows that have a word, for the words that many have; under no name: rows at all. As of the last ANALYZE."""
+"""Rows that have a word, for the words that many have. As of the last ANALYZE."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Look:
+    """A view in SQL, and what is expected there."""
+
+    where: LiteralString
+    values: Mapping[str, Any]
+    effort: Effort
+    rows: float
+    """Of the view."""
+    all_rows: float
+    often: Mapping[str, float]
+    """Rows of all that have a word; it is missing where few have."""
+
+    @property
+    def rarity(self) -> float:
+        """Rows of all for each one of the view."""
+        return self.all_rows / max(1.0, self.rows)
 
 
 async def search(
@@ -64,15 +108,16 @@ async def search(
     """The best hits for a question, best first."""
     vector = await _embedded(embedder, query.text)
     where, values = conditions(query.view, settings)
-    values |= {"depth": max(_DEPTH, 4 * query.view.limit), "nearest": effort.nearest}
-    async with database.transaction() as connection:
+    values |= {"depth": max(_DEPTH, 4 * query.view.limit)}
+    words = asked_lexemes(query.text)
+    async with database.connection() as connection, connection.pipeline(), connection.transaction():
+        look = await _planned(connection, where, values, words, effort)
+        found = await _asked_by_words(connection, look, words)
         similar: dict[int, float] = {}
         if embedder is not None and vector is not None:
-            await connection.execute(_CALM, ("off",))
-            found = await _by_meaning(connection, where, values, embedder.model, vector)
-            similar = {name: cosine for name, cosine in found.items() if cosine >= query.threshold}
-        await connection.execute(_CALM, ("on",))
-        by_words = await _by_words(connection, where, values, asked_lexemes(query.text), effort)
+            near = await _by_meaning(connection, look, embedder.model, vector)
+            similar = {name: cosine for name, cosine in near.items() if cosine >= query.threshold}
+        by_words = () if found is None else tuple(row[0] for row in await found.fetchall())
         scores = fused([by_words, tuple(similar)] if vector is not None else [by_words])
         memories = await _read(connection, tuple(scores)[: 3 * query.view.limit])
     return tuple(
@@ -105,46 +150,74 @@ async def _embedded(embedder: Embedder | None, text: str) -> Sequence[float] | N
         return None
 
 
-async def _by_meaning(
-    connection: Connection, where: LiteralString, values: dict[str, Any], model: str, vector: Sequence[float]
-) -> dict[int, float]:
+async def _planned(
+    connection: Connection, where: LiteralString, values: Mapping[str, Any], words: Sequence[str], effort: Effort
+) -> _Look:
+    every = await connection.execute(_BEGUN)
+    view = await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT FROM loom_memory WHERE {where}", values)
+    often = await connection.execute(_OFTEN, (list(words),))
+    return _Look(
+        where=where,
+        values=values,
+        effort=effort,
+        rows=_planned_rows(await view.fetchone()),
+        all_rows=(await every.fetchone() or (0.0,))[0],
+        often=dict(await often.fetchall()),
+    )
+
+
+async def _by_meaning(connection: Connection, look: _Look, model: str, vector: Sequence[float]) -> dict[int, float]:
     """Ids with their cosine, nearest first."""
+    given = {
+        **look.values,
+        "vector": as_vector(vector),
+        "sketch": as_sketch(vector),
+        "model": model,
+        "dimension": len(vector),
+        "nearest": max(look.values["depth"], look.effort.nearest * (1 if len(vector) <= SKETCHED else 3)),
+    }
+    asked_for = max(_LEAST_ASKED, _SPARE * given["depth"] * look.rarity)
+    if asked_for <= _MOST_ASKED and look.effort.step * asked_for < look.rows:
+        await connection.execute(_GRAPH, ("off", str(round(asked_for))))
+        near = await _nearest(connection, look.where, given, "sketch <#> %(sketch)s::halfvec")
+        if len(near) == given["depth"]:
+            return near
+        await connection.execute(_GRAPH, ("on", str(_LEAST_ASKED)))
+    return await _nearest(connection, look.where, given, "(sketch <#> %(sketch)s::halfvec) + 0")  # in no index's order
+
+
+async def _nearest(
+    connection: Connection, where: LiteralString, given: Mapping[str, Any], order: LiteralString
+) -> dict[int, float]:
     sql = f"""
         WITH near AS MATERIALIZED (
             SELECT id FROM loom_memory WHERE {where} AND model = %(model)s AND dimension = %(dimension)s
-            ORDER BY sketch <#> %(sketch)s::halfvec LIMIT %(nearest)s
+            ORDER BY {order} LIMIT %(nearest)s
         )
         SELECT id, 1 - (embedding <=> %(vector)s::vector) FROM near JOIN loom_memory_vectors USING (id)
         ORDER BY embedding <=> %(vector)s::vector LIMIT %(depth)s
         """  # noqa: S608
-    given = {**values, "vector": as_vector(vector), "sketch": as_sketch(vector), "model": model}
-    given["dimension"] = len(vector)
     return dict(await (await connection.execute(sql, given)).fetchall())
 
 
-async def _by_words(
-    connection: Connection, where: LiteralString, values: dict[str, Any], words: Sequence[str], effort: Effort
-) -> tuple[int, ...]:
-    """Ids of the rows that have any of the words, best first."""
+async def _asked_by_words(connection: Connection, look: _Look, words: Sequence[str]) -> "AsyncCursor[Any] | None":
+    """Asks for the ids of the rows that have any of the words, best first."""
     if not words:
-        return ()
-    plan = await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT FROM loom_memory WHERE {where}", values)
-    often: dict[str, float] = {}
-    selecting, is_cut = words, False
-    if _planned(await plan.fetchone()) > effort.few:
-        often = dict(await (await connection.execute(_OFTEN, (list(words),))).fetchall())
-        selecting, is_cut = _selecting(words, often, effort.most_matches)
-    given = values | {f"w{number}": f"'{word}'" for number, word in enumerate(words)}
+        return None
+    effort = look.effort
+    all_rows, often = (look.all_rows, look.often) if look.rows > effort.few else (0.0, {})
+    most = min(effort.most_matches, effort.most_ranked * look.rarity)
+    selecting, is_cut = _selecting(words, often, most) if all_rows else (words, False)
+    given = {**look.values} | {f"w{number}": f"'{word}'" for number, word in enumerate(words)}
     given |= {f"d{number}": often.get(word, 0.0) for number, word in enumerate(words)}
-    given["rows"] = often.get("", 0.0)
+    given["all_rows"] = all_rows
     given["words"] = " | ".join(f"'{word}'" for word in selecting)
-    given["most"] = effort.most_matches
-    cursor = await connection.execute(_words_sql(where, len(words), is_cut=is_cut), given)
-    return tuple(row[0] for row in await cursor.fetchall())
+    given["newest"] = min(effort.most_matches, _NEWEST)
+    return await connection.execute(_words_sql(look.where, len(words), is_cut=is_cut), given)
 
 
 _RARITY: Final = """
-ln(1 + (greatest(%(rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) FILTER (WHERE r{n} > 0)) + 0.5)) AS i{n}
+ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) FILTER (WHERE r{n} > 0)) + 0.5)) AS i{n}
 """
 
 
@@ -154,7 +227,7 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     rarity = ", ".join(_RARITY.format(n=n) for n in numbers)
     score = " + ".join(f"i{n} * r{n} / (r{n} + share)" for n in numbers)
-    newest = "ORDER BY created_at DESC LIMIT %(most)s" if is_cut else ""
+    newest = "ORDER BY id DESC LIMIT %(newest)s" if is_cut else ""
     return f"""
         WITH matched AS MATERIALIZED (
             SELECT id, length, {columns} FROM loom_memory WHERE {where} AND lexemes @@ %(words)s::tsquery {newest}
@@ -165,7 +238,7 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
         """.encode()  # noqa: S608
 
 
-def _selecting(words: Sequence[str], often: Mapping[str, float], most: int) -> tuple[Sequence[str], bool]:
+def _selecting(words: Sequence[str], often: Mapping[str, float], most: float) -> tuple[Sequence[str], bool]:
     """The words that select rows, and whether even the rarest of them has too many."""
     chosen: list[str] = []
     expected = 0.0
@@ -177,7 +250,7 @@ def _selecting(words: Sequence[str], often: Mapping[str, float], most: int) -> t
     return chosen, often.get(chosen[0], 0.0) > most
 
 
-def _planned(row: Any) -> float:
+def _planned_rows(row: Any) -> float:
     plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
     return float(plan[0]["Plan"]["Plan Rows"])
 

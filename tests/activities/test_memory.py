@@ -261,7 +261,7 @@ async def test_where_much_is_remembered_common_words_rank_what_rarer_ones_have_f
     memory = PostgresMemory(database, effort=Effort(few=0, most_matches=5))
     said = [task(f"weather report number {n}", session_id=session, importance=0.2) for n in range(60)]
     told = task("weather report of the hurricane", session_id=session)
-    await memory.remember([told, *said])
+    await memory.remember([*said, told])
     await rows(url, "ANALYZE loom_memory")
     assert texts(await memory.recall(Query(text="hurricane report", view=view(session)))) == [told.parameters["text"]]
     newest = {one.parameters["text"] for one in [*said[-4:], told]}
