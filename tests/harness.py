@@ -12,6 +12,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from client import LoomClient
+from loom_domain.errors import RunNotFoundError
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunResult
 from loom_settings import Settings
@@ -69,7 +70,11 @@ class Harness:
 
     async def below(self, run_id: str) -> list[str]:
         """The ids of all runs that a run has delegated work to, at any depth."""
-        ids = [str(child["run_id"]) for child in (await self.client.status(run_id))["children"]]
+        try:
+            children = (await self.client.status(run_id))["children"]
+        except RunNotFoundError:
+            return []  # its parent is about to start it
+        ids = [str(child["run_id"]) for child in children]
         return [each for child in ids for each in (child, *await self.below(child))]
 
     async def histories(self, run_id: str) -> list[WorkflowHistory]:

@@ -187,3 +187,19 @@ async def test_a_plan_adds_no_rules_to_those_of_the_run_that_made_it(working: Wo
     result = await loom.run("ROOT", mode="bypass")
 
     assert (result.status, (workspace / "made.txt").exists()) == (RunStatus.COMPLETED, True)
+
+
+async def test_new_rules_of_the_run_that_made_a_plan_are_those_of_the_plan(working: Working, workspace: Path) -> None:
+    write = calls(ToolUse("write_file", {"path": "out.txt", "content": "x"}, "w1"))
+    step = {"id": "w", "task": "WRITE IT", "agent": "writer"}
+    loom, _ = await working(
+        by_task({"ROOT": [plan(step), text("ok")], "WRITE IT": [write, text("written")]}),
+        app="tests.delegation_app:app",
+    )
+    run_id = await loom.start("ROOT", permissions={"write_file": "ask"})
+    await loom.asked(run_id)
+
+    await loom.client.set_permissions(run_id, {"write_file": "allow"})
+
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert (workspace / "out.txt").exists()
