@@ -30,7 +30,7 @@ from activities.ports import EventReader
 from deploy.connection import connected
 from deploy.settings import load_settings
 from loom_domain.agent_stats import AgentStats, stats_of
-from loom_domain.errors import BadRequest, RunExistsError, UnreachableError
+from loom_domain.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
 from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request
 from loom_domain.messages import JsonObject, Message
 from loom_domain.past import PastTurn, turns_of
@@ -166,8 +166,8 @@ class LoomClient:
             return child
         try:
             now = await self._asked(str(child["run_id"]))
-        except UnreachableError:
-            return child
+        except (UnreachableError, RunNotFoundError):
+            return child  # one that is about to be started is not there yet
         below = await asyncio.gather(*map(self._as_it_stands, now["children"]))
         told = ("status", "waiting_on", "turn", "tool_calls", "usage", "cost")
         return {**child, **{name: now[name] for name in told}, "children": below}

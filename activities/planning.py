@@ -115,8 +115,12 @@ class CallPlanner:
         """One plan per call of the request, in its order."""
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
             writer.notices(request.notices)
-            plans = await self._planner.plans_again(
-                request.calls, request.spec, grants=request.grants, run_id=request.origin.run_id
-            )
+            plans = await self._again(request)
             self._planner.tell_asks(writer, request.calls, plans, request.spec, turn=request.turn)
         return CallPlans(plans=plans)
+
+    async def _again(self, request: PlanRequest) -> tuple[CallPlan, ...]:
+        run_id = request.origin.run_id
+        if request.spec.crew is not None:
+            return await self._planner.handed_out(request.calls, request.spec, run_id=run_id)
+        return await self._planner.plans_again(request.calls, request.spec, grants=request.grants, run_id=run_id)

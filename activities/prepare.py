@@ -31,7 +31,7 @@ from loom_domain.near import nearest
 from loom_domain.permissions import Mode
 from loom_domain.requests import RunRequest
 from loom_domain.run_options import read_options
-from loom_domain.sub_agents import sub_agent, told_apart
+from loom_domain.sub_agents import as_its_maker, sub_agent, told_apart
 from loom_domain.subjects import Place
 from loom_domain.tasks import Action
 from loom_domain.telling import run_facts
@@ -146,7 +146,7 @@ class Preparation:
 
     async def _resolve(self, request: RunRequest, lineage: Lineage | None) -> Equipped:
         if request.crew is not None:
-            return Equipped(spec=self._resolve_crew(request, request.crew))
+            return Equipped(spec=self._resolve_crew(request, request.crew, lineage))
         definition = self._agents.get(request.agent)
         if definition is None:
             hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
@@ -218,7 +218,7 @@ class Preparation:
         refuse_without_room(crew, asked, limits, depth=depth)
         return led_by(crew, spec, self._tools[DELEGATE].spec)
 
-    def _resolve_crew(self, request: RunRequest, asked: str | JsonObject) -> AgentSpec:
+    def _resolve_crew(self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None) -> AgentSpec:
         """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
         crew = self._crews.found(asked)
         if request.output_schema is not None:
@@ -245,7 +245,7 @@ class Preparation:
             crew=crew,
         )
         self._refuse_dead_rules(spec)
-        return spec
+        return spec if lineage is None else as_its_maker(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
         """A rule that can never match protects nobody; whoever wrote it believes that it does."""

@@ -27,7 +27,7 @@ from loom_domain.rules import (
 from loom_domain.skills import COMPILED, SKILL_TOOLS
 from loom_domain.subjects import Place, normal
 from loom_domain.tool_calls import ToolSpec, Verdict
-from loom_domain.tool_names import ASK_USER, CREATE_TOOL, DONE, MADE, MCP
+from loom_domain.tool_names import ASK_USER, CREATE_TOOL, DONE, HANDED_ON, MADE, MCP
 
 _ALWAYS_OFFERED: Final = (DONE, ASK_USER)
 _NOWHERE: Final = Place()
@@ -172,7 +172,9 @@ def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> 
 
 
 def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
-    if rule.tool in SKILL_TOOLS or (parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW):
+    if rule.tool in (*SKILL_TOOLS, *HANDED_ON) or (
+        parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW
+    ):
         return
     arguments = ", ".join(spec.parameters.get("properties", {})) if spec else ""
     yield (

@@ -22,6 +22,7 @@ from loom_domain.relations import digest_of, sent, with_report
 from loom_domain.requests import RunError, RunRequest, RunStatus
 from loom_domain.run_state import RunState
 from loom_domain.shares import part_for, without_wishes_of
+from loom_domain.skills import goes_along
 from loom_domain.steering import noticed
 from loom_domain.tasks import Action, Notice
 from loom_domain.tool_calls import OpenCall, ToolResult, failed
@@ -108,7 +109,11 @@ def take_end(state: RunState, event: ChildEnded) -> RunState:
     if child is None or child.ended:
         return state
     result, error = event.result, event.error
-    ended = ended_with(child, result) if result else replace(child, status=RunStatus.FAILED, ended=True)
+    ended = (
+        ended_with(child, result)
+        if result
+        else replace(child, status=RunStatus.FAILED, ended=True, untold=child.started)
+    )
     output, wrong = (result.output, result.error) if result else ("", error)
     answer = child_answer(ended.description, child.run_id, status=ended.status, output=output, error=wrong)
     tree = without_wishes_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
@@ -170,7 +175,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
 
 
 def _crew(state: RunState, call: ToolCall) -> JsonObject:
-    tools = [tool.name for tool in state.agent.tools]
+    tools = [tool.name for tool in state.agent.tools if not goes_along(tool)]
     return crew_of(str(call.arguments["goal"]), call.arguments["steps"], agent=state.request.agent, tools=tools)
 
 

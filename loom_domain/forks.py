@@ -171,7 +171,7 @@ def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
                 spec = spec if any(each.name == made.name for each in spec.tools) else spec.with_tool(made)
     if spec is None:
         raise BadRequest(f"the history does not go back far enough to say how turn {turn} was run", field="turn")
-    return spec
+    return replace(spec, above=tuple(replace(level, grants=()) for level in spec.above))
 
 
 def _beginning(records: Sequence[Record]) -> int:

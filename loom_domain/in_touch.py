@@ -8,6 +8,7 @@ from loom_domain.relations import PARENT, Stance, with_told_children, with_told_
 from loom_domain.requests import RunStatus
 from loom_domain.run_state import RunState, status_of, total_micros, total_tool_calls, total_usage, waiting_on
 from loom_domain.steering import under_other_rules
+from loom_domain.sub_agents import as_its_maker
 from loom_domain.tree import ChildReport
 from loom_domain.tree_steps import AncestryChanged
 
@@ -18,6 +19,8 @@ def take_ancestry(state: RunState, event: AncestryChanged) -> RunState:
         return state
     lineage = replace(state.tree.lineage, above=event.above)
     spec = replace(state.spec, above=event.above) if state.spec is not None else None
+    if spec is not None and state.request.crew is not None:
+        spec = as_its_maker(spec, lineage).with_permissions(state.request.permissions)
     return under_other_rules(replace(state, tree=replace(state.tree, lineage=lineage)), spec)
 
 

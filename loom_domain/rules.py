@@ -55,8 +55,10 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "grep": ("read_file",),
     "write_file": ("edit_file",),
     "edit_file": ("write_file",),
+    "create_plan": ("delegate_task",),
 }
-"""Other tools whose scoped asks and denies hold for this one: whoever protects a file means every way to it."""
+"""Other tools whose scoped asks and denies hold for this one: whoever protects a file, or an agent, means every way to
+it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,7 @@ from loom_domain.thinking import resend, take_failure
 from loom_domain.tool_calls import describe, failed
 from loom_domain.tool_names import ASK_USER, DONE
 from loom_domain.transcript import transcript_of
-from loom_domain.tree import Tree
+from loom_domain.tree import Tree, without_unbegun
 from loom_domain.tree_steps import TreeEvent
 from loom_domain.turns import last_turn, next_turn, stopped_at_limit
 from loom_domain.work import Earlier, ModelReply, Prepared
@@ -274,6 +274,7 @@ def _told_questions(state: RunState, at: datetime) -> RunState:
 def closed(state: RunState) -> RunState:
     """The state of a finished run: every call answered, with what is known of it."""
     state = closing(state)
+    state = replace(state, tree=without_unbegun(state.tree))
     unasked = failed("not run: the run ended while this waited for approval", "aborted")
     state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person else c)
     return end_calls(state, "not finished: the run ended before. If this had begun, it may have taken effect in part.")

@@ -5,7 +5,7 @@ from typing import Final
 
 from loom_domain.budget import Share, Spend, Want, grant
 from loom_domain.relations import written
-from loom_domain.tree import Tree, child_of, with_child
+from loom_domain.tree import Child, Tree, child_of, with_child
 
 WANT: Final = "want_budget"
 """The signal by which a child asks its parent for more."""
@@ -19,15 +19,22 @@ def left_of(tree: Tree, own: Spend) -> Share:
 
 
 def below(tree: Tree) -> Spend:
-    """What the children cost: those that run all that they were lent, the others what they have spent."""
-    return sum(
-        (Spend(children=1) + (child.spend if child.ended else child.share.lent) for child in tree.children), Spend()
-    )
+    """What the children cost: those that run all that they were lent, the others what they have spent.
+
+    The call that a child answers counts as one of the run's own once the child has ended, and here until then.
+    """
+    return sum((_cost(child) for child in tree.children), Spend())
+
+
+def _cost(child: Child) -> Spend:
+    if not child.ended:
+        return Spend(children=1, tool_calls=1) + child.share.lent
+    return Spend(children=1) + (child.share.lent if child.untold else child.spend)
 
 
 def part_for(tree: Tree, own: Spend, number: int) -> Share:
     """What each of so many new children is lent: equal parts, one left for wishes; for sub-agents it has to ask."""
-    pot = left_of(tree, own).minus(tree.kept + Spend(children=number))
+    pot = left_of(tree, own).minus(tree.kept + Spend(children=number, tool_calls=number))
     part = pot.part(number + 1)
     return replace(part, children=None if part.children is None else 0)
 

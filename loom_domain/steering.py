@@ -15,7 +15,7 @@ from loom_domain.asks import find_ask, open_asks
 from loom_domain.digests import call_digest, canonical
 from loom_domain.errors import BadRequest
 from loom_domain.messages import AGENT, user
-from loom_domain.relations import with_answer
+from loom_domain.relations import PARENT, with_answer
 from loom_domain.requests import RunError, RunStatus
 from loom_domain.rules import parse_rules
 from loom_domain.run_events import (
@@ -61,8 +61,8 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:
             return _refused_answer(state, call_id, None)
         case PauseRequested():
             return "the run is paused already" if state.hold else None
-        case ResumeRequested():
-            return None if state.hold else "the run is not paused"
+        case ResumeRequested(by=by):
+            return _refused_resume(state, by)
         case PermissionsSet(rules=rules):
             return _refused_rules(rules)
         case AbortRequested() | MessageReceived():
@@ -120,6 +120,14 @@ def _refused_answer(state: RunState, call_id: str | None, digest: str | None) ->
         return f"{named} for approval"
     if digest is not None and digest != ask.digest:
         return f"the digest {digest} is not that of call {ask.call_id!r} ({ask.digest}): it was changed since"
+    return None
+
+
+def _refused_resume(state: RunState, by: str) -> str | None:
+    if state.hold is None:
+        return "the run is not paused"
+    if by == PARENT and state.hold.by != PARENT:
+        return "the run was paused by itself, not with the one above it: it goes on when it is resumed itself"
     return None
 
 

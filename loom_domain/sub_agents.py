@@ -37,6 +37,12 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
     )
 
 
+def as_its_maker(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
+    """The crew of a plan: it may what the run may that made it, and adds no rules of its own."""
+    maker = lineage.above[-1]
+    return replace(spec, permissions=maker.rules, mode=maker.mode)
+
+
 def told_apart(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:

@@ -80,6 +80,8 @@ class Child:
     started: bool = False
     """The server has begun it: from now on it can be told something."""
     ended: bool = False
+    untold: bool = False
+    """Nobody knows what it has spent: it was ended from outside, and its result is missing."""
     turns: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of the child with everything below it, as far as it has told."""
@@ -194,6 +196,11 @@ def with_child(tree: Tree, run_id: str, change: Callable[[Child], Child]) -> Tre
 def child_of(tree: Tree, run_id: str) -> Child | None:
     """The child of that id."""
     return next((child for child in tree.children if child.run_id == run_id), None)
+
+
+def without_unbegun(tree: Tree) -> Tree:
+    """The tree of a run that has ended, without children that the server never began."""
+    return replace(tree, children=tuple(child for child in tree.children if child.started or child.ended))
 
 
 def ended_with(child: Child, result: RunResult) -> Child:

@@ -71,10 +71,10 @@ class Harness:
     async def below(self, run_id: str) -> list[str]:
         """The ids of all runs that a run has delegated work to, at any depth."""
         try:
-            status = await self.client.status(run_id)
-        except RunNotFoundError:  # its parent has written it down and not started it yet
-            return []
-        ids = [str(child["run_id"]) for child in status["children"]]
+            children = (await self.client.status(run_id))["children"]
+        except RunNotFoundError:
+            return []  # its parent is about to start it
+        ids = [str(child["run_id"]) for child in children]
         return [each for child in ids for each in (child, *await self.below(child))]
 
     async def histories(self, run_id: str) -> list[WorkflowHistory]:

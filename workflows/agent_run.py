@@ -1,6 +1,7 @@
 """Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar, assert_never
 
@@ -10,9 +11,7 @@ from temporalio.workflow import ActivityHandle
 
 from activities.failures import failure_of
 from activities.progress import Progress
-from loom_domain.asking import (
-    origin_of,
-)
+from loom_domain.asking import origin_of
 from loom_domain.deadlines import hard_end
 from loom_domain.delegation import child_start
 from loom_domain.messages import JsonObject, Message
@@ -95,7 +94,7 @@ class AgentRun:
                 await self._rotate_if_due()
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
-        result = await self._finish(action.outcome)
+        result = await self._finished(action.outcome)
         letters.cancel()
         clock.cancel()
         return result
@@ -260,6 +259,14 @@ class AgentRun:
             return
         workflow.continue_as_new(args=[self._request, self._state])
 
+    async def _finished(self, outcome: Outcome) -> RunResult:
+        """The result, also where the run is cancelled after its outcome: what is left to do is done all the same."""
+        finishing = asyncio.create_task(self._finish(outcome))
+        while not finishing.done():
+            with suppress(asyncio.CancelledError):
+                await workflow.wait_condition(finishing.done)
+        return finishing.result()
+
     async def _finish(self, outcome: Outcome) -> RunResult:
         self._state = closed(self._state)
         await self._run_last_hooks()
@@ -278,7 +285,7 @@ class AgentRun:
             started = scheduling.run_hook(self._state, step)
             try:
                 answer = await started.handle
-            except (ActivityError, asyncio.CancelledError) as error:
+            except ActivityError as error:
                 self._advance(started.failed(failure_of(error)))
             else:
                 self._advance(started.came(answer))

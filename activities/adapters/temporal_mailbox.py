@@ -6,12 +6,10 @@ from typing import Any
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.toolbox.messages import NoSuchReader
+from activities.toolbox.messages import ABOVE, NoSuchReader
 from loom_domain.errors import ToolUnavailableError
 from loom_domain.requests import ENDED
 from loom_domain.tool_names import MESSAGE_AGENT
-
-_PARENT = "parent"
 
 
 class TemporalMailbox:
@@ -44,7 +42,7 @@ class TemporalMailbox:
 
     async def _reader(self, sender: str, root: str, to: str, beside: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         """The run that is meant, and what to call it."""
-        if to == _PARENT:
+        if to == ABOVE:
             parent = _parent_of(sender, root)
             if parent is None:
                 raise NoSuchReader("nobody is above you: you lead this work yourself")
@@ -62,7 +60,7 @@ class TemporalMailbox:
             ids = ", ".join(str(child["run_id"]) for child in found)
             raise NoSuchReader(f"{len(found)} agents are called {to!r}: name one by its run id: {ids}")
         names = ", ".join(sorted({_name_of(child) for child in running})) or "nobody else"
-        above = "" if _parent_of(sender, root) is None else f", and `{_PARENT}`"
+        above = "" if _parent_of(sender, root) is None else f", and `{ABOVE}`"
         raise NoSuchReader(f"there is no running agent {to!r}: there is {names}{above}")
 
     async def _children(self, run_id: str) -> list[Mapping[str, Any]]:

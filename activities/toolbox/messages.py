@@ -12,6 +12,8 @@ from loom_domain.tool_calls import Effect, Scope, Verdict
 from loom_domain.tool_names import MESSAGE_AGENT
 
 LONGEST_WAIT: Final = 300.0
+ABOVE: Final = "parent"
+"""Who has given an agent its work, in the words of the tool; it has no turn of its own until that is done."""
 NO_RUNS: Final = "agents write to each other in runs only; there is no server here"
 _LOOK: Final = 0.5
 """Seconds between two looks for an answer."""
@@ -54,16 +56,18 @@ def message_tool(mailbox: Mailbox | None) -> Tool:
         if mailbox is None:
             raise ToolUnavailableError(NO_RUNS)
         root = context.root_run_id or context.run_id
-        before = await mailbox.unread(context.run_id) if arguments.wait else 0
+        waits_for_us = arguments.to == ABOVE or context.run_id.startswith(f"{arguments.to}/")
+        wait = 0.0 if waits_for_us else arguments.wait
+        before = await mailbox.unread(context.run_id) if wait else 0
         try:
-            reader = await mailbox.send(
-                context.run_id, root, arguments.to, arguments.text, wants_reply=arguments.wait > 0
-            )
+            reader = await mailbox.send(context.run_id, root, arguments.to, arguments.text, wants_reply=wait > 0)
         except NoSuchReader as error:
             raise ToolValidationError(str(error)) from None
-        if not arguments.wait:
+        if waits_for_us:
+            return f"Sent to {reader}, who waits for your answer and reads it with that: do not wait for theirs."
+        if not wait:
             return f"Sent to {reader}, who reads it when their next turn begins."
-        return f"Sent to {reader}. {await _answered(mailbox, context, before, arguments.wait)}"
+        return f"Sent to {reader}. {await _answered(mailbox, context, before, wait)}"
 
     description = (
         "Tell another agent that works on the same task something, or ask it. It reads that in its next turn and may"

@@ -1,6 +1,7 @@
 """`create_plan`: what a model says when parts of a task can be done side by side; the run starts the steps."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import Field, field_validator
 
@@ -10,6 +11,8 @@ from loom_domain.agents import AgentSpec
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.messages import ToolCall
 from loom_domain.plans import circle_in
+from loom_domain.skills import goes_along
+from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope
 from loom_domain.tool_names import CREATE_PLAN
 
@@ -62,6 +65,7 @@ def plan_tool() -> Tool:
         spec=tool_spec(CREATE_PLAN, about, CreatePlan, effect=Effect.READ, scope=Scope.CONTEXT),
         arguments=CreatePlan,
         function=_not_here,
+        touches=_agents_of,
     )
 
 
@@ -69,13 +73,19 @@ def refuse_wrong_plan(call: ToolCall, arguments: object, spec: AgentSpec, agents
     """Steps that could not be started; raises ToolValidationError that says what there is."""
     if call.name != CREATE_PLAN or not isinstance(arguments, CreatePlan):
         return
-    own = [tool.name for tool in spec.tools]
+    own = [tool.name for tool in spec.tools if not goes_along(tool)]
     for step in arguments.steps:
         if step.agent is not None and step.agent not in agents:
             there = ", ".join(agents) or "none"
             raise ToolValidationError(f"step {step.id!r}: there is no agent {step.agent!r}; there are {there}")
         if step.agent is None and (unknown := [name for name in step.tools if name not in own]):
             raise ToolValidationError(f"step {step.id!r}: you do not have {', '.join(unknown)} yourself")
+
+
+def _agents_of(arguments: CreatePlan, _workspace: Path) -> Sequence[Subject]:
+    """A rule `delegate_task(NAME)`, or `delegate_task(agent:NAME)`, is about that agent in a step, too."""
+    named = dict.fromkeys(step.agent for step in arguments.steps if step.agent)
+    return tuple(Subject(text=name, loose=f"agent:{name}") for name in named)
 
 
 async def _not_here(_arguments: CreatePlan, _context: ToolContext) -> str:

@@ -9,10 +9,12 @@ from loom_domain.ancestry import Level
 from loom_domain.asks import LONGEST_TEXT, open_asks, told_above
 from loom_domain.budget import Share, Spend
 from loom_domain.delegation import child_start
+from loom_domain.limits import left
 from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import Usage
-from loom_domain.requests import Budget, RunRequest, RunResult, RunStatus
-from loom_domain.run import evolve, next_action, start
+from loom_domain.relations import PARENT
+from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
+from loom_domain.run import closed, evolve, next_action, start
 from loom_domain.run_actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
 from loom_domain.run_events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
 from loom_domain.run_state import RunState, status_of
@@ -235,3 +237,39 @@ def test_calls_beyond_the_budget_for_tool_calls_do_not_run() -> None:
     action = next_action(run(wants(*three), budget=Budget(tool_calls=2)))
     assert isinstance(action, RunTools)
     assert [c.call.id for c in action.calls] == ["r0", "r1"]
+
+
+def test_work_that_is_handed_over_is_paid_for_before_the_children_are_lent_the_rest() -> None:
+    names = ChildrenBegan(names={f"c{n}": f"d1-{n}" for n in (1, 2, 3)}, at=AT)
+    state = run(wants(*(hand_over(f"c{n}") for n in (1, 2, 3))), names, budget=Budget(tool_calls=11))
+    assert [child.share.tool_calls for child in state.tree.children] == [2, 2, 2]
+    assert left(state).tool_calls == 2
+    for child in state.tree.children:
+        ended = replace(result(), tool_calls=2)
+        state = after(state, ChildStarted(run_id=child.run_id), ChildEnded(run_id=child.run_id, result=ended, at=AT))
+    assert left(state).tool_calls == 2
+
+
+def test_what_a_child_without_a_result_was_lent_is_spent() -> None:
+    gone = RunError(type="TerminatedError", message="gone")
+    budget, ended = Budget(tokens=1000), ChildEnded(run_id=CHILD, error=gone, at=AT)
+    runs = with_child(budget=budget)
+    assert left(evolve(runs, ended)).tokens == left(runs).tokens
+    wanted = run(wants(hand_over("c1")), budget=budget)
+    never = after(wanted, ChildrenBegan(names={"c1": "d1-1"}, at=AT), ended)
+    assert left(never).tokens == left(wanted).tokens
+
+
+def test_a_child_that_an_abort_came_before_is_no_child() -> None:
+    names = ChildrenBegan(names={"c1": "d1-1"}, at=AT)
+    aborted = run(wants(hand_over("c1")), names, AbortRequested(at=AT))
+    assert closed(aborted).tree.children == ()
+    assert [child.run_id for child in closed(with_child(AbortRequested(at=AT))).tree.children] == [CHILD]
+
+
+def test_a_run_that_was_paused_itself_goes_on_when_it_is_resumed_itself() -> None:
+    held = run(PauseRequested(by="ann", at=AT), ResumeRequested(by=PARENT, at=AT), lineage=BELOW)
+    assert status_of(held) is RunStatus.PAUSED
+    assert status_of(evolve(held, ResumeRequested(by="ann", at=AT))) is RunStatus.RUNNING
+    with_tree = run(PauseRequested(by=PARENT, at=AT), ResumeRequested(by="ann", at=AT), lineage=BELOW)
+    assert status_of(with_tree) is RunStatus.RUNNING

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom_domain.ancestry import Level
 from loom_domain.asking import model_request, tool_request
 from loom_domain.errors import BadRequest
 from loom_domain.forks import begun_at, fork_point, fork_request
@@ -183,3 +184,10 @@ def test_todos_of_a_fork_are_as_old_as_the_fork() -> None:
 
 def _forked(turn: int, message: str | None = None) -> ForkedFrom:
     return ForkedFrom(run_id="run-1", turn=turn, message=message)
+
+
+def test_a_fork_of_a_sub_agent_stays_below_the_rules_above_it_without_what_people_granted_them() -> None:
+    above = Level(whose="root", rules={"bash": "ask"}, grants=("bash",))
+    prepared = Prepared(spec=replace(SPEC, above=(above,)))
+    spec = fork_point(Recorded(prepared=prepared).turn(says("Done.")).records, 1).spec
+    assert spec.above == (replace(above, grants=()),)

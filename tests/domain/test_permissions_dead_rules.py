@@ -90,6 +90,8 @@ def test_a_rule_that_can_never_match_is_complained_of_once(rule: str, verdict: s
         ("mcp__*", "deny"),
         ("*_file", "deny"),
         ("todo", "ask"),
+        ("delegate_task(writer)", "deny"),
+        ("create_plan(agent:writer)", "ask"),
         ("default", "deny"),
     ],
 )

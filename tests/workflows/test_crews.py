@@ -382,3 +382,26 @@ async def test_members_that_name_no_model_have_the_crews(working: Working) -> No
         ("anthropic", "crews"),
         ("openai", "own"),
     ]
+
+
+async def test_new_rules_in_the_middle_do_not_keep_a_crew_from_giving_out_its_work(working: Working) -> None:
+    tree = by_task({you("a"): [text("by a", chunks=4, delay=0.5)], you("b"): [text("by b")]})
+    loom, _ = await working(tree, parallel_limit=1)
+    run_id = await start(loom, team("parallel", "a", "b", permissions={"default": "deny", "read_file": "allow"}))
+    await loom.until(run_id, lambda seen: [c["status"] for c in seen["children"]] == ["running"])
+
+    await loom.client.set_permissions(run_id, {"grep": "deny"})
+
+    result = await loom.client.result(run_id)
+    assert [child["description"] for child in result.children] == ["a", "b"]
+
+
+async def test_nobody_waits_for_a_word_of_whoever_waits_for_their_work(working: Working) -> None:
+    ask = ToolUse("message_agent", {"to": "parent", "text": "Which one?", "wait": 60}, "m1")
+    loom, model = await working(by_task({you("a"): [calls(ask), text("the first")]}))
+
+    result = await run(loom, team("sequential", "a"))
+
+    assert result.output == "the first"
+    told = str(model.requests[-1].messages[-1]["content"])
+    assert told.startswith("Sent to the agent above you, who waits for your answer")

@@ -4,6 +4,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 
 from loom_domain.requests import RunStatus
 from loom_domain.tasks import Action
@@ -11,6 +12,7 @@ from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from tests.stream import told
 from tests.trees import by_task, delegate
+from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 BEGINNING = """
@@ -433,3 +435,38 @@ async def test_a_sub_agent_whose_start_is_to_be_reviewed_is_answered_at_the_root
     await loom.client.approve(run_id, ask["call_id"], digest=ask["digest"])
     assert (await loom.client.result(run_id)).output == "all done"
     assert "it is clean" in model.requests[-1].messages[-1]["content"]
+
+
+async def test_a_cancellation_after_the_end_takes_nothing_from_the_result(working: Working, app: Path) -> None:
+    code = """
+    @app.on_complete(timeout=30)
+    async def slow(run, result):
+        log("begun")
+        while not Path(__file__).with_name("go").exists():
+            await asyncio.sleep(0.1)
+        log("ended")
+    """
+    loom, _ = await working(script([text("done")]), app=write(app, code))
+    run_id = await loom.start()
+    await loom.until(run_id, lambda _: app.with_name("log").exists())
+
+    handle = loom.client.temporal.get_workflow_handle(run_id)
+    await handle.cancel()
+    await eventually(lambda: was_told(loom, run_id))
+    app.with_name("go").touch()
+
+    result = await loom.client.result(run_id)
+    assert (result.status, result.output, logged(app)) == (RunStatus.COMPLETED, "done", ["begun", "ended"])
+    assert "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED" not in await event_types(loom, run_id)
+
+
+async def was_told(loom: Harness, run_id: str) -> bool:
+    """Whether the run knows that it is cancelled."""
+    types = await event_types(loom, run_id)
+    asked = "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED"
+    return asked in types and "EVENT_TYPE_WORKFLOW_TASK_COMPLETED" in types[types.index(asked) :]
+
+
+async def event_types(loom: Harness, run_id: str) -> list[str]:
+    """What a run's history consists of."""
+    return [EventType.Name(event.event_type) for h in await loom.histories(run_id) for event in h.events]

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loom_domain.requests import RunStatus
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 from tests.trees import by_task
@@ -143,3 +145,61 @@ async def test_a_step_does_not_plan_again(working: Working) -> None:
     }
     assert "create_plan" in offered[True]
     assert not {"create_plan", "delegate_task"} & offered[False]
+
+
+@pytest.mark.parametrize("rule", ["delegate_task(writer)", "delegate_task(agent:writer)", "create_plan(writer)"])
+async def test_a_rule_about_an_agent_holds_for_a_step_too(working: Working, rule: str) -> None:
+    steps = {"id": "w", "task": "WRITE IT", "agent": "writer"}, {"id": "a", "task": "READ A"}
+    loom, model = await working(
+        by_task({"ROOT": [plan(*steps), plan(steps[1]), text("ok")], "READ A": [text("a is fast")]}),
+        app="tests.delegation_app:app",
+    )
+    result = await loom.run("ROOT", permissions={rule: "deny"})
+
+    assert [child["description"] for child in result.children] == [f"plan: {GOAL}"]
+    said = [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
+    assert f"denied by the rule {rule}" in said[0]
+    assert "## a: done" in said[1]
+
+
+async def test_a_tool_that_the_run_made_itself_is_not_handed_on_to_steps(working: Working) -> None:
+    made = {
+        "name": "one",
+        "description": "One.",
+        "parameters": {"type": "object"},
+        "code": "def run():\n    return 1\n",
+    }
+    own = {**READ_A, "tools": ["made__one"]}
+    replies = [calls(ToolUse("create_tool", made)), plan(own), plan(READ_A, call_id="p2"), text("ok")]
+    loom, model = await working(by_task({"ROOT": replies, "READ A": [text("a is fast")]}), dynamic_tools="on")
+    await loom.run("ROOT", permissions={"create_tool": "allow"})
+
+    _, refused, carried_out = [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
+    assert "you do not have made__one yourself" in refused
+    assert "## read-a: done" in carried_out
+
+
+async def test_a_plan_adds_no_rules_to_those_of_the_run_that_made_it(working: Working, workspace: Path) -> None:
+    bash = calls(ToolUse("bash", {"command": "echo made > made.txt"}, "b1"))
+    step = {"id": "make", "task": "MAKE"}
+    loom, _ = await working(by_task({"ROOT": [plan(step), text("done")], "MAKE": [bash, text("made")]}))
+
+    result = await loom.run("ROOT", mode="bypass")
+
+    assert (result.status, (workspace / "made.txt").exists()) == (RunStatus.COMPLETED, True)
+
+
+async def test_new_rules_of_the_run_that_made_a_plan_are_those_of_the_plan(working: Working, workspace: Path) -> None:
+    write = calls(ToolUse("write_file", {"path": "out.txt", "content": "x"}, "w1"))
+    step = {"id": "w", "task": "WRITE IT", "agent": "writer"}
+    loom, _ = await working(
+        by_task({"ROOT": [plan(step), text("ok")], "WRITE IT": [write, text("written")]}),
+        app="tests.delegation_app:app",
+    )
+    run_id = await loom.start("ROOT", permissions={"write_file": "ask"})
+    await loom.asked(run_id)
+
+    await loom.client.set_permissions(run_id, {"write_file": "allow"})
+
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert (workspace / "out.txt").exists()

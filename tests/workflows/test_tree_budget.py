@@ -8,9 +8,10 @@ import pytest
 
 from loom_domain.requests import RunStatus
 from loom_domain.tasks import Action
-from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, script, text
+from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, hang, script, text
 from tests.stream import told
 from tests.trees import by_task, delegate
+from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 LOOK = calls(ToolUse("glob", {"pattern": "*"}))
@@ -128,3 +129,37 @@ async def test_turns_tool_calls_and_money_are_one_budget_too(
     assert result.error is not None
     assert result.error.context["limit"] == limit
     assert result.output == "summed up"
+
+
+async def test_handing_over_work_is_a_tool_call_too_and_counts_before_the_children_spend_theirs(
+    working: Working,
+) -> None:
+    three = [delegate(f"part {n}", f"WORK {n}", f"c{n}") for n in range(3)]
+    loom, _ = await working(spending({"the root": [calls(*three), text("ok")], "WORK": [LOOK] * 50}))
+
+    result = await loom.run("the root", budget={"tool_calls": 7})
+
+    assert result.tool_calls == 7
+
+
+async def test_what_a_child_was_lent_is_gone_when_nobody_can_tell_what_it_has_spent(working: Working) -> None:
+    hanging = "WORK until it hangs"
+    loom, model = await working(
+        spending({"the root": [calls(delegate("w", hanging)), *[LOOK] * 50], hanging: [*[LOOK] * 6, hang()]})
+    )
+    run_id = await loom.start("the root", budget={"tokens": 60_000}, max_turns=100)
+    await eventually(lambda: hangs(model.requests, hanging))
+    (child,) = await loom.below(run_id)
+
+    await loom.client.temporal.get_workflow_handle(child).terminate("gone")
+
+    result = await loom.client.result(run_id)
+    spent = [1300 + 100 * each.turn for each in model.requests if hanging in str(each.messages[1])][:-1]
+    assert sum(spent) == 9300
+    assert result.status is RunStatus.BUDGET_EXHAUSTED
+    assert result.usage["total_tokens"] + sum(spent) <= 60_000
+
+
+async def hangs(requests: list[SeenRequest], task: str) -> bool:
+    """Whether the run of this task has come to the call that hangs."""
+    return sum(task in str(request.messages[1]) for request in requests) == 7

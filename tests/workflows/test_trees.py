@@ -203,3 +203,22 @@ async def test_letters_that_no_run_has_written_are_ignored(working: Working, pay
     assert len((await loom.asked(run_id))["pending_approvals"]) == 1
     await loom.client.deny(run_id)
     assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_child_that_was_paused_itself_does_not_go_on_with_the_tree(working: Working) -> None:
+    loom, _ = await working(three_levels([BASH]))
+    run_id = await loom.start("LEVEL0")
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    below = await loom.below(run_id)
+    await loom.client.pause(below[1], by="ann")
+    await loom.client.pause(run_id, by="bob")
+    await loom.until(below[0], lambda status: status["status"] == "paused")
+
+    await loom.client.resume(run_id, by="bob")
+
+    await loom.until(below[0], lambda status: status["waiting_on"] == "approval: bash of sub-agent default")
+    assert (await loom.client.status(below[1]))["status"] == "paused"
+    await loom.client.resume(below[1], by="ann")
+    await loom.until(ask["run_id"], lambda status: status["status"] == "waiting_for_approval")
+    await loom.client.approve(run_id)
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
