@@ -87,6 +87,7 @@ def environment(settings: Settings, home: Path) -> dict[str, str]:
         "LOOM_DATABASE_URL": settings.database_url,
         "LOOM_REDIS_URL": settings.redis_url,
         "LOOM_TASK_QUEUE": settings.task_queue,
+        "LOOM_MEMORY": settings.memory,
         "LOOM_MODEL": settings.model,
         "LOOM_WORKSPACE": str(settings.workspace),
         "LOOM_HOME": str(home / ".loom"),

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from subprocess import SubprocessError
 from time import monotonic
@@ -74,6 +75,7 @@ class Scene:
     postgres: PostgresServer
     workers: Workers
     client: LoomClient
+    queue: str
     model: ModelServer
 
     async def kill_writer(self) -> str:
@@ -139,7 +141,7 @@ async def survive(runs: int, addresses: Addresses, folder: Path) -> Report:
         killers = [scene.kill_writer, scene.kill_redis, scene.kill_postgres, scene.kill_both] * max(1, runs // 60)
         async with asyncio.TaskGroup() as tasks:
             killing = tasks.create_task(_kill_all(killers, scene.model, runs))
-            ids = tasks.create_task(_run_all(runs, scene.client))
+            ids = tasks.create_task(_run_all(runs, scene.client, killing))
         histories = {run_id: await _events(scene.client, run_id) for run_id in ids.result()}
         before = monotonic()
         caught_up = await _caught_up(scene, histories)
@@ -152,7 +154,7 @@ async def survive(runs: int, addresses: Addresses, folder: Path) -> Report:
         wrong = [one for run_id, there in of_run.items() for one in due[run_id].wrong(there)]
         wrong += [f"twice {task_id}" for (task_id,) in await rows(scene.postgres.url, _TWICE)]
     return Report(
-        runs=runs,
+        runs=len(histories),
         kills=tuple(killing.result()),
         tasks=len(stored),
         from_history=caught_up.tasks,
@@ -181,7 +183,14 @@ async def _scene(addresses: Addresses, folder: Path) -> AsyncIterator[Scene]:
             async with LoomClient.connected(settings) as client:
                 try:
                     await asyncio.gather(workers.start(WORKER), _after(workers))
-                    yield Scene(redis=redis, postgres=postgres, workers=workers, client=client, model=model)
+                    yield Scene(
+                        redis=redis,
+                        postgres=postgres,
+                        workers=workers,
+                        client=client,
+                        queue=settings.task_queue,
+                        model=model,
+                    )
                 finally:
                     await workers.end()
     finally:
@@ -207,18 +216,22 @@ def _script(request: SeenRequest) -> Reply:
             return text(f"{task} is done, and this is what there is to say about it", chunks=5, delay=0.05)
 
 
-async def _run_all(runs: int, client: LoomClient) -> list[str]:
-    room = asyncio.Semaphore(AT_ONCE)
+async def _run_all(runs: int, client: LoomClient, killing: "asyncio.Task[list[str]]") -> list[str]:
+    """So many, several at once; and more, as long as something is still to be killed in the middle of them."""
+    numbers, ids = count(), list[str]()
 
-    async def one(number: int) -> str:
-        async with room:
+    async def line() -> None:
+        while (number := next(numbers)) < runs or not killing.done():
             task = f"work-{number}"
-            run_id = await client.start(task, run_id=f"{task}-{os.getpid()}-{id(room)}", permissions=_ALLOWED)
+            run_id = await client.start(task, run_id=f"{task}-{os.getpid()}-{id(ids)}", permissions=_ALLOWED)
+            ids.append(run_id)
             result = await client.result(run_id)
             assert result.status == "completed", result
-            return run_id
 
-    return await asyncio.gather(*(one(number) for number in range(runs)))
+    async with asyncio.TaskGroup() as lines:
+        for _ in range(min(AT_ONCE, runs)):
+            lines.create_task(line())
+    return ids
 
 
 _ALLOWED: Final = {"write_file": "allow", "list_dir": "allow"}
@@ -245,8 +258,8 @@ async def _events(client: LoomClient, run_id: str) -> list[HistoryEvent]:
 class _Histories(TemporalHistories):
     """Of these runs alone: the server may have others, whose memory is elsewhere."""
 
-    def __init__(self, client: Client, own: Collection[str]) -> None:
-        super().__init__(client, "loom")
+    def __init__(self, client: Client, queue: str, own: Collection[str]) -> None:
+        super().__init__(client, queue)
         self._own = own
 
     async def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
@@ -258,7 +271,7 @@ class _Histories(TemporalHistories):
 async def _caught_up(scene: Scene, own: Collection[str]) -> CaughtUp:
     """What the schedule has done every minute."""
     database = Database(scene.postgres.url, name="catch-up")
-    histories = _Histories(scene.client.temporal, own)
+    histories = _Histories(scene.client.temporal, scene.queue, own)
     mask = Hygiene(SecretMask(frozenset()), None)
     try:
         catching = CatchUp(histories, PostgresMemory(database), mask, settled_after=timedelta())
