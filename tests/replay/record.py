@@ -110,6 +110,11 @@ async def limited(loom: Harness) -> str:
     return await loom.start("look", max_turns=2)
 
 
+async def timed(loom: Harness) -> str:
+    """A run whose time is over while a call waits for a person."""
+    return await loom.start("write it", budget={"seconds": 4})
+
+
 def _until_the_end(request: SeenRequest) -> Reply:
     return calls(ToolUse("glob", {"pattern": "*"})) if request.body.get("tools") else text("so far")
 
@@ -209,6 +214,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "reflected": (reflected, script([text("draft"), NOT_GOOD, text("revised"), RATINGS]), {}),
     "looped": (plain, script([calls(ToolUse("list_dir", {"path": "."}))], repeat_last=True), {"loop_window": 5}),
     "delegated": (delegated, by_task(DELEGATED), {}),
+    "timed": (timed, script([calls(WRITE)]), {}),
     "summed-up": (limited, _until_the_end, {}),
     "crew": (crew, _team, {}),
     "branched": (branched, _branches, {}),
