@@ -21,7 +21,9 @@ class Crews:
         if not isinstance(asked, str):
             return self._read(asked)
         if asked not in self._known:
-            raise BadRequest(f"there is no crew {asked!r}: {_nearest(asked, self._known)}", field="crew")
+            raise BadRequest(
+                f"there is no crew {asked!r}: {_nearest(asked, self._known)}; a file ends in .yaml", field="crew"
+            )
         return self._known[asked]
 
     def check_agents(self, crew: Crew, agents: Collection[str]) -> None:

@@ -41,8 +41,9 @@ from loom_domain.work import Prepared, PrepareRequest
 _log = structlog.get_logger("loom.run")
 
 NO_MODEL = (
-    "no model is configured. Set LOOM_MODEL (or name one in the request) to `openai:NAME` with OPENAI_API_KEY or"
-    " OPENAI_BASE_URL, to `anthropic:NAME` with ANTHROPIC_API_KEY, or to `demo`, a rule-based stand-in without a key"
+    "no model is configured. Name one in the request, or set LOOM_MODEL where the worker starts (`loom down`, then"
+    " `loom up`): `openai:NAME` with OPENAI_API_KEY or OPENAI_BASE_URL, `anthropic:NAME` with ANTHROPIC_API_KEY, or"
+    " `demo`, a rule-based stand-in without a key"
 )
 
 MOST_TOLD = 20

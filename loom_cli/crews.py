@@ -8,7 +8,7 @@ import typer
 
 from loom_cli.arguments import absolute, read_object, read_permissions, read_schema
 from loom_cli.output import console, one_line, plain, print_json, visible
-from loom_cli.runs import given, launch, unattended
+from loom_cli.runs import BUDGET, given, launch, unattended
 from loom_cli.validate import validate as validate_files
 from loom_domain.errors import BadRequest
 from loom_domain.near import nearest
@@ -48,9 +48,7 @@ def run(
     ] = None,
     mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Steps after which the crew ends.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="JSON", help='Limits: {"tokens", "cost_usd", "tool_calls", "seconds"}.')
-    ] = None,
+    budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
     output_schema: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
     ] = None,
@@ -89,6 +87,9 @@ def run(
 
 def list_crews(app: App = None, as_json: Json = False) -> None:
     """List the crews that a worker with these settings has, and where they were defined."""
+    from deploy.settings import load_settings  # noqa: PLC0415
+    from loom_registry.crew_files import FOLDER  # noqa: PLC0415
+
     found = [
         {
             "name": crew.name,
@@ -103,7 +104,8 @@ def list_crews(app: App = None, as_json: Json = False) -> None:
         print_json(found)
         return
     if not found:
-        typer.echo("no crews; put one into .loom/crews/NAME.yaml, or make one with LoomApp.create_crew")
+        folder = load_settings().home / FOLDER
+        typer.echo(f"no crews; put one into {folder}/NAME.yaml, or make one with LoomApp.create_crew")
         return
     from rich.table import Table  # noqa: PLC0415
 

@@ -112,8 +112,9 @@ class Follower:
         from activities.ports import StreamUnavailable  # noqa: PLC0415 - loaded by the client already
 
         try:
-            async for watched in self._loom.events(self._run_id, after=after):
-                self._face.event(watched.offset, watched.task)
+            async with closing(self._loom.events(self._run_id, after=after)) as events:
+                async for watched in events:
+                    self._face.event(watched.offset, watched.task)
         except StreamUnavailable as error:
             self._face.say(f"the live stream is away ({error}); only the result is left to show")
 

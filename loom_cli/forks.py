@@ -7,7 +7,7 @@ import typer
 
 from loom_cli.arguments import absolute, read_object, read_permissions
 from loom_cli.output import counted, print_json, tell
-from loom_cli.runs import given, launch, unattended
+from loom_cli.runs import BUDGET, given, launch, unattended
 from loom_cli.snapshots import explained, shadow_git
 from loom_domain.requests import ENDED, ForkedFrom
 
@@ -39,9 +39,7 @@ def fork(
         str | None, typer.Option(metavar="DIR", help="Put the files as the turn left them into this new folder.")
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Turns after which the new run ends.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="JSON", help='Limits: {"tokens", "cost_usd", "tool_calls", "seconds"}.')
-    ] = None,
+    budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
     fork_id: Annotated[str | None, typer.Option("--id", metavar="NEW", help="The new run's id.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start it, print its id and leave.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve every ask of the new run.")] = False,

@@ -15,7 +15,7 @@ from loom_domain.errors import BadRequest, UnreachableError
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from activities.adapters.postgres_knowledge import PostgresKnowledge
     from activities.memory.ports import Embedder
-    from loom_domain.knowledge import Ingested, KnowledgeBase, KnowledgeHit
+    from loom_domain.knowledge import Ingested, KnowledgeBase, KnowledgeHit, KnowledgeQuery
     from loom_settings import Settings
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def search(
     from loom_domain.knowledge import KnowledgeQuery, knowledge_view  # noqa: PLC0415
 
     asked = KnowledgeQuery(text=query, bases=() if name is None else (_checked(name),), limit=limit)
-    hits = _with_store(lambda opened: opened.store.search(asked))
+    hits = _with_store(lambda opened: _found(opened, asked))
     if as_json:
         print_json([knowledge_view(hit) for hit in hits])
         return
@@ -89,7 +89,7 @@ def remove(
     """Forget a knowledge base; the documents themselves stay where they are."""
     _checked(name)
     if not _with_store(lambda opened: opened.store.drop(name)):
-        raise BadRequest(f"there is no knowledge base {name!r}: `loom knowledge list` shows them", field="name")
+        raise _no_base(name)
     if as_json:
         print_json({"removed": name})
     else:
@@ -151,6 +151,18 @@ async def _taken_in(opened: _Opened, folder: Path, name: str, *, reembed: bool, 
         tell=(lambda _line: None) if quiet else (lambda line: tell(one_line(line))),
     )
     return await ingestion.take_in(folder, name, reembed=reembed)
+
+
+async def _found(opened: _Opened, asked: "KnowledgeQuery") -> "tuple[KnowledgeHit, ...]":
+    """What a base has; one that is not there is said to be missing, not to know nothing."""
+    known = {base.name for base in await opened.store.bases()} if asked.bases else set()
+    if missing := next((name for name in asked.bases if name not in known), None):
+        raise _no_base(missing)
+    return await opened.store.search(asked)
+
+
+def _no_base(name: str) -> BadRequest:
+    return BadRequest(f"there is no knowledge base {name!r}: `loom knowledge list` shows them", field="name")
 
 
 def _folder(given: Path) -> Path:

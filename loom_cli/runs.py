@@ -24,6 +24,8 @@ CODES: Final = {
 }
 """How `run`, `watch` and `result` end, by the run's final status."""
 
+BUDGET: Final = 'Limits: {"tokens", "cost_usd", "tool_calls", "turns", "seconds", "depth", "children"}.'
+
 T = TypeVar("T")
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
@@ -50,9 +52,7 @@ def run(
     ] = None,
     mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Turns after which the run ends.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="JSON", help='Limits: {"tokens", "cost_usd", "tool_calls", "seconds"}.')
-    ] = None,
+    budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
     require_done: Annotated[bool, typer.Option("--require-done", help="Only the `done` tool ends the run.")] = False,
     output_schema: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
@@ -156,6 +156,8 @@ def list_runs(
     found = _with(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
     if as_json:
         print_json([_jsonable(entry) for entry in found])
+    elif not found and (status or session or tree):
+        typer.echo("no run fits; `loom list` shows the newest of all")
     else:
         print_runs(found)
 

@@ -112,6 +112,9 @@ def _turn_lines(turn: "PastTurn") -> Iterator[str]:
         result = tool.result.content if tool.result else tool.error or "still running"
         mark = "✓" if tool.result and tool.result.status != "error" else "✗"
         yield f"  {mark} {tool.request.tool}: {one_line(result, MOST)}"
+    for child in turn.children:
+        mark = "✗" if child.answer.status == "error" else "✓"
+        yield f"  {mark} {one_line(child.run_id)}: {one_line(child.answer.content, MOST)}"
 
 
 def _turn_view(turn: "PastTurn") -> dict[str, Any]:
@@ -148,6 +151,15 @@ def _turn_view(turn: "PastTurn") -> dict[str, Any]:
                 "error": tool.error or None,
             }
             for tool in turn.tools
+        ],
+        "children": [
+            {
+                "call_id": child.call_id,
+                "run_id": child.run_id,
+                "status": child.result.status,
+                "content": child.answer.content,
+            }
+            for child in turn.children
         ],
     }
 

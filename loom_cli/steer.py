@@ -7,6 +7,7 @@ import typer
 
 from loom_cli.arguments import read_object, user_name
 from loom_cli.output import print_json, tell
+from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
@@ -83,6 +84,8 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Tell the agent something; it reads it when its next turn begins."""
+    if not text.strip():
+        raise BadRequest("there is nothing to send: write what the agent should read", field="text")
     _acknowledge(
         _with(lambda loom: loom.send(run_id, text, by=user_name())), "sent", as_json=as_json, always_queued=True
     )

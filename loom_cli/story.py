@@ -5,7 +5,7 @@ takes its text with it. Elsewhere lines are told as they are complete.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from loom_cli import panels
-from loom_cli.output import money, one_line, plain, seconds, tokens
+from loom_cli.output import counted, money, one_line, plain, seconds, tokens
 from loom_cli.spending import Spending
 from loom_domain.messages import ToolCall
 from loom_domain.tasks import Action, Task
@@ -23,6 +23,9 @@ from loom_domain.tool_calls import describe
 
 Said: TypeAlias = Mapping[str, Any]
 Lines: TypeAlias = Iterator[RenderableType]
+
+TASK_LINES: Final = 3
+"""Lines of a sub-agent's task that are shown."""
 
 PREVIEW: Final = {"success": 3, "warning": 6, "error": 10}
 """Lines of a tool's result that are shown, by its status."""
@@ -93,6 +96,8 @@ class Story:
         if task.action is Action.MODEL_CALL and task.status != "failed":
             self.spending.add(task.parameters)
         name = _name(task.run_id.removeprefix(f"{self._run_id}/"))
+        if task.action is Action.START:
+            task = replace(task, parameters={**task.parameters, "task": _head(str(task.parameters.get("task", "")))})
         for line in story.tell(task):
             if isinstance(line, Text):
                 yield from (Text.assemble((f"  {name} │ ", "dim"), part) for part in line.split("\n"))
@@ -184,6 +189,8 @@ class Story:
         summary = running.summary if running else one_line(str(said.get("tool")))
         result = task.result or {}
         took = (result.get("metadata") or {}).get("execution_time")
+        if running is not None and said.get("child_run_id"):  # no activity measured it: a run did the work
+            took = (task.created_at - running.since).total_seconds()
         mark, style = {"success": ("✓ ", "green"), "warning": ("! ", "yellow")}.get(task.status, ("✗ ", "red"))
         yield Text.assemble((mark, style), summary, ("" if took is None else f"  {seconds(took)}", "dim"))
         told = not self._live and running is not None and running.progress
@@ -227,13 +234,21 @@ class Story:
 
     def _other(self, task: Task, said: Said) -> Lines:
         """Whatever else there is, in one line: so new actions are shown, too."""
-        facts = ", ".join(f"{name} {one_line(str(value), 200)}" for name, value in said.items())
+        told = ((name, one_line(str(value), 200)) for name, value in said.items())
+        facts = ", ".join(value if name == "text" else f"{name} {value}" for name, value in told)
         yield _line(f"· {task.action.removeprefix('node.')}{f': {facts}' if facts else ''}", "dim")
 
 
 def _name(below: str) -> str:
     """The runs between, without what makes their ids unique."""
     return "/".join(part.rpartition("-")[0] or part for part in below.split("/"))
+
+
+def _head(task: str) -> str:
+    """The beginning of a sub-agent's task: the rest is what others have brought, and the same for every one."""
+    lines = task.strip().split("\n")
+    rest = len(lines) - TASK_LINES
+    return task if rest <= 0 else "\n".join([*lines[:TASK_LINES], f"… {counted(rest, 'more line')}"])
 
 
 def _by(said: Said) -> str:

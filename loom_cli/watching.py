@@ -80,9 +80,10 @@ async def watch_run(
 async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
     """Print the events there are beyond offset `after` as JSON lines; raises StreamUnavailable."""
     seen = False
-    async for event in loom.events(run_id, after=after):
-        seen = True
-        print_json(task_view(event.offset, event.task))
+    async with closing(loom.events(run_id, after=after)) as events:
+        async for event in events:
+            seen = True
+            print_json(task_view(event.offset, event.task))
     if not seen:
         await loom.status(run_id)  # says so when there is no such run
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from loom_domain.acting import intercepted, ruled_out
 from loom_domain.agents import AgentSpec
-from loom_domain.delegation import call_of, child_answer
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject, Message, ToolCall, user
 from loom_domain.past import ChildRun, PastTurn, Record, ToolAttempt, turns_of
@@ -118,17 +117,7 @@ def _conversation(
 
 def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
     """What runs below have answered, by the calls that gave them their work."""
-    ended = [record for record in records if isinstance(record, ChildRun)]
-    return {
-        call_of(child.lineage): child_answer(
-            child.lineage.description,
-            child.run_id,
-            status=child.result.status,
-            output=child.result.output,
-            error=child.result.error,
-        )
-        for child in ended
-    }
+    return {record.call_id: record.answer for record in records if isinstance(record, ChildRun)}
 
 
 def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:

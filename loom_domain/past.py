@@ -13,6 +13,7 @@ from loom_domain.assembling import ContextPart
 from loom_domain.compression import transcript_after
 from loom_domain.context import explained
 from loom_domain.dead_rules import offered
+from loom_domain.delegation import call_of, child_answer
 from loom_domain.lineage import Lineage
 from loom_domain.messages import Message, ToolCall
 from loom_domain.requests import RunRequest, RunResult
@@ -58,6 +59,17 @@ class ChildRun:
     lineage: Lineage
     result: RunResult
 
+    @property
+    def call_id(self) -> str:
+        """The call that gave it its work."""
+        return call_of(self.lineage)
+
+    @property
+    def answer(self) -> ToolResult:
+        """What that call came to."""
+        result, told = self.result, self.lineage.description
+        return child_answer(told, self.run_id, status=result.status, output=result.output, error=result.error)
+
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
 """What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
@@ -91,18 +103,29 @@ class PastTurn:
     calls: tuple[PastCall, ...] = ()
     compressions: tuple[CompressionAttempt, ...] = ()
     tools: tuple[ToolAttempt, ...] = ()
+    children: tuple[ChildRun, ...] = ()
+    """Runs that were given work in this turn, and have ended."""
+
+    @property
+    def answer(self) -> Message | None:
+        """What the model said in the end; None while it has not."""
+        answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
+        return next((message for message in answers if message is not None), None)
 
 
 def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
     """The turns that these records tell of, in order."""
     past = _Past()
     turns: dict[int, PastTurn] = {}
+    children: list[ChildRun] = []
     for record in records:
         past = _learned(past, record)
+        if isinstance(record, ChildRun):
+            children.append(record)
         if isinstance(record, ModelAttempt | ToolAttempt | CompressionAttempt):
             number = record.request.turn
             turns[number] = _with(turns.get(number, PastTurn(number=number)), record, past)
-    return tuple(turn for _, turn in sorted(turns.items()))
+    return tuple(_with_children(turn, children) for _, turn in sorted(turns.items()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,6 +204,11 @@ def _after_compression(past: _Past, request: CompressRequest, done: Compressed |
     if before is None or done is None or done.summary is None:
         return past
     return past.with_transcripts(transcript_after(before.messages, done.summary, done.kept))
+
+
+def _with_children(turn: PastTurn, children: Iterable[ChildRun]) -> PastTurn:
+    asked = {call.id for call in turn.answer.tool_calls} if turn.answer else set()
+    return replace(turn, children=tuple(child for child in children if child.call_id in asked))
 
 
 def _with(turn: PastTurn, record: ModelAttempt | ToolAttempt | CompressionAttempt, past: _Past) -> PastTurn:

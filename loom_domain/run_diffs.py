@@ -77,6 +77,9 @@ def first_difference(pairs: Sequence[TurnPair]) -> TurnPair | None:
 def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
     """How often each tool came to a result."""
     done = {(tool.request.call_id, tool.request.tool) for turn in turns for tool in turn.tools if tool.result}
+    for turn in turns:
+        handed_on = {child.call_id for child in turn.children}
+        done |= {(call.id, call.name) for call in _answer(turn).tool_calls if call.id in handed_on}
     return dict(sorted(Counter(tool for _, tool in done).items()))
 
 
@@ -94,7 +97,8 @@ def _shared(a: Side, b: Side) -> tuple[int, int]:
 
 def _seen(turn: PastTurn) -> TurnSeen:
     message = _answer(turn)
-    results = {tool.request.call_id: tool.result.content for tool in turn.tools if tool.result}
+    results = {child.call_id: child.answer.content for child in turn.children}
+    results |= {tool.request.call_id: tool.result.content for tool in turn.tools if tool.result}
     spec = turn.calls[-1].spec if turn.calls else None
     return TurnSeen(
         number=turn.number,
@@ -106,5 +110,4 @@ def _seen(turn: PastTurn) -> TurnSeen:
 
 
 def _answer(turn: PastTurn) -> Message:
-    answers = (call.attempt.reply.message for call in reversed(turn.calls) if call.attempt.reply is not None)
-    return next((message for message in answers if message is not None), Message(role="assistant"))
+    return turn.answer or Message(role="assistant")

@@ -50,6 +50,7 @@ _WORDS: Final = {
     "ge": "must be at least",
     "gt": "must be more than",
     "le": "must be at most",
+    "min_length": "must have at least",
     "max_length": "is longer than",
 }
 _KINDS: Final = {

@@ -37,14 +37,7 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], T], *, field: str) -
 
 def read_document(path: Path) -> Mapping[str, Any]:
     """What a YAML, TOML or JSON file holds; raises BadRequest that names the file, and the line where it can."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise BadRequest(f"{path}: larger than {MOST_BYTES} bytes: that is no definition", field=str(path))
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadRequest(f"{path}: there is no such file", field=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path}: cannot be read: {error}", field=str(path)) from None
+    text = _text_of(path)
     try:
         found = _parsed(text, path.suffix.lower())
     except yaml.YAMLError as error:
@@ -53,9 +46,24 @@ def read_document(path: Path) -> Mapping[str, Any]:
         raise BadRequest(f"{path}: not valid: {error}", field=str(path)) from None
     except RecursionError:
         raise BadRequest(f"{path}: nested too deeply", field=str(path)) from None
+    if found is None:
+        raise BadRequest(f"{path}: is empty", field=str(path))
     if not isinstance(found, dict):
-        raise BadRequest(f"{path}: must hold fields such as `system_prompt: …`, not {found!r:.60}", field=str(path))
+        raise BadRequest(f"{path}: must hold fields such as `description: …`, not {found!r:.60}", field=str(path))
     return found
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadRequest(f"{path}: larger than {MOST_BYTES} bytes: that is no definition", field=str(path))
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadRequest(f"{path}: there is no such file", field=str(path)) from None
+    except IsADirectoryError:
+        raise BadRequest(f"{path}: is a folder: name the files in it", field=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path}: cannot be read: {error}", field=str(path)) from None
 
 
 class _UniqueKeys(yaml.SafeLoader):

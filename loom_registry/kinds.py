@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
+from loom_domain.crews import CrewMode
 from loom_domain.dead_rules import dead_rules
 from loom_domain.errors import BadRequest
 from loom_domain.extending import DEFAULT_AGENT, tree
@@ -23,6 +24,7 @@ from loom_registry.registry import Registry
 
 SCHEMA: Final = "https://json-schema.org/draft/2020-12/schema"
 _VERDICTS: Final = ("allow", "ask", "deny")
+_CREW_MODES: Final = tuple(mode.value for mode in CrewMode)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +150,7 @@ KINDS: Final = (
     Kind(
         name="crew",
         folder=crew_files.FOLDER,
-        fits=lambda fields: {"mode", "members"} <= set(fields),
+        fits=lambda fields: "members" in fields or fields.get("mode") in _CREW_MODES,
         schema=lambda: {**CrewForm.model_json_schema(), "title": "Loom crew"},
         alone=lambda document: crew_complaints(document.fields, where=str(document.path)),
         among=_crew_among,

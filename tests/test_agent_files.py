@@ -130,8 +130,8 @@ def test_a_file_may_name_its_agent_itself(tmp_path: Path) -> None:
         ("require_done_tool: 1", "require_done_tool: 1 does not fit: it must be true or false"),
         ("a: 1\na: 2", "not valid YAML: line 2: the key 'a' is there twice"),
         ("a: [", "not valid YAML: line 1: "),
-        ("- a", "must hold fields such as `system_prompt: …`"),
-        ("", "must hold fields such as `system_prompt: …`, not None"),
+        ("- a", "must hold fields such as `description: …`"),
+        ("", "is empty"),
         ("!!python/object/apply:os.system [ls]", "not valid YAML: line 1: could not determine a constructor"),
     ],
 )
@@ -141,6 +141,11 @@ def test_what_is_wrong_is_told_with_file_field_and_a_way_out(tmp_path: Path, tex
         read_agent_file(path)
     assert refused.value.message.startswith(f"{path}: ")
     assert says in refused.value.message
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="is a folder: name the files in it"):
+        read_agent_file(tmp_path)
 
 
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

@@ -91,6 +91,10 @@ def test_a_file_of_no_kind_is_asked_to_say_what_it_is(loom: Commands) -> None:
     assert "what is this? Write `kind: …` into it, one of permissions, crew, agent" in loom("validate", "x.yaml").err
     (loom.folder / "x.yaml").write_text("kind: robot")
     assert "kind: 'robot' is none that Loom knows" in loom("validate", "x.yaml").err
+    (loom.folder / "x.yaml").write_text("mode: sequential")
+    assert loom("validate", "x.yaml").err == "x.yaml: members is missing\n"
+    (loom.folder / "x.yaml").write_text("mode: sequential\nmembers: []")
+    assert "members [] must have at least 1" in loom("validate", "x.yaml").err
 
 
 def test_the_schema_of_a_kind_is_printed(loom: Commands) -> None:

@@ -167,6 +167,31 @@ def test_plain_lines_show_progress_as_it_comes_and_not_again_with_the_result() -
     assert out.getvalue().splitlines() == ["→ bash: pytest -q", "  │ 1 passed", "✓ bash: pytest -q  2.5 s"]
 
 
+def test_a_sub_agent_is_told_with_the_head_of_its_task_and_the_time_that_it_took() -> None:
+    shown, out = screen()
+    given = task(Action.EXECUTE, call_id="c1", agent="scout", description="look", child_run_id="r/d1-1-9f2c")
+    begun = task(Action.START, task="one\ntwo\nthree\nfour\nfive", agent="scout", model="demo", workspace="/w")
+    answer = {"content": "fine", "length": 4, "metadata": {"execution_time": 0}}
+    ended = task(Action.TOOL_RESULT, status="success", call_id="c1", child_run_id="r/d1-1-9f2c", result=answer)
+    tell(shown, given, replace(begun, run_id="r/d1-1-9f2c"), replace(ended, created_at=BEGIN + timedelta(seconds=3)))
+    assert out.getvalue().splitlines() == [
+        "⤷ scout: look  (d1-1)",
+        "  d1-1 │ ▶ r/d1-1-9f2c · agent scout · model demo · /w",
+        "  d1-1 │ one",
+        "  d1-1 │ two",
+        "  d1-1 │ three",
+        "  d1-1 │ … 2 more lines",
+        "✓ scout: look  3.0 s",
+        "  │ fine",
+    ]
+
+
+def test_what_the_stream_says_in_words_is_told_in_these_words() -> None:
+    shown, out = screen()
+    tell(shown, task(Action.BUDGET, text="80 % of the tokens are spent"))
+    assert out.getvalue() == "· budget: 80 % of the tokens are spent\n"
+
+
 def test_a_failed_tool_shows_why() -> None:
     shown, out = screen()
     failed = task(Action.TOOL_RESULT, status="error", call_id="c1", tool="bash", result={"content": "exit code 1"})

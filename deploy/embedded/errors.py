@@ -20,13 +20,14 @@ class AlreadySupervised(StackError):
     """Another process looks after this home."""
 
 
-def tail(log: Path, *, lines: int = 12) -> str:
-    """The end of a log, indented, to stand in an error's message."""
+def tail(log: Path, *, lines: int = 12, since: int = 0, width: int = 400) -> str:
+    """The end of a log from an offset on, indented, to stand in an error's message; its longest lines are cut."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
+            file.seek(max(since, log.stat().st_size - 8192))
             text = file.read().decode(errors="replace")
     except OSError:
         return f"  (no log at {log})"
     last = text.splitlines()[-lines:]
-    return "\n".join([f"  {log}:", *(f"  | {line}" for line in last)])
+    shown = (line if len(line) <= width else f"{line[:width]}…" for line in last)
+    return "\n".join([f"  {log}:", *(f"  | {line}" for line in shown)])

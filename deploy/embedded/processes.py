@@ -32,6 +32,7 @@ class Running:
 
     identity: Identity
     child: "subprocess.Popen[bytes] | None" = None  # None: adopted, so somebody else collects its exit code
+    logs_from: int = 0  # where in its log it began to write
 
     def alive(self) -> bool:
         """Whether it still runs."""
@@ -46,6 +47,7 @@ def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Pat
     """Start a child whose output goes to the end of `log`."""
     try:
         with log.open("ab") as output:
+            began = output.tell()
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -58,7 +60,7 @@ def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Pat
     except OSError as error:
         raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})", program=command[0]) from None
     # Not yet waited for, so even if it ended at once its entry, and its start time, are still there.
-    return Running(identity=of_pid(child.pid), child=child)
+    return Running(identity=of_pid(child.pid), child=child, logs_from=began)
 
 
 def ask_to_end(process: Running, how: signal.Signals) -> None:

@@ -171,7 +171,8 @@ class Supervisor:
 
     def _failure(self, name: str, what: str) -> StackError:
         log = log_path(self._home, name)
-        return StackError(f"{name} {what}. The end of its log says why:\n{tail(log)}", part=name, log=str(log))
+        last = tail(log, since=self._services[name].process.logs_from)
+        return StackError(f"{name} {what}. The end of its log says why:\n{last}", part=name, log=str(log))
 
     def _choose_ports(self, name: str) -> None:
         for port in {"temporal": ("temporal", "ui"), "worker": ("metrics",)}.get(name, (name,)):

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -173,3 +175,17 @@ async def test_the_command_line_takes_a_schema_from_a_file(working: Working, wor
     assert given.json["structured_output"] == {"city": "Berlin"}
     assert missing.code == 2
     assert "neither a JSON object nor a file that is there" in missing.err
+
+
+async def test_a_reader_that_goes_away_ends_a_command_without_a_word(working: Working) -> None:
+    loom, _ = await working(script([text("Four.")]))
+    cli, name = command_line(loom), new_id()
+    await cli("run", "two and two", "--id", name, "--workspace", str(loom.workspace), "--json")
+    for words in (("watch", name), ("watch", name, "--json"), ("events", name), ("show", name), ("list",)):
+        reading, writing = os.pipe()
+        os.close(reading)
+        ended = await asyncio.to_thread(
+            subprocess.run, [LOOM, *words], env=cli.env, stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+        )
+        os.close(writing)
+        assert ended.stderr == "", words

@@ -21,6 +21,7 @@ from temporalio.client import Client
 
 from deploy.embedded import stack, state
 from deploy.embedded.errors import StackError
+from deploy.embedded.home import log_path
 from deploy.embedded.plan import Plan
 from deploy.embedded.processes import wait_until
 from deploy.embedded.state import Identity, Recorded, StackState
@@ -249,8 +250,11 @@ def _kill_supervisor(loom: Loom) -> None:
 
 def test_a_worker_that_cannot_start_is_shown_with_its_own_words(loom: Loom) -> None:
     broken = (sys.executable, "-c", "raise SystemExit('the key is wrong')")
-    with pytest.raises(StackError, match="the key is wrong"):
+    log_path(loom.home, "worker").parent.mkdir(parents=True, exist_ok=True)
+    log_path(loom.home, "worker").write_text("what a worker of yesterday said\n")
+    with pytest.raises(StackError, match="the key is wrong") as refused:
         stack.up_detached(Plan(home=loom.home, worker=broken))
+    assert "yesterday" not in refused.value.message
     assert loom.living() == {}
 
 

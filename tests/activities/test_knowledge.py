@@ -406,3 +406,4 @@ async def test_the_documented_commands_add_list_search_and_remove(url: str, fold
     assert (mine["documents"], mine["vectors"]) == (1, {"multilingual-e5-small-q4": 2})
     assert await asyncio.to_thread(loom, remove) == {"removed": "handbook"}
     assert "there is no knowledge base" in await asyncio.to_thread(loom, remove)
+    assert "there is no knowledge base" in await asyncio.to_thread(loom, search)

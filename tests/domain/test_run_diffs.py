@@ -1,14 +1,32 @@
 """Two runs beside each other, and where they part."""
 
+from dataclasses import replace
+
 from loom_domain.agents import AgentSpec
+from loom_domain.delegation import execute_task_id
+from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import Message, ToolCall
-from loom_domain.past import ModelAttempt, PastCall, PastTurn, ToolAttempt
-from loom_domain.requests import ForkedFrom
+from loom_domain.past import ChildRun, ModelAttempt, PastCall, PastTurn, ToolAttempt, turns_of
+from loom_domain.requests import ForkedFrom, RunResult, RunStatus
 from loom_domain.run_diffs import Side, first_difference, paired, tools_used
 from loom_domain.tasks import Origin
 from loom_domain.tool_calls import ToolResult
 from loom_domain.transcript import Tail
 from loom_domain.work import ModelReply, ModelRequest, ToolRequest
+
+DONE = RunResult(
+    status=RunStatus.COMPLETED,
+    output="",
+    structured_output=None,
+    completed_explicitly=False,
+    turns=1,
+    usage={},
+    cost=0.0,
+    quality_metrics=None,
+    tool_calls=0,
+    artifacts=(),
+    error=None,
+)
 
 
 def turn(number: int, text: str = "on it", result: str = "ok", *, model: str = "m", command: str = "ls") -> PastTurn:
@@ -36,6 +54,25 @@ def numbers(a: Side, b: Side) -> list[tuple[int | None, int | None]]:
 def test_runs_that_did_the_same_do_not_differ_whatever_their_model() -> None:
     pairs = paired(side("a", turn(1), turn(2)), side("b", turn(1, model="other"), turn(2)))
     assert first_difference(pairs) is None
+
+
+def test_what_a_sub_agent_has_answered_is_a_result_of_its_turn() -> None:
+    call = ToolCall(id="c1", name="delegate_task", arguments={"description": "look"})
+    request = ModelRequest(origin=Origin(run_id="r"), turn=1, spec_digest="d", tail=Tail())
+    asked = ModelAttempt(request=request, reply=ModelReply(message=Message(role="assistant", tool_calls=(call,))))
+
+    def answered(output: str) -> Side:
+        given = execute_task_id("r", call.id)
+        lineage = Lineage(
+            parent_run_id="r", root_run_id="r", depth=1, limits=TreeLimits(), description="look", task_id=given
+        )
+        result = replace(DONE, output=output)
+        return side("r", *turns_of([asked, ChildRun(run_id="r/d1-1", lineage=lineage, result=result)]))
+
+    one, same, other = answered("fine"), answered("fine"), answered("broken")
+    (pair,) = paired(one, other)
+    assert first_difference(paired(one, same)) is None
+    assert (pair.differs, tools_used(one.turns)) == (("results",), {"delegate_task": 1})
 
 
 def test_the_first_difference_is_named() -> None:

@@ -61,8 +61,8 @@ class ConfiguredProviders:
         key_name, url_name = f"{prefix.upper()}_API_KEY", f"{prefix.upper()}_BASE_URL"
         if not key and not url:
             raise LLMConfigurationError(
-                f"no access to {prefix} models: set {key_name}, or {url_name} for a local or compatible server, "
-                f"or use the model `{DEMO}`, which needs neither",
+                f"no access to {prefix} models: set {key_name}, or {url_name} for a local or compatible server, where"
+                f" the worker starts (`loom down`, then `loom up`), or use the model `{DEMO}`, which needs neither",
                 prefix=prefix,
             )
         if not key.isascii() or not key.isprintable():

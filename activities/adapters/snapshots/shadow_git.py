@@ -185,7 +185,8 @@ class ShadowGit:
                 return store, snapshots
         raise RunNotFoundError(
             f"there is no snapshot of run {run_id!r} in {self._root}: they are on the machine of the worker that took"
-            " them, in its LOOM_HOME; a run that changed nothing has none"
+            " them, in its LOOM_HOME; a run that changed nothing has none, and what a sub-agent changed is under"
+            " its own id (`loom list --tree RUN`)"
         )
 
 
