@@ -10,7 +10,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml uv.lock
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'uv==0.13.9'
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv sync --frozen --quiet --inexact
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv sync --frozen --quiet --inexact --compile-bytecode
 	@touch $(STAMP)
 
 demo: $(STAMP)

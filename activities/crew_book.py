@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from loom_domain.crews import Crew
+from loom_domain.crews import Crew, CrewMode
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 from loom_domain.near import nearest
@@ -32,6 +32,17 @@ class Crews:
         if unknown:
             told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
             raise BadRequest(f"the crew {crew.name!r} has members whose agents are not there: {told}", field="crew")
+
+
+def refuse_form(crew: Crew) -> None:
+    """An answer that is put together, or stands inside another form, cannot be held against a schema."""
+    if not crew.is_answered_by_one:
+        parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
+        raise BadRequest(
+            f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no one whose answer is the crew's, so it takes no"
+            " schema: let an agent merge the answers (parallel, aggregate.by merge), or be sequential or routed",
+            field="output_schema",
+        )
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from temporalio import activity
 
-from activities.crew_book import Crews
+from activities.crew_book import Crews, refuse_form
 from activities.failures import to_application_error
 from activities.forking import Forks
 from activities.heartbeat import heartbeating
@@ -21,7 +21,6 @@ from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
 from loom_domain.autonomy import autonomy_rules
 from loom_domain.branching import branches_of, led_by, refuse_without_room
-from loom_domain.crews import Crew, CrewMode
 from loom_domain.dead_rules import dead_rules, offered
 from loom_domain.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom_domain.hooks import Registered, named_for, steps_of
@@ -31,6 +30,7 @@ from loom_domain.near import nearest
 from loom_domain.permissions import Mode
 from loom_domain.requests import RunRequest
 from loom_domain.run_options import read_options
+from loom_domain.skills import COMPILED
 from loom_domain.sub_agents import as_its_maker, sub_agent, told_apart
 from loom_domain.subjects import Place
 from loom_domain.tasks import Action
@@ -205,8 +205,9 @@ class Preparation:
             return spec
         wanted = read_options(request.metadata)
         rounds = None if definition.pattern == "reflect" else definition.rounds  # those are of another kind
-        # A sub-agent that was given fewer tools than its agent has gives its branches no more.
-        given = [tool.name for tool in spec.tools] if lineage and (lineage.tools or not lineage.named) else []
+        # A sub-agent that was given fewer tools than its agent has gives its branches no more; skills bring their own.
+        own = [tool.name for tool in spec.tools if not tool.name.startswith(COMPILED)]
+        given = own if lineage and (lineage.tools or not lineage.named) else []
         crew = branches_of(
             spec.name,
             branches=wanted.branches or definition.branches,
@@ -223,7 +224,7 @@ class Preparation:
         """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
         crew = self._crews.found(asked)
         if request.output_schema is not None:
-            _refuse_form(crew)
+            refuse_form(crew)
             OutputSchema(request.output_schema)
         self._crews.check_agents(crew, self._agents)
         model = request.model or self._default.model
@@ -281,17 +282,6 @@ class Preparation:
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path
-
-
-def _refuse_form(crew: Crew) -> None:
-    """An answer that is put together, or stands inside another form, cannot be held against a schema."""
-    if not crew.is_answered_by_one:
-        parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
-        raise BadRequest(
-            f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no one whose answer is the crew's, so it takes no"
-            " schema: let an agent merge the answers (parallel, aggregate.by merge), or be sequential or routed",
-            field="output_schema",
-        )
 
 
 def _skipped(resolved: Equipped) -> dict[str, Any]:
