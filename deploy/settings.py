@@ -10,7 +10,7 @@ from dotenv import dotenv_values
 from pydantic import AliasChoices, ValidationError
 from pydantic_settings.exceptions import SettingsError
 
-from deploy.embedded.state import running_addresses
+from deploy.embedded.state import own_addresses
 from loom_domain.errors import BadRequest
 from loom_settings import TOML_FILE, Settings
 
@@ -35,8 +35,8 @@ def read_settings() -> Settings:
 
 
 def _with_embedded_addresses(settings: Settings) -> Settings:
-    """Fill the addresses that nobody configured with those of the embedded stack that runs in `settings.home`."""
-    found = running_addresses(settings.home)
+    """Fill the addresses that nobody configured with those of the embedded stack in `settings.home`."""
+    found = own_addresses(settings.home)
     fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
     return settings.model_copy(
         update={

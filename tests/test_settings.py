@@ -152,6 +152,15 @@ def test_addresses_that_nobody_set_come_from_the_running_stack(
     assert settings.redis_url == "redis://mine/1"
 
 
+def test_a_server_that_is_down_keeps_its_address(empty_directory: Path) -> None:
+    (empty_directory / ".loom").mkdir()
+    state.write(empty_directory / ".loom", StackState(ports={"temporal": 45233, "redis": 45379}))
+
+    settings = load_settings()
+
+    assert (settings.temporal_address, settings.redis_url) == ("127.0.0.1:45233", None)
+
+
 def test_a_stack_that_no_longer_runs_is_not_believed(empty_directory: Path) -> None:
     _stack_of(os.getpid(), 1.0, empty_directory / ".loom")
     assert load_settings().temporal_address == "localhost:7233"

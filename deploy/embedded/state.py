@@ -109,10 +109,15 @@ def write(home: Path, state: StackState) -> None:
     fresh.replace(path)
 
 
-def running_addresses(home: Path) -> dict[str, str]:
-    """Addresses of the parts that run, by name: temporal, postgres, redis."""
-    living = read(home).living()
-    return {name: part.address for name, part in living.items() if part.address is not None}
+def own_addresses(home: Path) -> dict[str, str]:
+    """Addresses of the parts that run, by name: temporal, postgres, redis.
+
+    That of the server also while it is down: its next start will have it, and whatever answers at Temporal's usual
+    address meanwhile is somebody else's.
+    """
+    found = read(home)
+    down = {"temporal": f"127.0.0.1:{found.ports['temporal']}"} if "temporal" in found.ports else {}
+    return down | {name: part.address for name, part in found.living().items() if part.address is not None}
 
 
 def _decode(raw: dict[str, Any]) -> StackState:
