@@ -126,8 +126,8 @@ async def test_a_history_of_a_past_release_still_gives_its_tasks(recorded: str) 
     replies = [task for task in tasks if task.action is Action.MODEL_CALL and task.status == "completed"]
     result = tasks[-1].result
     assert result is not None
-    # A compression asks a model once, too, and has a task of its own; the calls of sub-agents are in their own histories.
-    own = result.get("own", result)["usage"]
+    # A compression asks a model once, too, and has a task of its own; what sub-agents asked is in their histories.
+    own = (result.get("own") or result)["usage"]
     assert len(replies) + actions.count(Action.COMPRESSION) == own["model_calls"]
     assert sum(task.result["length"] > 0 for task in tasks if task.action is Action.TOOL_RESULT and task.result) == len(
         [action for action in actions if action is Action.TOOL_RESULT]
