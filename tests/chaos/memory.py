@@ -115,6 +115,8 @@ class Scene:
 
     async def _writer_waits(self) -> bool | None:
         async with aclosing(RedisLink(self.redis.url)) as link:
+            if not await link.call(lambda redis: redis.exists(BUS)):  # Redis came back empty just before
+                return None
             groups: Any = await link.call(lambda redis: redis.xinfo_groups(BUS))
         return any(group["pending"] for group in groups) or None
 
