@@ -181,12 +181,7 @@ class Preparation:
         )
         if lineage is not None:
             spec = sub_agent(spec, definition, lineage)
-        levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
-        # A plan's steps are two levels below; a sub-agent on the last level is told why it cannot delegate.
-        never = {CREATE_PLAN} if levels < 2 else set()
-        if lineage is None and levels == 0:
-            never.add(DELEGATE)
-        spec = replace(spec, tools=tuple(tool for tool in spec.tools if tool.name not in never))
+        spec = self._within_depth(spec, lineage)
         self._refuse_dead_rules(spec)
         if spec.output_schema is not None:
             OutputSchema(spec.output_schema)
@@ -196,6 +191,15 @@ class Preparation:
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
         spec = replace(equipped.spec, rules=autonomy_rules(names), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
+        """Without the tools that start runs below the last level that is allowed."""
+        levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
+        # A plan's steps are two levels below; a sub-agent on the last level is told why it cannot delegate.
+        never = {CREATE_PLAN} if levels < 2 else set()
+        if lineage is None and levels == 0:
+            never.add(DELEGATE)
+        return replace(spec, tools=tuple(tool for tool in spec.tools if tool.name not in never))
 
     def _branching(
         self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None

@@ -255,8 +255,10 @@ class TestTheAgent:
             refuse_without_room(crew, RunRequest(task="t", **asked), TreeLimits(), depth=depth)
         assert refused.value.context["field"] == field
 
-    def test_one_that_can_is_not(self) -> None:
+    def test_one_that_just_fits_is_let_through(self) -> None:
         refuse_without_room(tree(), RunRequest(task="t", max_turns=3), TreeLimits(), depth=2)
+        with pytest.raises(BadRequest, match="takes 3 turns itself"):
+            refuse_without_room(tree(), RunRequest(task="t", max_turns=2), TreeLimits(), depth=2)
 
     def test_its_numbers_have_limits(self) -> None:
         with pytest.raises(BadRequest, match="at most 5 rounds, not 6"):

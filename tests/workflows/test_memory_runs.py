@@ -100,10 +100,11 @@ async def test_what_was_important_is_summarised_when_its_run_has_ended(
     loom, _ = await remembering(script([text(CODENAME)]))
     await loom.run("what is the codename?", session_id=session)
 
-    async def summarised() -> bool:
-        return any("Zanzibar" in fact for fact in await remembered(database, session, Layer.L3, "codename release"))
+    async def summaries() -> list[str] | None:
+        found = await remembered(database, session, Layer.L3, "codename release")
+        return [fact for fact in found if "Zanzibar" in fact] or None
 
-    await eventually(summarised, within=30)
+    assert all(len(fact) <= 200 for fact in await eventually(summaries, within=30))
 
 
 async def test_a_model_asks_its_memory_and_keeps_notes(remembering: Any, session: str) -> None:
