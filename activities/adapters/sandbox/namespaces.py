@@ -5,6 +5,9 @@ secrets are not there; there is no network; processes live in a namespace of the
 `/proc` is read-only as a whole, because the kernel lets the user id of root, even without any capability, write to
 `/proc/sys`, and from there runs programs on the host. `--die-with-parent` ends it all with the worker, too. The kernel
 means the *thread* that started it by that: start commands from the event loop's thread only, which asyncio does.
+
+The first process is a shell of ours (`--as-pid-1`), since bubblewrap's own closes what it has open, the host's `/proc`
+among it, only after it has started the command: one that was quick reached the host through `/proc/1/fd`.
 """
 
 import asyncio
@@ -35,7 +38,7 @@ from loom_domain.sandbox import Limits
 
 _NAMESPACES: Final = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
-    *("--new-session", "--die-with-parent"),
+    *("--new-session", "--die-with-parent", "--as-pid-1"),
 )
 
 

@@ -37,15 +37,24 @@ def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
     It has to run inside the sandbox: there the number of processes is counted for the sandbox alone. `kernel` is a
     descriptor of `/proc/sys/kernel`, where process ids are a namespace's own: the limit on those holds for root, too,
     whom the kernel exempts from the other one. The command sees that folder read-only.
+
+    The shell stays as the first process of the sandbox, reaps orphans and ends with the command's exit code. What it
+    would say of a command that a signal ended is left out.
     """
-    ids = () if kernel is None else (f"echo {_RESERVED_IDS + limits.processes + _SPARE} > /dev/fd/{kernel}/pid_max",)
-    leave = "" if kernel is None else f" {kernel}<&-"
+    ids = (
+        ()
+        if kernel is None
+        else (
+            f"echo {_RESERVED_IDS + limits.processes + _SPARE} > /dev/fd/{kernel}/pid_max",
+            f"exec {kernel}<&-",
+        )
+    )
     steps = (
         *ids,
         f"ulimit -c 0 -u {limits.processes + _SPARE} -f {limits.file_size // _KIB} -d {limits.memory // _KIB}",
         f"ulimit -S -n {min(_SOFT_FILES, limits.open_files)}",
         f"ulimit -H -n {limits.open_files}",
-        f'exec "$@"{leave}',
+        'exec {errors}>&2 2> /dev/null && (exec "$@" 2>&$errors {errors}>&-); exit $?',
     )
     return ["bash", "-c", " && ".join(steps), "loom"]
 
