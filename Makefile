@@ -19,6 +19,8 @@ demo: $(STAMP)
 # What kills, or takes ports and stacks of its own, wants the machine for itself; all else runs side by side.
 ALONE := $(patsubst %,tests/acceptance/test_%.py,demo memory_outages outages recovery stack tool_kills trees)
 
+# Tests start a hundred processes of our code; where bytecode may not be kept, each compiles it anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	@$(VENV)/bin/python -m pytest $(ALONE)

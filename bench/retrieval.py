@@ -20,8 +20,8 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_knowledge import K, PostgresKnowledge
 from activities.adapters.postgres_knowledge_search import DEPTH
 from activities.knowledge.ports import Document
-from bench.memory import postgres
 from bench.report import percentile, put, table
+from bench.stage import servers
 from loom_domain.chunks import Chunk
 from loom_domain.knowledge import KnowledgeQuery
 from loom_domain.ranking import fused
@@ -176,8 +176,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
     given = parser.parse_args()
-    with postgres() as url:
-        section = asyncio.run(measure(url))
+    with servers() as (_, addresses):
+        section = asyncio.run(measure(addresses["postgres"]))
     sys.stdout.write(section + "\n")
     if given.write:
         put(DOC, MARKS, section)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,10 +41,23 @@ class Stage:
 
 
 @contextmanager
+def servers() -> Iterator[tuple[Path, Mapping[str, str]]]:
+    """What `loom up` starts but a worker, in a folder of its own, and the addresses; all gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="loom-bench-") as name:
+        env = {**os.environ, "LOOM_HOME": f"{name}/.loom", "LOOM_LOG_LEVEL": "WARNING"}
+        up = [str(BIN / "loom"), "up", "--detach", "--no-worker", "--json"]
+        parts = json.loads(subprocess.run(up, env=env, check=True, capture_output=True, text=True).stdout)["parts"]
+        try:
+            yield Path(name), {part: told["address"] for part, told in parts.items() if told.get("address")}
+        finally:
+            subprocess.run([str(BIN / "loom"), "down"], env=env, check=True, capture_output=True)
+
+
+@contextmanager
 def stage() -> Iterator[Stage]:
     """Servers from `loom up`, a model and a Loom worker; all gone at the end."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loom-bench-")))
+        folder, addresses = stack.enter_context(servers())
         env = {
             **os.environ,
             "LOOM_HOME": str(folder / ".loom"),
@@ -52,9 +65,6 @@ def stage() -> Iterator[Stage]:
             "LOOM_LOG_LEVEL": "WARNING",
             "LOOM_LOOP_WINDOW": "0",  # the scripted model reads one file for as many turns as it is told
         }
-        up = [str(BIN / "loom"), "up", "--detach", "--no-worker", "--json"]
-        parts = json.loads(subprocess.run(up, env=env, check=True, capture_output=True, text=True).stdout)["parts"]
-        stack.callback(subprocess.run, [str(BIN / "loom"), "down"], env=env, check=True, capture_output=True)
         model = subprocess.Popen([sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE, text=True)
         stack.callback(_end, model)
         assert model.stdout is not None
@@ -62,9 +72,9 @@ def stage() -> Iterator[Stage]:
         workspace.mkdir()
         (workspace / "data.txt").write_text("".join(f"line {n:04d} of the data {'x' * 24}\n" for n in range(45)))
         env |= {
-            "TEMPORAL_ADDRESS": parts["temporal"]["address"],
-            "LOOM_DATABASE_URL": parts["postgres"]["address"],
-            "LOOM_REDIS_URL": parts["redis"]["address"],
+            "TEMPORAL_ADDRESS": addresses["temporal"],
+            "LOOM_DATABASE_URL": addresses["postgres"],
+            "LOOM_REDIS_URL": addresses["redis"],
             "OPENAI_BASE_URL": (url := model.stdout.readline().strip()),
             "OPENAI_API_KEY": "sk-bench",
             "LOOM_WORKSPACE": str(workspace),

@@ -8,14 +8,16 @@ these, the whole view is read after all.
 
 By words: of the rows that have any of the words, each word counts by how rare it is and how often it is in a row,
 saturating, against the row's length: BM25 by what Postgres has. Where the view is large and a word is in a great part
-of all rows, that word only ranks what rarer words have found.
+of all rows, that word only ranks what rarer words have found, and where there are none, what has several such words.
 
 Statements are sent together as far as none waits for another's answer.
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import structlog
@@ -60,12 +62,15 @@ class Effort:
 _DEPTH: Final = 40
 """Ranks of each way of looking that are fused, at least."""
 _NEWEST: Final = 300
-"""Rows that are ranked by words where even the rarest one is common: those that were taken in last."""
+"""Rows that are ranked by words where even those that have all of them are too many: those taken in last."""
 _LEAST_ASKED: Final = 200
 _MOST_ASKED: Final = 1_000
 """Neighbours that the graph is asked for: with fewer it finds its way badly, more it does not give."""
 _SPARE: Final = 1.5
 """Neighbours within the view that are expected of the graph, for each that is wanted."""
+
+_SCATTERED: Final = 2.5
+"""What a row of a view of all sessions costs more to read: the index has them session by session."""
 
 _BEGUN: Final = """
 SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
@@ -177,7 +182,8 @@ async def _by_meaning(connection: Connection, look: _Look, model: str, vector: S
         "nearest": max(look.values["depth"], look.effort.nearest * (1 if len(vector) <= SKETCHED else 3)),
     }
     asked_for = max(_LEAST_ASKED, _SPARE * given["depth"] * look.rarity)
-    if asked_for <= _MOST_ASKED and look.effort.step * asked_for < look.rows:
+    to_read = look.rows if look.values["places"] else _SCATTERED * look.rows
+    if asked_for <= _MOST_ASKED and look.effort.step * asked_for < to_read:
         await connection.execute(_GRAPH, ("off", str(round(asked_for))))
         near = await _nearest(connection, look.where, given, "sketch <#> %(sketch)s::halfvec")
         if len(near) == given["depth"]:
@@ -207,11 +213,11 @@ async def _asked_by_words(connection: Connection, look: _Look, words: Sequence[s
     effort = look.effort
     all_rows, often = (look.all_rows, look.often) if look.rows > effort.few else (0.0, {})
     most = min(effort.most_matches, effort.most_ranked * look.rarity)
-    selecting, is_cut = _selecting(words, often, most) if all_rows else (words, False)
+    selecting, is_cut = _selecting(look, words, most) if all_rows else (_joined(words, " | "), False)
     given = {**look.values} | {f"w{number}": f"'{word}'" for number, word in enumerate(words)}
     given |= {f"d{number}": often.get(word, 0.0) for number, word in enumerate(words)}
     given["all_rows"] = all_rows
-    given["words"] = " | ".join(f"'{word}'" for word in selecting)
+    given["words"] = selecting
     given["newest"] = min(effort.most_matches, _NEWEST)
     return await connection.execute(_words_sql(look.where, len(words), is_cut=is_cut), given)
 
@@ -238,16 +244,24 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
         """.encode()  # noqa: S608
 
 
-def _selecting(words: Sequence[str], often: Mapping[str, float], most: float) -> tuple[Sequence[str], bool]:
-    """The words that select rows, and whether even the rarest of them has too many."""
-    chosen: list[str] = []
-    expected = 0.0
-    for word in sorted(words, key=lambda word: often.get(word, 0.0)):
-        expected += often.get(word, 0.0)
-        if chosen and expected > most:
-            break
-        chosen.append(word)
-    return chosen, often.get(chosen[0], 0.0) > most
+def _selecting(look: _Look, words: Sequence[str], most: float) -> tuple[str, bool]:
+    """Which words select rows, as a tsquery, and whether even so there are too many.
+
+    Of rare words one is enough. Where even the rarest one is common, the next ones have to be there too: what has
+    several of them ranks above what has one.
+    """
+    rarest_first = sorted(words, key=lambda word: look.often.get(word, 0.0))
+    rows = [look.often.get(word, 0.0) for word in rarest_first]
+    if rows[0] <= most:
+        enough = bisect_right(list(accumulate(rows)), most)
+        return _joined(rarest_first[:enough], " | "), False
+    together = list(accumulate(rows, lambda before, one: before * one / look.all_rows))
+    needed = next((count for count, expected in enumerate(together, 1) if expected <= most), len(rows))
+    return _joined(rarest_first[:needed], " & "), together[-1] > most
+
+
+def _joined(words: Iterable[str], how: str) -> str:
+    return how.join(f"'{word}'" for word in words)
 
 
 def _planned_rows(row: Any) -> float:

@@ -1,6 +1,7 @@
 """Memory on a real Postgres: each Task once, sessions apart, found by words and by meaning."""
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -18,7 +19,8 @@ from activities.memory.upkeep import embed
 from activities.ports import StoreUnavailable
 from loom_domain.memory import Hit, Layer, MemoryScope, MemoryStats, Query, View
 from loom_domain.tasks import Action
-from tests.databases import rows
+from tests.databases import fresh_database, rows
+from tests.harness import Addresses
 from tests.memories import WordVectors, task
 
 WORDS = WordVectors()
@@ -266,6 +268,17 @@ async def test_where_much_is_remembered_common_words_rank_what_rarer_ones_have_f
     assert texts(await memory.recall(Query(text="hurricane report", view=view(session)))) == [told.parameters["text"]]
     newest = {one.parameters["text"] for one in [*said[-4:], told]}
     assert set(texts(await memory.recall(Query(text="weather report", view=view(session))))) == newest
+
+
+async def test_of_common_words_only_a_memory_has_to_have_them_together(addresses: Addresses, session: str) -> None:
+    every = {"weather": 2, "report": 3, "monday": 5}
+    said = [" ".join([*(word for word in every if n % every[word] == 0), f"number {n}"]) for n in range(300)]
+    async with fresh_database(addresses.database) as url, aclosing(Database(url)) as database:
+        memory = PostgresMemory(database, effort=Effort(few=0, most_matches=12))
+        await memory.remember([task(text, session_id=session, importance=0.2) for text in said])
+        await rows(url, "VACUUM ANALYZE loom_memory")
+        found = texts(await memory.recall(Query(text="weather report monday", view=view(session, limit=20))))
+    assert sorted(found) == sorted(said[::30])
 
 
 async def test_no_text_is_shown_twice(memory: PostgresMemory, session: str) -> None:
