@@ -42,6 +42,16 @@ def test_programs_read_verdict_rule_and_reason(tmp_path: Path) -> None:
     assert json.loads(result.stdout) == {"verdict": "ask", "rule": "bash", "reason": "the rule bash says ask"}
 
 
+def test_a_deny_has_no_exceptions(tmp_path: Path) -> None:
+    rules = '{"bash": "deny", "bash(git diff:*)": "allow"}'
+    result = check("bash", '{"command": "git diff"}', "--permissions", rules, "--workspace", str(tmp_path), "--json")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"], json.loads(result.stdout)["rule"]) == (
+        0,
+        "deny",
+        "bash",
+    )
+
+
 def test_people_also_read_what_matched_and_what_an_approval_would_add(tmp_path: Path) -> None:
     rules = '{"bash": "ask", "bash(git push:*)": "ask", "bash(ls:*)": "allow"}'
     result = check("bash", '{"command": "ls && git push"}', "--permissions", rules, "--workspace", str(tmp_path))
