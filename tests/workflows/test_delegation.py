@@ -52,6 +52,51 @@ async def test_a_sub_agent_works_on_its_own_and_its_answer_is_the_result(working
     ]
 
 
+async def test_what_a_sub_agent_is_expressly_given_it_may_use_as_its_parent_may(
+    working: Working, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    look = calls(ToolUse("list_dir", {"path": "."}), ToolUse("bash", {"command": "true"}, "c2"))
+    loom, model = await working(
+        by_task(
+            {
+                "the root": [
+                    calls(delegate("look", "look round", tools=["list_dir", "bash", "write_file"])),
+                    text("ok"),
+                ],
+                "look round": [look, text("a file")],
+            }
+        )
+    )
+    run_id = await loom.start("the root", permissions={"list_dir": "allow", "bash": "deny"})
+
+    await loom.client.result(run_id)
+
+    listed, denied = tool_results(model.requests[2])
+    assert "a.txt" in listed
+    assert "bash" in denied
+    assert offered(model.requests[1]) == ["bash", "done", "list_dir"]
+
+
+async def test_a_copy_of_an_agent_gets_no_tools_that_it_lacks(working: Working) -> None:
+    loom, model = await working(
+        by_task(
+            {
+                "the root": [calls(delegate("one", "one level", tools=["delegate_task", "glob"])), text("ok")],
+                "one level": [calls(delegate("two", "two levels")), text("ok")],
+                "two levels": [text("ok")],
+            }
+        )
+    )
+
+    await loom.run("the root")
+
+    assert [offered(request) for request in model.requests[1:3]] == [
+        ["delegate_task", "done", "glob"],
+        ["done", "glob"],
+    ]
+
+
 async def test_several_sub_agents_work_at_once(working: Working) -> None:
     three = [delegate(f"part {n}", f"part {n} please", f"c{n}") for n in (1, 2, 3)]
     answers = {f"part {n} please": [text(f"done {n}", chunks=3, delay=0.3)] for n in (1, 2, 3)}
