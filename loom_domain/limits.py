@@ -77,7 +77,7 @@ def kept_back(state: RunState, reserved: Spend) -> Spend:
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
     """The outcome of a run that may not begin another turn, or None."""
-    if state.turn >= state.max_turns:
+    if state.turn_state.is_final:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:

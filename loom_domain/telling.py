@@ -11,6 +11,7 @@ from loom_domain.messages import JsonObject, ToolCall, Usage
 from loom_domain.requests import RunRequest, fork_view
 from loom_domain.tasks import Origin, Segment
 from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
+from loom_domain.turn_state import turn_id
 from loom_domain.work import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
 
 PREVIEW: Final = 2000
@@ -76,7 +77,13 @@ def hook_facts(step: HookStep, ms: float, **said: str) -> JsonObject:
 
 def turn_facts(origin: Origin, turn: int, stage: str = "") -> JsonObject:
     """A turn that begins."""
-    facts: JsonObject = {"from": turn - 1, "to": turn, "depth": origin.depth}
+    facts: JsonObject = {
+        "from": turn - 1,
+        "to": turn,
+        "depth": origin.depth,
+        "turn_id": turn_id(origin.run_id, turn),
+        "parent_turn_id": turn_id(origin.run_id, turn - 1),
+    }
     return {**facts, "phase": stage} if stage else facts
 
 
