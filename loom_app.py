@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
-from activities.ports import Tool, ToolContext, ToolOutput
+from activities.ports import LLMProvider, ModelAnswer, ModelCall, Tool, ToolContext, ToolOutput
 from activities.toolbox.user_object import origin_of, tool_of
 from activities.toolbox.user_options import ToolOptions, check_name
 from activities.toolbox.user_output import part_of
@@ -29,7 +29,7 @@ from loom_domain.errors import BadRequest, ToolExecutionError, ToolUnavailableEr
 from loom_domain.hooks import Ask, Deny, Instead, Registered, RunInfo
 from loom_domain.lifecycle import Moment
 from loom_domain.mcp import McpServer, read_servers
-from loom_domain.messages import Part, ToolCall
+from loom_domain.messages import Message, Part, ToolCall, Usage
 from loom_domain.near import nearest
 from loom_domain.requests import RunError, RunResult
 from loom_domain.tasks import Task
@@ -45,8 +45,12 @@ __all__ = [
     "BadRequest",
     "Deny",
     "Instead",
+    "LLMProvider",
     "LoomApp",
     "McpServer",
+    "Message",
+    "ModelAnswer",
+    "ModelCall",
     "Part",
     "RunError",
     "RunInfo",
@@ -57,6 +61,7 @@ __all__ = [
     "ToolExecutionError",
     "ToolOutput",
     "ToolUnavailableError",
+    "Usage",
     "part_of",
 ]
 
@@ -75,6 +80,7 @@ class LoomApp:
         self._servers: dict[str, McpServer] = {}
         self._crews: dict[str, Crew] = {}
         self._skills: dict[str, None] = {}
+        self._providers: dict[str, LLMProvider] = {}
         self._hooks: list[Registered] = []
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
         """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. One that fails blocks the run."""
@@ -190,6 +196,17 @@ class LoomApp:
         self._skills[str(path)] = None
         return path
 
+    def register_provider(self, prefix: str, provider: LLMProvider) -> None:
+        """Have models named `prefix:name` answered by this: any object with an `answer` as `LLMProvider` says.
+
+        Raises BadRequest for a prefix that is taken, or that is no name.
+        """
+        if prefix in self._providers or not prefix.isidentifier():
+            raise BadRequest(f"{prefix!r} cannot be a prefix of models: write another, such as ollama", field="prefix")
+        if not callable(getattr(provider, "answer", None)):
+            raise BadRequest(f"the provider {prefix!r} has no method `answer`", field="provider")
+        self._providers[prefix] = provider
+
     def intercept(self, interceptor: I, /, **options: Unpack[InterceptorOptions]) -> I:
         """Put an interceptor around runs and tool calls: `before(task)`, `after(task, result)`, or both; async or not.
 
@@ -209,6 +226,7 @@ class LoomApp:
             "agent": (self._agents, agents),
             "server": (self._servers, servers),
             "crew": (self._crews, crews),
+            "provider": (self._providers, other.providers),
         }
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
@@ -218,6 +236,7 @@ class LoomApp:
         self._agents |= agents
         self._servers |= servers
         self._crews |= crews
+        self._providers |= other.providers
         self._hooks += other.hooks
         self._skills |= dict.fromkeys(other.skills)
 
@@ -235,6 +254,11 @@ class LoomApp:
     def mcp_servers(self) -> tuple[McpServer, ...]:
         """Every MCP server."""
         return tuple(self._servers.values())
+
+    @property
+    def providers(self) -> Mapping[str, LLMProvider]:
+        """Every provider by the prefix of its models."""
+        return MappingProxyType(self._providers)
 
     @property
     def skills(self) -> tuple[str, ...]:

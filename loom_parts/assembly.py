@@ -65,6 +65,7 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
         registry = registry_from(
             settings, made, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
         )
+        providers.register(registry.providers)
         servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
         await stack.enter_async_context(servers)
         yield Parts(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from activities.ports import Tool
+from activities.ports import LLMProvider, Tool
 from activities.toolbox.source import code_digest
 from activities.toolbox.user_tool import UserTool
 from loom_app import LoomApp
@@ -37,6 +37,8 @@ class Registry:
     """Hooks and interceptors, in the order of their registration."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
+    providers: Mapping[str, LLMProvider] = field(default_factory=dict)
+    """Of models with prefixes of the app's own."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
@@ -117,6 +119,11 @@ def merged(
     for agent in (*(agent for app in sources.values() for agent in app.list_agents()), *written):
         _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
         agents[agent.name] = agent
+    providers: dict[str, LLMProvider] = {}
+    for source, app in sources.items():
+        for prefix, provider in app.providers.items():
+            _refuse_twice("provider", prefix, dict.fromkeys(providers, "another app's"), source)
+            providers[prefix] = provider
     crews: dict[str, Crew] = {}
     for crew in (*(crew for app in sources.values() for crew in app.list_crews()), *teams):
         _refuse_twice("crew", crew.name, {c.name: c.origin for c in crews.values()}, crew.origin)
@@ -132,6 +139,7 @@ def merged(
         hooks=hooks,
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
+        providers=providers,
     )
 
 

@@ -31,6 +31,15 @@ from tests.model_server import (
 from tests.workflows.conftest import Working
 
 
+async def test_an_app_can_bring_its_own_source_of_models(working: Working) -> None:
+    loom, model = await working(lambda request: text("not asked"), app="tests.provider_app:app")
+
+    result = await loom.run("hello", model="echo:loud")
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "loud: hello")
+    assert model.requests == []
+
+
 async def test_a_plain_answer_ends_the_run(working: Working) -> None:
     loom, _ = await working(script([text("Four.")]))
 
