@@ -122,7 +122,7 @@ async def _main(settings: Settings) -> None:
             model=settings.model,
             live_stream=settings.redis_url is not None,
             payload_store=settings.database_url is not None,
-            memory=settings.memory == "on" and settings.database_url is not None,
+            memory=settings.remembers,
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())

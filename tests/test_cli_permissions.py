@@ -64,6 +64,14 @@ def test_rules_may_stand_in_a_file_and_a_mode_may_be_given(tmp_path: Path) -> No
     assert check(*words, "--mode", "read-only").stdout.startswith("deny: mode read-only\n")
 
 
+def test_tools_that_need_a_database_are_judged_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOOM_DATABASE_URL", raising=False)
+    assert check("search_memory", '{"query": "x"}').stdout.startswith("allow: declared\n")
+    assert check("publish_memory", '{"id": "a", "content": "b"}').stdout.startswith("ask: declared\n")
+    denied = check("search_memory", '{"query": "x"}', "--permissions", '{"search_memory": "deny"}')
+    assert denied.stdout.startswith("deny: search_memory\n")
+
+
 def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
     result = check("bash", json.dumps({"command": "ls '\x1b[2J'"}), "--workspace", str(tmp_path))
     assert "\x1b" not in result.stdout
