@@ -228,6 +228,11 @@ class Settings(BaseSettings):
     )
 
     @property
+    def remembers(self) -> bool:
+        """Whether runs leave memories behind, which needs a database."""
+        return self.memory == "on" and self.database_url is not None
+
+    @property
     def sandbox_limits(self) -> Limits:
         """What one command may use up."""
         return Limits(

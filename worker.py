@@ -7,6 +7,7 @@ Everything Loom brings to a Temporal worker is one plugin, so that it fits besid
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -42,6 +43,8 @@ HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
 """A cancellation reaches an activity with its next heartbeat: this bounds how long an abort takes."""
 EAGER_TOOLS: Final = 10
 """Activities of one workflow task that this worker may start itself, without a round trip."""
+USAGE: Final = 2
+"""How a worker ends whose settings are wrong, as every command does."""
 GRACE: Final = timedelta(seconds=8)
 """Time for running activities to end when the worker is asked to stop."""
 
@@ -105,7 +108,8 @@ def main() -> None:
         configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
         asyncio.run(_main(settings))
     except BadRequest as error:
-        raise SystemExit(f"loom worker: {error.message}") from None
+        sys.stderr.write(f"loom worker: {error.message}\n")
+        raise SystemExit(USAGE) from None
 
 
 async def _main(settings: Settings) -> None:
@@ -122,7 +126,7 @@ async def _main(settings: Settings) -> None:
             model=settings.model,
             live_stream=settings.redis_url is not None,
             payload_store=settings.database_url is not None,
-            memory=settings.memory == "on" and settings.database_url is not None,
+            memory=settings.remembers,
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())

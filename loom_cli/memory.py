@@ -24,6 +24,7 @@ T = TypeVar("T")
 NO_DATABASE: Final = "nothing is remembered without a database: start `loom up`, or set LOOM_DATABASE_URL"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Changes nothing: JSON lines are all that is printed.")]
 Session = Annotated[str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")]
 ThisSession = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
 
@@ -113,8 +114,9 @@ def stats(session: Session = None, as_json: Json = False) -> None:
         console().print(plain(f"{name:<11} {shown}"))
 
 
-def export(session: ThisSession) -> None:
+def export(session: ThisSession, as_json: JsonLines = False) -> None:
     """Print everything that is kept of a session, one JSON object a line."""
+    del as_json  # it always is
 
     async def lines(opened: Opened) -> None:
         async for memory in opened.memory.export(session):

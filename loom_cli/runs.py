@@ -168,10 +168,13 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def unattended(request: dict[str, Any]) -> dict[str, Any]:
-    """The request of a run whose every ask is approved though nobody stays: no rule of the request asks."""
+    """The request of a run whose asks are approved though nobody stays: no rule of the request asks."""
     if "mode" in request:
         raise BadRequest("--yes with --detach sets the mode, leave out --mode, or stay without --detach", field="mode")
-    tell("--yes without staying: the run may do all that no rule denies (mode bypass)")
+    tell(
+        "--yes without staying: the run may do all that no rule denies (mode bypass). What hooks, guards or the agent's"
+        " rules with a pattern ask still waits for a person"
+    )
     rules = {rule: "allow" if verdict == "ask" else verdict for rule, verdict in request.get("permissions", {}).items()}
     return {**request, "mode": "bypass", **({"permissions": rules} if rules else {})}
 

@@ -35,7 +35,7 @@ from loom_domain.agents import AgentSpec
 from loom_domain.lineage import TreeLimits
 from loom_parts.memory import memory_from
 from loom_parts.parts import Parts
-from loom_parts.tools import registry_from, skill_tools, skills_from
+from loom_parts.tools import registry_from, skill_tools, skills_from, withheld
 from loom_settings import Settings
 
 
@@ -89,6 +89,7 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
             skills=skills_from(settings, registry),
             memory=memory,
             knowledge=knowledge,
+            withheld=withheld(settings),
             effects=_effects(settings, database),
             refuse_changed_tools=settings.on_changed_manifest == "refuse",
             limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),

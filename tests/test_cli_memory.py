@@ -85,6 +85,7 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     lines = [json.loads(line) for line in exported.stdout.splitlines()]
     assert [line["session_id"] for line in lines] == [session] * 2
     assert lines[0]["task"]["task_id"] == f"{session}/1"
+    assert (await run("export", "--session", session, "--json")).stdout == exported.stdout
     before = await told("stats", "--session", session)
     assert before["layers"] == {"L1": 1, "L2": 1}
     assert await told("forget", "--session", session) == {"session_id": session, "forgotten": 2}

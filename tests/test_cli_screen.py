@@ -30,8 +30,11 @@ from loom_cli.runs import CODES, unattended
 from loom_cli.screen import Screen
 from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
 from loom_domain.messages import JsonObject
+from loom_domain.permissions import Mode, judge
 from loom_domain.requests import RunError, RunResult, RunStatus
+from loom_domain.subjects import Subject
 from loom_domain.tasks import Action, Task
+from loom_domain.tool_calls import Verdict
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BASH = Ask(
@@ -615,7 +618,14 @@ def test_exit_codes_follow_the_contract() -> None:
 def test_a_run_that_nobody_watches_is_told_yes_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
     request = unattended({"permissions": {"bash(git push:*)": "ask", "http_fetch": "deny"}})
     assert request == {"mode": "bypass", "permissions": {"bash(git push:*)": "allow", "http_fetch": "deny"}}
-    assert "mode bypass" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "mode bypass" in told
+    assert told.endswith("What hooks, guards or the agent's rules with a pattern ask still waits for a person\n")
+    rules = {"bash": "ask", "bash(git push:*)": "ask"}  # of an agent, which the request does not replace
+    assert [
+        judge("bash", (Subject(text=command),), rules, mode=Mode(request["mode"])).verdict
+        for command in ("ls", "git push")
+    ] == [Verdict.ALLOW, Verdict.ASK]
 
 
 def test_a_workspace_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, EphemeralFull, EphemeralMemory
 from activities.ports import Tool, ToolContext
-from activities.toolbox.memory import NOTHING, NOTICE, memory_tools
+from activities.toolbox.memory import NO_STORE, NOTHING, NOTICE, memory_tools
+from activities.toolbox.scoped_memory import scoped_memory_tools
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import Effect, Scope, Verdict
@@ -105,6 +106,16 @@ async def test_of_a_store_that_is_away_the_model_is_told(session: str) -> None:
     with pytest.raises(ToolUnavailableError, match="memory is away .* go on without it"):
         await ask(tools(PostgresMemory(database))["search_memory"], session, query="x")
     await database.aclose()
+
+
+async def test_without_a_store_they_are_known_and_say_what_is_missing(memory: PostgresMemory, session: str) -> None:
+    absent = {tool.spec.name: tool for tool in (*memory_tools(None), *scoped_memory_tools(None))}
+    assert set(absent) == {*NAMES, "read_memory", "write_memory", "publish_memory"}
+    assert {name: absent[name].spec for name in NAMES} == {name: tool.spec for name, tool in tools(memory).items()}
+    assert {tool.is_available() for tool in absent.values()} == {NO_STORE}
+    for name, arguments in (("search_memory", {"query": "x"}), ("read_memory", {})):
+        with pytest.raises(ToolUnavailableError, match="set LOOM_DATABASE_URL"):
+            await ask(absent[name], session, **arguments)
 
 
 def test_wrong_arguments_are_named(memory: PostgresMemory) -> None:

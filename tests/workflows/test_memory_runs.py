@@ -137,6 +137,19 @@ async def test_a_model_asks_its_memory_and_keeps_notes(remembering: Any, session
     assert "- codename (local, version 1): Zanzibar" in results[3]
 
 
+@pytest.mark.parametrize("settings", [{"memory": "off"}, {"database_url": None}])
+async def test_where_nothing_is_remembered_its_tools_may_be_named_and_no_model_is_offered_them(
+    working: Working, settings: dict[str, Any]
+) -> None:
+    loom, model = await working(script([text("fine")]), **{"memory": "on", **settings})
+    result = await loom.run(permissions={"search_memory": "allow", "publish_memory": "deny"})
+    assert result.status is RunStatus.COMPLETED
+    offered = {tool["function"]["name"] for tool in model.requests[0].body["tools"]}
+    assert "read_file" in offered
+    assert not {name for name in offered if "memory" in name}
+    assert "search_memory" not in str(model.requests[0].messages[0])
+
+
 async def test_publishing_to_all_sessions_is_asked_about(remembering: Any, session: str) -> None:
     publish = calls(ToolUse("publish_memory", {"id": f"rule-{session}", "content": "never on Fridays"}, id="p"))
     read = calls(ToolUse("read_memory", {"id": f"rule-{session}"}))
