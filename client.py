@@ -148,12 +148,11 @@ class LoomClient:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
         description = await self._runs.described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            forked = await description.memo_value("forked_from", None)
-            return {**ended_view(description, await self.result(run_id)), "forked_from": forked}
+            return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
         try:
             answer = await self._asked(run_id)
         except UnreachableError:
-            return outside_view(description)
+            return outside_view(description, await self._pasts.beginning(run_id))
         return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
 
     async def _asked(self, run_id: str) -> JsonObject:
