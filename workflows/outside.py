@@ -15,9 +15,10 @@ from temporalio.exceptions import ApplicationError
 
 from loom_domain.agent_stats import Execution
 from loom_domain.errors import BadRequest
+from loom_domain.lineage import is_child
 from loom_domain.messages import JsonObject, Usage
 from loom_domain.past import Beginning
-from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
+from loom_domain.requests import ENDED, RunError, RunRequest, RunResult, RunStatus
 from loom_domain.run import evolve, start
 from loom_domain.run_events import RunPrepared
 from loom_domain.run_state import RunState
@@ -193,9 +194,16 @@ def execution_of(execution: WorkflowExecution) -> Execution:
     )
 
 
+def ended_untold(execution: WorkflowExecution) -> bool:
+    """Whether only the result says how it ended: the run came to its end before it was prepared."""
+    completed = execution.status is WorkflowExecutionStatus.COMPLETED
+    return completed and not _first(dict(execution.search_attributes), "LoomStatus")
+
+
 def is_sub_agent(execution: WorkflowExecution) -> bool:
     """Whether another run has started this one."""
-    return _first(dict(execution.search_attributes), "LoomRootRun") not in ("", execution.id)
+    root = _first(dict(execution.search_attributes), "LoomRootRun")
+    return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
 def listing(*, status: str | None, session: str | None, below: str | None) -> str:
@@ -216,15 +224,21 @@ def runs_of(agent: str) -> str:
 
 
 def _with_status(status: str) -> str:
-    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said."""
+    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said.
+
+    A run says nothing before it is prepared: until then it is running, and one that ended before is found among all
+    that ended untold.
+    """
     try:
         asked = RunStatus(status)
     except ValueError:
         raise BadRequest(f"unknown status {status!r}; known: {', '.join(RunStatus)}", field="status") from None
     if asked is RunStatus.FAILED:
         return "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
-    ended = asked in (RunStatus.COMPLETED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED)
-    return f"LoomStatus = '{asked}' AND ExecutionStatus = '{'Completed' if ended else 'Running'}'"
+    said = f"LoomStatus = '{asked}'"
+    if asked is RunStatus.RUNNING or asked in ENDED:
+        said = f"({said} OR LoomStatus IS NULL)"
+    return f"{said} AND ExecutionStatus = '{'Completed' if asked in ENDED else 'Running'}'"
 
 
 def _quoted(value: str, field: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from client import LoomClient
 from loom_domain.messages import JsonObject
 from tests.model_server import ToolUse, calls, script, text
+from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -82,3 +83,38 @@ async def test_the_status_of_a_refused_run_says_why(working: Working) -> None:
 
     assert status["error"]["type"] == "BadRequest"
     assert status["error"]["context"] == {"field": "task"}
+
+
+async def test_lists_know_runs_that_ended_or_wait_without_having_been_prepared(working: Working) -> None:
+    loom, _ = await working(script([text("done")]))
+    await loom.run()
+    aborted = await loom.client.temporal.start_workflow(
+        "AgentRun",
+        {"task": "never begun"},
+        id=f"aborted-{id(loom)}",
+        task_queue=loom.settings.task_queue,
+        start_signal="abort",
+        start_signal_args=[{"reason": "not wanted"}],
+    )
+    assert (await loom.client.result(aborted.id)).status == "aborted"
+    unserved = LoomClient(loom.client.temporal, task_queue="nobody-works-here")
+    waiting = await unserved.start("do it")
+
+    async def listed() -> dict[str | None, set[str]] | None:
+        statuses = (None, "running", "aborted", "completed", "limit_reached", "waiting_for_approval")
+        found = {status: await loom.client.list(status=status) for status in statuses}
+        ids = {status: {run.run_id for run in runs} for status, runs in found.items()}
+        seen = {run.run_id: run.status for run in found[None]}
+        return ids if (seen.get(aborted.id), seen.get(waiting)) == ("aborted", "running") else None
+
+    ids = await eventually(listed)
+    done = loom.started[0]
+    assert {status: runs & {done, aborted.id, waiting} for status, runs in ids.items()} == {
+        None: {done, aborted.id, waiting},
+        "running": {waiting},
+        "aborted": {aborted.id},
+        "completed": {done},
+        "limit_reached": set(),
+        "waiting_for_approval": set(),
+    }
+    await loom.client.temporal.get_workflow_handle(waiting).terminate()
