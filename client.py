@@ -13,6 +13,7 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -41,6 +42,7 @@ from loom_watching import Polled, Streamed, Watched, closing, streamed, watched
 from workflows.border import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 from workflows.outside import (
     RunSummary,
+    ended_untold,
     ended_view,
     execution_of,
     failed_result,
@@ -53,6 +55,8 @@ from workflows.outside import (
 
 __all__ = ["LoomClient", "Polled", "Streamed", "Watched"]
 
+MOST_OPENED: Final = 200
+"""Results that one list is made with: of runs whose status is nowhere else."""
 MOST_COUNTED: Final = 10_000
 """Executions of an agent that its figures are made of, the newest."""
 
@@ -148,12 +152,11 @@ class LoomClient:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
         description = await self._runs.described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            forked = await description.memo_value("forked_from", None)
-            return {**ended_view(description, await self.result(run_id)), "forked_from": forked}
+            return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
         try:
             answer = await self._asked(run_id)
         except UnreachableError:
-            return outside_view(description)
+            return outside_view(description, await self._pasts.beginning(run_id))
         return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
 
     async def _asked(self, run_id: str) -> JsonObject:
@@ -241,11 +244,17 @@ class LoomClient:
         """The newest runs first, without sub-agents; with `below` that run with everything that it delegated."""
         query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
+        opened = 0
         async with closing(self._runs.found(query)) as executions:
             async for execution in executions:
                 if below is None and is_sub_agent(execution):
                     continue
-                found.append(summary_of(execution))
+                summary = summary_of(execution)
+                if ended_untold(execution) and opened < MOST_OPENED:
+                    opened += 1
+                    summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
+                if status in (None, summary.status):
+                    found.append(summary)
                 if len(found) == limit:
                     break
         return found

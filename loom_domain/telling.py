@@ -95,6 +95,7 @@ def model_facts(model: str, request: ModelRequest | CompressRequest) -> JsonObje
 def spent(usage: Usage, cost_micros: int | None, ms: float) -> JsonObject:
     """What a model call took."""
     return {
+        "tokens": usage.total_tokens,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens,

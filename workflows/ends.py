@@ -22,14 +22,15 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
     try:
         # Only what a run is started by can tell it where it comes from; any other second input is nobody's.
         lineage = read_lineage(carried[0]) if carried and info.parent is not None else None
-        return start(info.workflow_id, _read(info.workflow_type, request), workflow.now(), lineage)
+        return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
     except BadRequest as error:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
         wrong = RunError(type="BadRequest", message=error.message, context=error.context)
         return evolve(refused, RunRefused(error=wrong))
 
 
-def _read(workflow_type: str, request: object) -> RunRequest:
+def read_input(workflow_type: str, request: object) -> RunRequest:
+    """The input of a workflow of this type; raises BadRequest."""
     return read_crew_request(request) if workflow_type == CREW_RUN else read_request(request)
 
 
