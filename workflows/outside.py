@@ -94,13 +94,14 @@ def ended_view(description: WorkflowExecutionDescription, result: RunResult) -> 
 def outside_view(description: WorkflowExecutionDescription) -> JsonObject:
     """The status of a run that does not answer, from what lists of runs know of it."""
     known = dict(description.search_attributes)
+    waiting_on = _first(known, "LoomWaitingOn")
     return {
         "run_id": description.id,
         "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
         "agent": _first(known, "LoomAgent"),
         "model": _first(known, "LoomModel"),
         "turn": None,
-        "waiting_on": _first(known, "LoomWaitingOn") or "a worker",
+        "waiting_on": "a worker" if waiting_on in ("", "none") else waiting_on,
         "pending_approvals": [],
         "usage": {},
         "cost": None,
