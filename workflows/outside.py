@@ -102,10 +102,11 @@ def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, 
 def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
     """The status of a run that does not answer, from how it began and what lists of runs know of it."""
     known = dict(description.search_attributes)
+    waiting_on = _first(known, "LoomWaitingOn")
     return {
         **_view(description, beginning, usage=UNKNOWN_USAGE, cost=None, tool_calls=None, turns=None),
         "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
-        "waiting_on": _first(known, "LoomWaitingOn") or "a worker",
+        "waiting_on": "a worker" if waiting_on in ("", "none") else waiting_on,
         "stale": True,
     }
 
