@@ -24,7 +24,7 @@ from deploy.connection import connected
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
-from loom_domain.errors import BadRequest
+from loom_domain.errors import LoomError
 from loom_parts.assembly import parts_from, secret_mask
 from loom_parts.memory import kept
 from loom_parts.parts import Parts
@@ -99,13 +99,10 @@ async def working(settings: Settings) -> AsyncIterator[Client]:
 
 
 def main() -> None:
-    """Run a worker from the environment until SIGTERM or SIGINT."""
-    try:
-        settings = load_settings()
-        configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
-        asyncio.run(_main(settings))
-    except BadRequest as error:
-        raise SystemExit(f"loom worker: {error.message}") from None
+    """Run a worker from the environment until SIGTERM or SIGINT; raises BadRequest and UnreachableError."""
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
+    asyncio.run(_main(settings))
 
 
 async def _main(settings: Settings) -> None:
@@ -136,4 +133,7 @@ def _runtime(settings: Settings) -> Runtime | None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LoomError as error:
+        raise SystemExit(f"loom worker: {error.message}") from None
