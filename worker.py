@@ -21,10 +21,11 @@ from temporalio.worker import Worker, WorkerConfig
 from activities.adapters.temporal_mailbox import TemporalMailbox
 from activities.adapters.temporal_pasts import TemporalPasts
 from deploy.connection import connected
+from deploy.embedded.ports import any_free
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
-from loom_domain.errors import LoomError
+from loom_domain.errors import BadRequest, LoomError
 from loom_parts.assembly import parts_from, secret_mask
 from loom_parts.memory import kept
 from loom_parts.parts import Parts
@@ -126,9 +127,28 @@ async def _main(settings: Settings) -> None:
 
 
 def _runtime(settings: Settings) -> Runtime | None:
+    """With metrics at the port of the settings; one that nobody has set gives way when it is taken."""
     if settings.metrics_port is None:
         return None
-    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{settings.metrics_port}", durations_as_seconds=True)
+    port = settings.metrics_port or any_free()
+    try:
+        runtime = _serving_metrics(port)
+    except ValueError as error:
+        if "metrics_port" in settings.model_fields_set:
+            reason = str(error).rpartition(": ")[2]
+            raise BadRequest(
+                f"LOOM_METRICS_PORT: no metrics can be served at 127.0.0.1:{port} ({reason}): set another port, 0 for "
+                "any free one, or off",
+                field="LOOM_METRICS_PORT",
+            ) from None
+        port = any_free()
+        runtime = _serving_metrics(port)
+    _log.info("metrics_served", address=f"http://127.0.0.1:{port}/metrics")
+    return runtime
+
+
+def _serving_metrics(port: int) -> Runtime:
+    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{port}", durations_as_seconds=True)
     return Runtime(telemetry=TelemetryConfig(metrics=metrics))
 
 
