@@ -1,17 +1,36 @@
-"""Workers as processes of their own: where their metrics are."""
+"""Workers as processes of their own: what their logs tell, and where their metrics are."""
 
 import json
 import socket
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 from urllib.request import urlopen
 
 from deploy.embedded.ports import USUAL, any_free, is_free
 from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import Workers
 from tests.acceptance.test_command_line import command_line
-from tests.model_server import script, text
+from tests.model_server import ToolUse, calls, script, text
 from tests.waiting import eventually
+
+WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
+
+
+async def test_each_line_of_a_run_says_which_run_turn_and_call_it_is_of(killable: Killable) -> None:
+    loom, _, workers = await killable(script([calls(WRITE), text("written")]))
+    await workers.start()
+    run_id = await loom.start(permissions={"write_file": "ask"})
+    await loom.asked(run_id)
+    await loom.client.temporal.get_workflow_handle(run_id).signal("no_such_signal")
+    await loom.client.approve(run_id, "w1")
+    assert (await loom.client.result(run_id)).status == "completed"
+
+    lines = _lines(workers)
+    assert [_ids(line) for line in lines["run_prepared"]] == [(run_id, None, None)]
+    assert [_ids(line) for line in lines["model_replied"]] == [(run_id, 1, None), (run_id, 2, None)]
+    assert [_ids(line) for line in lines["tool_finished"]] == [(run_id, 1, "w1")]
+    [ignored] = [line for event, found in lines.items() if event.startswith("signal ignored") for line in found]
+    assert _ids(ignored) == (run_id, None, None)
 
 
 async def test_prometheus_reads_a_worker_where_the_setting_says_and_nobody_else_may_have_that_port(
@@ -50,6 +69,10 @@ def _lines(workers: Workers, number: int = 0) -> dict[str, list[dict[str, Any]]]
         line = json.loads(text_line)
         found.setdefault(line["event"], []).append(line)
     return found
+
+
+def _ids(line: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return line.get("run_id"), line.get("turn"), line.get("call_id")
 
 
 def _metrics_address(workers: Workers, number: int) -> str:
