@@ -12,7 +12,7 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -77,14 +77,7 @@ class LoomClient:
         """Connect as the environment says; raises UnreachableError when no server answers."""
         chosen = settings or load_settings()
         events = RedisReader(chosen.redis_url) if chosen.redis_url else None
-        async with AsyncExitStack() as stack:
-            try:
-                temporal = await stack.enter_async_context(connected(chosen))
-            except (RuntimeError, RPCError) as error:
-                raise UnreachableError(
-                    f"no Temporal server answers at {chosen.temporal_address}: run `loom up`, or set TEMPORAL_ADDRESS"
-                    f" ({str(error).splitlines()[0]})"
-                ) from error
+        async with connected(chosen) as temporal:
             yield cls(temporal, task_queue=chosen.task_queue, events=events)
 
     async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:

@@ -7,6 +7,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from loom_domain.errors import BadRequest, LoomError, RefusedError, RunNotFoundError, UnreachableError
 
 
+def no_server(address: str, error: Exception) -> UnreachableError:
+    """Why there is no connection to the server."""
+    return UnreachableError(
+        f"no Temporal server answers at {address}: run `loom up`, or set TEMPORAL_ADDRESS"
+        f" ({str(error).splitlines()[0]})"
+    )
+
+
 def unanswered(error: RPCError, run_id: str) -> LoomError:
     """Why the server did not do what was asked of it for this run."""
     if error.status is RPCStatusCode.NOT_FOUND and str(error).lower().startswith("namespace"):

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import pytest
+
 from tests.acceptance.conftest import Working
 from tests.acceptance.processes import environment
 from tests.harness import Harness
@@ -153,13 +155,23 @@ async def test_wrong_usage_is_code_2_and_says_what_was_wrong(working: Working) -
         assert (ran.code, named in ran.err, ran.out) == (2, True, ""), (words, ran)
 
 
-async def test_no_server_is_code_5_with_the_way_out(working: Working) -> None:
+@pytest.mark.parametrize("words", [("list", "--json"), ("worker",)])
+async def test_no_server_is_code_5_with_the_way_out(working: Working, words: tuple[str, ...]) -> None:
     loom, _ = await working(script([text("never")]))
 
-    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")("list", "--json")
+    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")(*words)
 
     assert (ran.code, ran.out) == (5, "")
-    assert "loom up" in ran.err
+    assert ran.err.startswith("loom: no Temporal server answers at 127.0.0.1:9: run `loom up`, or set TEMPORAL_ADDRESS")
+
+
+async def test_a_worker_says_which_setting_is_wrong(working: Working) -> None:
+    loom, _ = await working(script([text("never")]))
+
+    ran = await command_line(loom, LOOM_MAX_TURNS="many")("worker")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("loom: LOOM_MAX_TURNS: ")
 
 
 async def test_the_command_line_takes_a_schema_from_a_file(working: Working, workspace: Path) -> None:
