@@ -139,6 +139,8 @@ class View:
     """Only Tasks that have this Task as their parent."""
     below: str | None = None
     """Only Tasks of runs that have this run at their root."""
+    only_roots: bool = False
+    """Leaves out what sub-agents did."""
     min_importance: float = 0.0
     since: datetime | None = None
     limit: int = 5

@@ -19,7 +19,6 @@ AWAY: Final = "Memory is away: what earlier runs of this session said cannot be 
 KNOWLEDGE_AWAY: Final = "The knowledge bases are away: nothing could be looked up in them now."
 
 SAID: Final[Mapping[Action, tuple[str, str]]] = {
-    Action.EXECUTE: ("user", "task"),
     Action.START: ("user", "task"),
     Action.MESSAGE: ("user", "text"),
     Action.COMPLETE: ("assistant", "output"),

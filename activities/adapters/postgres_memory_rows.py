@@ -50,6 +50,7 @@ def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dic
         "task_id <> %(without_task)s": view.without_task,
         "parent_task_id = %(children_of)s": view.children_of,
         "root_run_id = %(below)s": view.below,
+        "run_id = root_run_id": view.only_roots,
         "importance >= %(min_importance)s": view.min_importance,
         "created_at >= %(since)s": view.since,
     }
