@@ -94,6 +94,26 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
         assert "message 2: memory" in [part.component.source for part in context]
 
 
+async def test_a_conversation_is_recalled_however_much_its_run_did(
+    remembering: Any, database: Database, session: str
+) -> None:
+    looks = [calls(*(ToolUse("list_dir", {"path": "."}, f"c{turn}-{n}") for n in range(3))) for turn in range(4)]
+    helped = calls(*(delegate(f"part {n}", f"WORK {n}", f"d{n}") for n in range(4)))
+    loom, model = await remembering(
+        by_task({"WORK": [text("part done")], "my name": [*looks, helped, text(CODENAME)], "go on": [text("fine")]})
+    )
+    await loom.run("my name is Eva: what is the codename?", session_id=session)
+
+    async def kept() -> bool:
+        said = " ".join(await remembered(database, session, Layer.L1, "codename Zanzibar Eva"))
+        return CODENAME in said and "Eva" in said
+
+    await eventually(kept)
+    await loom.run("go on", session_id=session)
+
+    assert f"user: my name is Eva: what is the codename?\nassistant: {CODENAME}" in told(model, -1)
+
+
 async def test_what_was_important_is_summarised_when_its_run_has_ended(
     remembering: Any, database: Database, session: str
 ) -> None:
