@@ -32,11 +32,13 @@ from loom_domain.mcp import McpServer, read_servers
 from loom_domain.messages import Message, Part, ToolCall, Usage
 from loom_domain.near import nearest
 from loom_domain.requests import RunError, RunResult
+from loom_domain.routing import TaskHandler
 from loom_domain.tasks import Task
 from loom_domain.tool_calls import ToolSpec
 from loom_domain.tool_names import CREATE_PLAN
 from loom_forms.agent_form import AgentFields, plain_fields, read_agent
 from loom_forms.crew_form import CrewFields, listed, read_crew
+from loom_forms.handler_form import handler_of
 from loom_forms.hook_form import HookDecorator, InterceptorOptions, interceptor_of
 
 __all__ = [
@@ -82,6 +84,7 @@ class LoomApp:
         self._skills: dict[str, None] = {}
         self._providers: dict[str, LLMProvider] = {}
         self._hooks: list[Registered] = []
+        self._handlers: dict[str, TaskHandler] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
         """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. One that fails blocks the run."""
         self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
@@ -216,6 +219,27 @@ class LoomApp:
         self._hooks.append(interceptor_of(interceptor, options))
         return interceptor
 
+    def on_task(self, pattern: str, /, *, name: str = "") -> Callable[[F], F]:
+        """Call the decorated function, `(task)`, for each Task on the bus that the pattern takes (docs/events.md).
+
+        Async or not. A Task that it returns answers whoever waits for one; `name`, by default its own, has to stay.
+        """
+        if not isinstance(pattern, str):
+            raise BadRequest('write @app.on_task("node.*"): which Tasks it is for has to be said', field="on_task")
+
+        def register(function: F) -> F:
+            handler = handler_of(function, pattern, name, origin_of(function))
+            if handler.name in self._handlers:
+                raise BadRequest(
+                    f"two handlers are called {handler.name!r}: {self._handlers[handler.name].origin} and"
+                    f" {handler.origin}: give one another name",
+                    field="on_task",
+                )
+            self._handlers[handler.name] = handler
+            return function
+
+        return register
+
     def include(self, other: "LoomApp") -> None:
         """Take in everything of another app; raises BadRequest when a name is there twice."""
         agents = {agent.name: agent for agent in other.list_agents()}
@@ -227,6 +251,7 @@ class LoomApp:
             "server": (self._servers, servers),
             "crew": (self._crews, crews),
             "provider": (self._providers, other.providers),
+            "handler": (self._handlers, other.handlers),
         }
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
@@ -238,6 +263,7 @@ class LoomApp:
         self._crews |= crews
         self._providers |= other.providers
         self._hooks += other.hooks
+        self._handlers |= other.handlers
         self._skills |= dict.fromkeys(other.skills)
 
     @property
@@ -269,6 +295,11 @@ class LoomApp:
     def hooks(self) -> tuple[Registered, ...]:
         """Every hook and interceptor, in the order of registration."""
         return tuple(self._hooks)
+
+    @property
+    def handlers(self) -> Mapping[str, TaskHandler]:
+        """Every handler of Tasks by name."""
+        return MappingProxyType(self._handlers)
 
 
 def _caller() -> str:

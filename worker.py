@@ -27,6 +27,7 @@ from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
 from loom_domain.errors import BadRequest, LoomError
 from loom_parts.assembly import parts_from, secret_mask
+from loom_parts.handlers import handled
 from loom_parts.memory import kept
 from loom_parts.parts import Parts
 from loom_settings import Settings
@@ -63,7 +64,7 @@ class LoomPlugin(SimplePlugin):
             workflows=[AgentRun, CrewRun, MemoryUpkeep],
             activities=[*parts.activities(search_attributes, TemporalPasts(client)), *_upkeep(parts, client, settings)],
             workflow_runner=WORKFLOW_RUNNER,
-            run_context=lambda: kept(parts.memory, settings, client),
+            run_context=lambda: _beside(parts, settings, client),
         )
         self._settings = settings
 
@@ -84,6 +85,13 @@ def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callab
     if parts.memory is None:
         return ()
     return parts.memory.activities(client, settings.task_queue, parts.hygiene)
+
+
+@asynccontextmanager
+async def _beside(parts: Parts, settings: Settings, client: Client) -> AsyncIterator[None]:
+    """What runs as long as the worker does, off any run's path."""
+    async with kept(parts.memory, settings, client), handled(parts.registry.handlers, settings):
+        yield
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """knowledge: documents that runs may look things up in. It needs Loom's Postgres, and no worker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
 T = TypeVar("T")
 MOST_SKIPPED: Final = 20
 """Files left out that people are shown."""
+_PATIENCE: Final = 5.0
+"""Seconds for a question whose answer is only good to know."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 Name = Annotated[str, typer.Option("--name", metavar="K", help="Which knowledge base.")]
@@ -94,6 +96,22 @@ def remove(
         print_json({"removed": name})
     else:
         typer.echo(f"forgot {name}")
+
+
+def missing_bases(settings: "Settings", names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the names that no base has; none where there is no database to ask, or it does not answer."""
+    from activities.ports import StoreUnavailable  # noqa: PLC0415
+
+    async def asked() -> tuple[str, ...]:
+        async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(_PATIENCE):
+            return await opened.store.missing(names)
+
+    if settings.database_url is None or not names:
+        return ()
+    try:
+        return asyncio.run(asked())
+    except (StoreUnavailable, TimeoutError):
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

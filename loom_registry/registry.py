@@ -15,6 +15,7 @@ from loom_domain.errors import BadRequest
 from loom_domain.extending import resolved
 from loom_domain.hooks import Registered, check_hooks, is_for, pieces_of
 from loom_domain.mcp import McpServer
+from loom_domain.routing import TaskHandler
 from loom_domain.skills import SkillFolder
 from loom_registry import agent_files, crew_files
 from loom_registry.loading import load_app, project_of
@@ -35,6 +36,8 @@ class Registry:
     mcp_servers: tuple[McpServer, ...] = ()
     hooks: tuple[Registered, ...] = ()
     """Hooks and interceptors, in the order of their registration."""
+    handlers: tuple[TaskHandler, ...] = ()
+    """What is called with the tasks on the bus."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
     providers: Mapping[str, LLMProvider] = field(default_factory=dict)
@@ -109,6 +112,7 @@ def merged(
     tools, origins = dict(built_in), dict.fromkeys(built_in, BUILT_IN)
     agents: dict[str, AgentDefinition] = {}
     known = {server.name: server for server in servers}
+    handlers: dict[str, TaskHandler] = {}
     for source, app in sources.items():
         for name, tool in app.tools.items():
             _refuse_twice("tool", name, origins, f"{source}: {app.origins[name]}")
@@ -116,6 +120,9 @@ def merged(
         for server in app.mcp_servers:
             _refuse_twice("server", server.name, dict.fromkeys(known, "settings, or another app"), source)
             known[server.name] = server
+        for name, handler in app.handlers.items():
+            _refuse_twice("handler", name, {h.name: h.origin for h in handlers.values()}, f"{source}: {handler.origin}")
+            handlers[name] = handler
     for agent in (*(agent for app in sources.values() for agent in app.list_agents()), *written):
         _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
         agents[agent.name] = agent
@@ -137,6 +144,7 @@ def merged(
         agents=resolved(agents),
         mcp_servers=tuple(known.values()),
         hooks=hooks,
+        handlers=tuple(handlers.values()),
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
         providers=providers,

@@ -19,7 +19,7 @@ from activities.ports import Tool
 from activities.toolbox.conversation import done_tool
 from activities.toolbox.shell import Finished
 from examples.tools import shop
-from loom_app import Ask, BadRequest, Deny, LoomApp, ToolCall, ToolContext
+from loom_app import Ask, BadRequest, Deny, LoomApp, Task, ToolCall, ToolContext
 from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
 from loom_domain.extending import resolved
@@ -455,6 +455,42 @@ def test_an_app_includes_another() -> None:
     assert list(whole.tools) == ["a", "b"]
     with pytest.raises(BadRequest, match="both apps have a tool 'a'"):
         whole.include(with_tool("a"))
+
+
+def test_handlers_of_tasks_are_registered_by_pattern_and_their_names_are_unique() -> None:
+    one, other = LoomApp(), LoomApp()
+
+    @one.on_task("node.*")
+    def notify(_task: Task) -> None: ...
+
+    @other.on_task("*", name="audit")
+    async def write(_task: Task) -> None: ...
+
+    one.include(other)
+    found = of(one).handlers
+    assert [(each.name, each.pattern) for each in found] == [("notify", "node.*"), ("audit", "*")]
+    assert [each.function for each in found] == [notify, write]
+    with pytest.raises(BadRequest, match=r"two handlers are called 'notify'.*test_loom_app"):
+        one.on_task("*")(notify)
+    with pytest.raises(BadRequest, match="both apps have a handler 'audit'"):
+        one.include(other)
+    with pytest.raises(BadRequest, match="two handlers are called 'audit': one is .*, the other app 1"):
+        of(one, other)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "says"),
+    [
+        ("*.error", "", "takes nothing; write an action"),
+        ("nod.*", "", "takes no action that there is: execute, "),
+        ("node.thinking", "", "pieces of text only, which are not on the bus"),
+        ("*", "two words", "cannot be a handler's name"),
+        (print, "", r'write @app.on_task\("node.\*"\)'),
+    ],
+)
+def test_a_handler_that_nothing_would_reach_is_refused(pattern: Any, name: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        LoomApp().on_task(pattern, name=name)(print)
 
 
 def test_an_agent_with_a_tool_that_is_not_there_is_refused_at_start() -> None:

@@ -115,6 +115,12 @@ class PostgresKnowledge:
             for name, folder, at, documents, chunks, models in await self._all(_BASES, ())
         )
 
+    async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """See the port."""
+        sql = "SELECT name FROM loom_knowledge WHERE name = ANY(%s)"
+        there = {name for (name,) in await self._all(sql, ([well_formed(name) for name in names],))}
+        return tuple(name for name in names if name not in there)
+
     async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
         """See the port."""
         sql = "SELECT id, told FROM loom_knowledge_chunks WHERE base = %s AND model IS NULL ORDER BY id LIMIT %s"

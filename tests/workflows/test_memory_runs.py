@@ -15,7 +15,7 @@ from activities.knowledge.ports import Document
 from loom_domain.chunks import Chunk
 from loom_domain.memory import Layer, MemoryScope, Query, View
 from loom_domain.memory_scopes import ScopedEntry
-from loom_domain.recalling import AWAY, NOTICE
+from loom_domain.recalling import AWAY, NO_KNOWLEDGE, NOTICE
 from loom_domain.requests import RunStatus
 from tests.activities.conftest import RedisServer
 from tests.harness import Harness
@@ -213,6 +213,23 @@ async def test_an_agent_with_knowledge_reads_what_it_says_and_where(
     loom, model = await remembering(script([text("hourly")]), app="librarian:app")
     await loom.run("when are backups of the ledger taken?", agent="librarian")
     assert f"- {name}: ops.md:3\nBackups of the ledger are taken hourly by cron on pg-7." in told(model, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "- handbok: there is no knowledge base of this name."),
+        ({"database_url": None}, NO_KNOWLEDGE),
+    ],
+)
+async def test_a_knowledge_base_that_is_not_there_is_said_and_stops_nothing(
+    working: Working, tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
+    app = tmp_path / "mistyped.py"
+    app.write_text("from loom_app import LoomApp\napp = LoomApp()\napp.create_agent('clerk', knowledge=['handbok'])\n")
+    loom, model = await working(script([text("fine")]), app=f"{app}:app", **settings)
+    assert (await loom.run("when are backups taken?", agent="clerk")).output == "fine"
+    assert says in told(model, 0)
 
 
 async def test_the_task_of_a_run_is_shared_from_its_start(remembering: Any, database: Database, session: str) -> None:
