@@ -124,10 +124,7 @@ class LoomApp:
         name, origin = made.spec.name, origin_of(tool)
         check_name(name, origin)
         if name in self._tools:
-            raise BadRequest(
-                f"two tools are called {name!r}: {self._origins[name]} and {origin}: give one another name",
-                field="tool",
-            )
+            raise _twice("tool", name, self._origins[name], origin)
         self._tools[name] = made
         self._origins[name] = origin
         return made
@@ -148,10 +145,7 @@ class LoomApp:
         """
         origin = _caller()
         if name in self._agents:
-            raise BadRequest(
-                f"two agents are called {name!r}: {self._agents[name].origin} and {origin}: give one another name",
-                field="agent",
-            )
+            raise _twice("agent", name, self._agents[name].origin, origin)
         self._agents[name] = read_agent({**plain_fields(fields), "name": name}, name=name, origin=origin)
         return self._agents[name]
 
@@ -167,10 +161,7 @@ class LoomApp:
         """Define several agents that share a task, by the fields of a crew file (docs/crews.md)."""
         origin = _caller()
         if name in self._crews:
-            raise BadRequest(
-                f"two crews are called {name!r}: {self._crews[name].origin} and {origin}: give one another name",
-                field="crew",
-            )
+            raise _twice("crew", name, self._crews[name].origin, origin)
         self._crews[name] = read_crew({**listed(fields), "name": name}, name=name, origin=origin)
         return self._crews[name]
 
@@ -200,10 +191,7 @@ class LoomApp:
         return path
 
     def register_provider(self, prefix: str, provider: LLMProvider) -> None:
-        """Have models named `prefix:name` answered by this: any object with an `answer` as `LLMProvider` says.
-
-        Raises BadRequest for a prefix that is taken, or that is no name.
-        """
+        """Have models named `prefix:name` answered by this: any object with an `answer` as `LLMProvider` says."""
         if prefix in self._providers or not prefix.isidentifier():
             raise BadRequest(f"{prefix!r} cannot be a prefix of models: write another, such as ollama", field="prefix")
         if not callable(getattr(provider, "answer", None)):
@@ -230,11 +218,7 @@ class LoomApp:
         def register(function: F) -> F:
             handler = handler_of(function, pattern, name, origin_of(function))
             if handler.name in self._handlers:
-                raise BadRequest(
-                    f"two handlers are called {handler.name!r}: {self._handlers[handler.name].origin} and"
-                    f" {handler.origin}: give one another name",
-                    field="on_task",
-                )
+                raise _twice("handler", handler.name, self._handlers[handler.name].origin, handler.origin)
             self._handlers[handler.name] = handler
             return function
 
@@ -245,7 +229,7 @@ class LoomApp:
         agents = {agent.name: agent for agent in other.list_agents()}
         servers = {server.name: server for server in other.mcp_servers}
         crews = {crew.name: crew for crew in other.list_crews()}
-        pairs: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        pairs: dict[str, tuple[dict[str, Any], Mapping[str, Any]]] = {
             "tool": (self._tools, other.tools),
             "agent": (self._agents, agents),
             "server": (self._servers, servers),
@@ -256,14 +240,10 @@ class LoomApp:
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
                 raise BadRequest(f"both apps have a {kind} {twice[0]!r}: rename one", field=kind)
-        self._tools |= other.tools
+        for mine, theirs in pairs.values():
+            mine.update(theirs)
         self._origins |= other.origins
-        self._agents |= agents
-        self._servers |= servers
-        self._crews |= crews
-        self._providers |= other.providers
         self._hooks += other.hooks
-        self._handlers |= other.handlers
         self._skills |= dict.fromkeys(other.skills)
 
     @property
@@ -307,6 +287,10 @@ def _caller() -> str:
     frame = inspect.currentframe()
     outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
+
+
+def _twice(kind: str, name: str, one: str, other: str) -> BadRequest:
+    return BadRequest(f"two {kind}s are called {name!r}: {one} and {other}: give one another name", field=kind)
 
 
 def _found(kind: str, name: str, among: Mapping[str, T]) -> T:
