@@ -24,7 +24,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from activities.adapters.redis_stream import RedisReader
-from activities.adapters.temporal_errors import unanswered
+from activities.adapters.temporal_errors import answered
 from activities.adapters.temporal_pasts import TemporalPasts
 from activities.adapters.temporal_runs import TemporalRuns
 from activities.ports import EventReader
@@ -126,19 +126,18 @@ class LoomClient:
             raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
         name = run_id or f"run-{uuid4().hex[:12]}"
         try:
-            await self.temporal.start_workflow(
-                kind,
-                payload,
-                id=name,
-                task_queue=self._task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
-                static_summary=asked.task[:200],
-            )
+            with answered(name):
+                await self.temporal.start_workflow(
+                    kind,
+                    payload,
+                    id=name,
+                    task_queue=self._task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
+                    static_summary=asked.task[:200],
+                )
         except WorkflowAlreadyStartedError:
             raise RunExistsError(f"run {name!r} exists already; choose another id, or watch it") from None
-        except RPCError as error:
-            raise unanswered(error, name) from error
         return name
 
     async def status(self, run_id: str) -> JsonObject:
@@ -177,11 +176,10 @@ class LoomClient:
     async def result(self, run_id: str, *, output: Any = None) -> RunResult:
         """Wait for the run's end and return its result, of a failed run, too; `output` is the type of its answer."""
         try:
-            result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
+            with answered(run_id):
+                result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
         except WorkflowFailureError as error:
             return failed_result(error)
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:

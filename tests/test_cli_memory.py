@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from loom_cli import memory
 from loom_cli.exits import UNREACHABLE, USAGE, code_of
+from tests.commands import commands_in
 from tests.memories import task
 
 APP = typer.Typer()
@@ -101,6 +103,16 @@ async def test_people_get_the_same_in_words(session: str) -> None:
     assert "the database of staging is pg-7" in shown
     assert f"task_id         {session}/1" in shown
     assert (await run("forget", "--session", session)).stdout == f"forgot 2 memories of session {session}\n"
+
+
+@pytest.mark.parametrize("words", [("memory", "stats"), ("knowledge", "list"), ("knowledge", "search", "abort")])
+def test_without_a_database_there_is_nothing_to_reach(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commands_in(tmp_path, monkeypatch) as loom:
+        ran = loom(*words)
+    assert (ran.code, ran.out) == (UNREACHABLE, "")
+    assert ran.err.endswith("without a database: start `loom up`, or set LOOM_DATABASE_URL")
 
 
 async def test_what_is_wrong_is_named(session: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,37 @@
 """What Temporal's errors mean to whoever asked for a run: the one place where they become Loom's."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.adapters.postgres_payloads import MISSING, UNAVAILABLE
 from loom_domain.errors import BadRequest, LoomError, RefusedError, RunNotFoundError, UnreachableError
+
+_NO_STORAGE: Final = "TMPRL1105"
+"""The SDK's number for a payload that lies where this process was not told to look."""
+
+
+@contextmanager
+def answered(run_id: str) -> Iterator[None]:
+    """What the server, or the store of large payloads behind it, does not do for this run is said in Loom's words."""
+    try:
+        yield
+    except RPCError as error:
+        raise unanswered(error, run_id) from error
+    except ApplicationError as error:
+        if error.type not in (UNAVAILABLE, MISSING):
+            raise
+        raise UnreachableError(error.message) from error
+    except RuntimeError as error:
+        if _NO_STORAGE not in str(error):
+            raise
+        raise UnreachableError(
+            f"a part of run {run_id!r} is too large for history and lies in Loom's Postgres: set LOOM_DATABASE_URL"
+        ) from error
 
 
 def no_server(address: str, error: Exception) -> UnreachableError:

@@ -11,7 +11,7 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.adapters.temporal_errors import unanswered
+from activities.adapters.temporal_errors import answered
 from loom_domain.errors import BadRequest
 from loom_domain.lineage import Lineage
 from loom_domain.past import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
@@ -55,15 +55,14 @@ class TemporalPasts:
 
     async def records(self, run_id: str) -> Sequence[Record]:
         """See the port."""
-        try:
-            histories = [history async for history in _executions(self._client, run_id)]
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
         converter = self._client.data_converter
-        try:
-            return [record for history in reversed(histories) for record in await _records(converter, history)]
-        except (ValueError, TypeError) as error:
-            raise BadRequest(f"the history of run {run_id!r} is not that of a run: {error}", field="run_id") from error
+        with answered(run_id):
+            histories = [history async for history in _executions(self._client, run_id)]
+            try:
+                return [record for history in reversed(histories) for record in await _records(converter, history)]
+            except (ValueError, TypeError) as error:
+                why = f"the history of run {run_id!r} is not that of a run: {error}"
+                raise BadRequest(why, field="run_id") from error
 
     async def beginning(self, run_id: str) -> Beginning:
         """How the run's last execution began, from its first events alone; nothing where they cannot be read."""
