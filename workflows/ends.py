@@ -6,6 +6,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from loom_domain.errors import BadRequest
+from loom_domain.lineage import is_child
 from loom_domain.requests import RunError, RunRequest, RunResult
 from loom_domain.retries import Failure
 from loom_domain.run import evolve, start
@@ -20,8 +21,9 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        # Only what a run is started by can tell it where it comes from; any other second input is nobody's.
-        lineage = read_lineage(carried[0]) if carried and info.parent is not None else None
+        # Only a run that starts another one tells it where it comes from; a second input from anybody else is nobody's.
+        delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
+        lineage = read_lineage(carried[0]) if carried and delegated else None
         return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
     except BadRequest as error:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
