@@ -21,7 +21,6 @@ from uuid import uuid4
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from activities.adapters.redis_stream import RedisReader
 from activities.adapters.temporal_errors import answered

@@ -9,6 +9,7 @@ from loom_domain.lifecycle import HookStep
 from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall, Usage
 from loom_domain.requests import RunRequest, fork_view
+from loom_domain.risk import risk_of
 from loom_domain.tasks import Origin, Segment
 from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
 from loom_domain.turn_state import turn_id
@@ -136,6 +137,7 @@ def ask_facts(
         "arguments": arguments,
         "reason": plan.reason,
         "rule": plan.rule,
+        "risk": risk_of(call.name, plan),
         "digest": plan.digest,
         "for_run": list(plan.grants),
         "expires_in": expires_in,

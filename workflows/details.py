@@ -98,6 +98,7 @@ def _ask(run_id: str, ask: TreeAsk) -> list[str]:
     whose = "" if ask.run_id == run_id else f" (sub-agent {_inline(ask.agent)}, {_code(ask.run_id)})"
     return [
         f"### Approve? {_inline(describe(call))}{whose}",
+        *([f"Risk: {_inline(ask.risk)}"] if ask.risk else []),
         f"Why: {_inline(ask.reason)}" + (f" · denied if unanswered until {ask.expires_at}" if ask.expires_at else ""),
         # On one line, as JSON escapes line breaks: nothing in it can end the fence.
         f"```json\n{shown.replace('```', '` ` `')}\n```",

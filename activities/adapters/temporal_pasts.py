@@ -11,7 +11,7 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.adapters.temporal_errors import answered
+from activities.adapters.temporal_errors import answered, unanswered
 from loom_domain.errors import BadRequest
 from loom_domain.lineage import Lineage
 from loom_domain.past import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt

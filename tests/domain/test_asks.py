@@ -118,6 +118,7 @@ def test_the_status_shows_what_a_person_has_to_know() -> None:
             "cut": False,
             "reason": "the rule bash says ask",
             "rule": "bash",
+            "risk": "may change something for good, not safe to repeat",
             "digest": "d1",
             "for_run": ["bash(ls:*)"],
             "asked_at": "2026-01-02T03:04:05+00:00",

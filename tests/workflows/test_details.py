@@ -40,6 +40,7 @@ def test_an_ask_shows_what_is_asked_and_every_way_to_answer() -> None:
     assert asking(command="ls").split("\n\n")[2:] == [
         "waiting on approval: bash: ls",
         "### Approve? bash: ls",
+        "Risk: may change something for good, not safe to repeat",
         "Why: the rule bash says ask · denied if unanswered until 2026-01-09T03:04:05+00:00",
         '```json\n{"command":"ls"}\n```',
         'Send the signal `approve` with `{"call_id": "a", "digest": "d1"}`, or `deny` with'
