@@ -7,6 +7,7 @@ Everything Loom brings to a Temporal worker is one plugin, so that it fits besid
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -25,6 +26,7 @@ from deploy.embedded.ports import any_free
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
+from loom_cli.exits import code_of, leave
 from loom_domain.errors import BadRequest, LoomError
 from loom_parts.assembly import parts_from, secret_mask
 from loom_parts.handlers import handled
@@ -161,7 +163,10 @@ def _serving_metrics(port: int) -> Runtime:
 
 
 if __name__ == "__main__":
+    code = 0
     try:
         main()
     except LoomError as error:
-        raise SystemExit(f"loom worker: {error.message}") from None
+        sys.stderr.write(f"loom worker: {error.message}\n")
+        code = code_of(error)
+    leave(code)

@@ -17,6 +17,7 @@ from tests.acceptance.conftest import Working
 from tests.acceptance.processes import environment
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, hang, script, text
+from tests.skills import write_release_notes, write_skill
 from tests.waiting import eventually
 
 LOOM: Final = str(Path(sys.executable).parent / "loom")
@@ -187,6 +188,23 @@ async def test_the_command_line_takes_a_schema_from_a_file(working: Working, wor
     assert given.json["structured_output"] == {"city": "Berlin"}
     assert missing.code == 2
     assert "neither a JSON object nor a file that is there" in missing.err
+
+
+async def test_skills_that_a_run_is_given_are_active_from_the_start(working: Working, tmp_path: Path) -> None:
+    write_release_notes(tmp_path / ".agents/skills")
+    write_skill(tmp_path / ".agents/skills", "other")
+    loom, model = await working(script([text("written")]), skills_home=tmp_path)
+    cli = command_line(loom)
+
+    ran = await cli("run", "x", "--skills", "release-notes", "--skills", "other", "--json")
+    wrong = await cli("run", "x", "--skills", "release-note", "--json")
+
+    assert (ran.code, ran.json["status"]) == (0, "completed")
+    prompt = model.requests[0].messages[0]["content"]
+    assert '<skill_content name="release-notes">' in prompt
+    assert '<skill_content name="other">' in prompt
+    assert (wrong.code, wrong.json["error"]["type"]) == (1, "BadRequest")
+    assert "there is no skill 'release-note'" in wrong.json["error"]["message"]
 
 
 async def test_a_reader_that_goes_away_ends_a_command_without_a_word(working: Working) -> None:

@@ -1,14 +1,18 @@
 """Workers as processes of their own: what their logs tell, and where their metrics are."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
 from deploy.embedded.ports import USUAL, any_free, is_free
 from tests.acceptance.conftest import Killable
-from tests.acceptance.processes import Workers
+from tests.acceptance.processes import WORKER, Workers
 from tests.acceptance.test_command_line import command_line
 from tests.model_server import ToolUse, calls, script, text
 from tests.waiting import eventually
@@ -60,6 +64,16 @@ async def test_where_nobody_set_a_port_a_taken_one_is_left_to_its_owner(killable
     address = _metrics_address(workers, 0)
     assert address != f"http://127.0.0.1:{USUAL['metrics']}/metrics"
     assert "temporal_" in _scraped(address)
+
+
+def test_without_a_server_a_worker_ends_as_the_command_does(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LOOM_", "TEMPORAL_"))}
+    env |= {"TEMPORAL_ADDRESS": "127.0.0.1:9", "LOOM_METRICS_PORT": "off"}
+    ran = subprocess.run(
+        [sys.executable, *WORKER], env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ran.returncode, ran.stdout) == (5, "")
+    assert ran.stderr.startswith("loom worker: no Temporal server answers at 127.0.0.1:9: run `loom up`")
 
 
 def _lines(workers: Workers, number: int = 0) -> dict[str, list[dict[str, Any]]]:
