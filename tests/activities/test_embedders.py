@@ -140,6 +140,43 @@ async def test_after_a_cancelled_use_the_next_one_gets_its_own_answer() -> None:
         os.kill(pid, 0)
 
 
+async def test_a_use_that_gave_up_waiting_leaves_the_process_to_the_next_one() -> None:
+    embedder = OfflineEmbedder()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await embedder.embed(QUESTIONS, query=True)
+    starting = await pid_of(embedder)
+    before = await embedder.embed(QUESTIONS, query=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await embedder.embed(["some words " * 200] * 8)
+    assert await embedder.embed(QUESTIONS, query=True) == before
+    assert await pid_of(embedder) == starting
+    await embedder.aclose()
+
+
+async def test_a_question_goes_before_the_texts_that_wait(embedder: OfflineEmbedder) -> None:
+    done: list[str] = []
+
+    async def use(name: str, texts: list[str], *, query: bool = False) -> None:
+        await embedder.embed(texts, query=query)
+        done.append(name)
+
+    long = ["some words " * 80] * 4
+    upkeep = [asyncio.create_task(use(f"texts {n}", long)) for n in range(3)]
+    await asyncio.sleep(0)
+    await use("question", ["why?"], query=True)
+    assert done == ["question"]
+    await asyncio.gather(*upkeep)
+
+
+def test_a_batch_is_small_enough_that_a_question_need_not_wait_long() -> None:
+    texts = ["x" * 300] * 5 + ["y" * 4_000] + ["z"] * 20
+    batches = list(offline._batches(texts))
+    assert [len(batch) for batch in batches] == [3, 2, 1, 16, 4]
+    assert [text for batch in batches for text in batch] == texts
+
+
 async def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "is_installed", lambda: False)
     with pytest.raises(EmbedderUnavailable, match=r'pip install "loom-agents\[embed\]"'):
