@@ -73,6 +73,13 @@ async def test_programs_get_hits_in_the_words_of_the_contract(session: str) -> N
     assert whole["task"]["parameters"] == {"text": "the database of staging is pg-7"}
 
 
+async def test_the_limits_are_those_of_the_settings(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    l1 = ("search", "database", "--session", session, "--layer", "L1")
+    assert len(await told(*l1)) == 1
+    monkeypatch.setenv("LOOM_MEMORY_LIMITS", '{"recent_for": "PT0S"}')
+    assert await told(*l1) == []
+
+
 async def test_people_see_nothing_that_steers_their_terminal(session: str) -> None:
     result = await run("search", "alert", "--session", session)
     assert "red alert" in result.stdout
