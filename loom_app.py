@@ -27,6 +27,7 @@ from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest, ToolExecutionError, ToolUnavailableError
 from loom_domain.hooks import Ask, Deny, Instead, Registered, RunInfo
+from loom_domain.knowledge import KnowledgeFolder, checked_name
 from loom_domain.lifecycle import Moment
 from loom_domain.mcp import McpServer, read_servers
 from loom_domain.messages import Part, ToolCall
@@ -77,6 +78,7 @@ class LoomApp:
         self._servers: dict[str, McpServer] = {}
         self._crews: dict[str, Crew] = {}
         self._skills: dict[str, None] = {}
+        self._knowledge: dict[str, KnowledgeFolder] = {}
         self._hooks: list[Registered] = []
         self._handlers: dict[str, TaskHandler] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
@@ -117,11 +119,7 @@ class LoomApp:
         made = tool_of(tool, options)
         name, origin = made.spec.name, origin_of(tool)
         check_name(name, origin)
-        if name in self._tools:
-            raise BadRequest(
-                f"two tools are called {name!r}: {self._origins[name]} and {origin}: give one another name",
-                field="tool",
-            )
+        _refuse_twice("tool", name, self._origins.get(name), origin)
         self._tools[name] = made
         self._origins[name] = origin
         return made
@@ -141,11 +139,7 @@ class LoomApp:
         `default` takes the place of the built-in one.
         """
         origin = _caller()
-        if name in self._agents:
-            raise BadRequest(
-                f"two agents are called {name!r}: {self._agents[name].origin} and {origin}: give one another name",
-                field="agent",
-            )
+        _refuse_twice("agent", name, self._agents.get(name), origin)
         self._agents[name] = read_agent({**plain_fields(fields), "name": name}, name=name, origin=origin)
         return self._agents[name]
 
@@ -160,11 +154,7 @@ class LoomApp:
     def create_crew(self, name: str, **fields: Unpack[CrewFields]) -> Crew:
         """Define several agents that share a task, by the fields of a crew file (docs/crews.md)."""
         origin = _caller()
-        if name in self._crews:
-            raise BadRequest(
-                f"two crews are called {name!r}: {self._crews[name].origin} and {origin}: give one another name",
-                field="crew",
-            )
+        _refuse_twice("crew", name, self._crews.get(name), origin)
         self._crews[name] = read_crew({**listed(fields), "name": name}, name=name, origin=origin)
         return self._crews[name]
 
@@ -187,10 +177,16 @@ class LoomApp:
 
     def register_skill(self, folder: str | Path) -> Path:
         """Add a folder with a SKILL.md, or a folder of such; a relative one is meant from the file of the caller."""
-        path = (Path(_caller().rpartition(":")[0]).parent / Path(folder).expanduser()).resolve()
-        if not path.is_dir():
-            raise BadRequest(f"there is no folder {path} with skills: {folder} is not one", field="skill")
+        path = _folder(folder, _caller(), "skill")
         self._skills[str(path)] = None
+        return path
+
+    def register_knowledge(self, name: str, folder: str | Path) -> Path:
+        """Add a folder of documents as a knowledge base, which workers keep up to date; relative as for skills."""
+        origin = _caller()
+        _refuse_twice("knowledge base", name, self._knowledge.get(name), origin)
+        path = _folder(folder, origin, "knowledge")
+        self._knowledge[name] = KnowledgeFolder(name=checked_name(name), path=str(path), origin=origin)
         return path
 
     def intercept(self, interceptor: I, /, **options: Unpack[InterceptorOptions]) -> I:
@@ -203,21 +199,13 @@ class LoomApp:
         return interceptor
 
     def on_task(self, pattern: str, /, *, name: str = "") -> Callable[[F], F]:
-        """Call the decorated function, `(task)`, for each Task on the bus that the pattern takes (docs/events.md).
-
-        Async or not. A Task that it returns answers whoever waits for one; `name`, by default its own, has to stay.
-        """
+        """Call the decorated function for each Task on the bus that the pattern takes: docs/events.md."""
         if not isinstance(pattern, str):
             raise BadRequest('write @app.on_task("node.*"): which Tasks it is for has to be said', field="on_task")
 
         def register(function: F) -> F:
             handler = handler_of(function, pattern, name, origin_of(function))
-            if handler.name in self._handlers:
-                raise BadRequest(
-                    f"two handlers are called {handler.name!r}: {self._handlers[handler.name].origin} and"
-                    f" {handler.origin}: give one another name",
-                    field="on_task",
-                )
+            _refuse_twice("handler", handler.name, self._handlers.get(handler.name), handler.origin)
             self._handlers[handler.name] = handler
             return function
 
@@ -228,23 +216,21 @@ class LoomApp:
         agents = {agent.name: agent for agent in other.list_agents()}
         servers = {server.name: server for server in other.mcp_servers}
         crews = {crew.name: crew for crew in other.list_crews()}
-        pairs: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        pairs: dict[str, tuple[dict[str, Any], Mapping[str, Any]]] = {
             "tool": (self._tools, other.tools),
             "agent": (self._agents, agents),
             "server": (self._servers, servers),
             "crew": (self._crews, crews),
             "handler": (self._handlers, other.handlers),
+            "knowledge base": (self._knowledge, other.knowledge),
         }
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
                 raise BadRequest(f"both apps have a {kind} {twice[0]!r}: rename one", field=kind)
-        self._tools |= other.tools
+        for mine, theirs in pairs.values():
+            mine.update(theirs)
         self._origins |= other.origins
-        self._agents |= agents
-        self._servers |= servers
-        self._crews |= crews
         self._hooks += other.hooks
-        self._handlers |= other.handlers
         self._skills |= dict.fromkeys(other.skills)
 
     @property
@@ -268,6 +254,11 @@ class LoomApp:
         return tuple(self._skills)
 
     @property
+    def knowledge(self) -> Mapping[str, KnowledgeFolder]:
+        """Folders that are knowledge bases, by the names of these."""
+        return MappingProxyType(self._knowledge)
+
+    @property
     def hooks(self) -> tuple[Registered, ...]:
         """Every hook and interceptor, in the order of registration."""
         return tuple(self._hooks)
@@ -283,6 +274,21 @@ def _caller() -> str:
     frame = inspect.currentframe()
     outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
+
+
+def _refuse_twice(kind: str, name: str, first: object, origin: str) -> None:
+    """`first`: what has the name already, or where that is from; None: nothing."""
+    if first is not None:
+        first = getattr(first, "origin", first)
+        raise BadRequest(f"two {kind}s are called {name!r}: {first} and {origin}: give one another name", field=kind)
+
+
+def _folder(given: str | Path, caller: str, field: str) -> Path:
+    """A folder that has to be there; a relative one is meant from the caller's file."""
+    path = (Path(caller.rpartition(":")[0]).parent / Path(given).expanduser()).resolve()
+    if not path.is_dir():
+        raise BadRequest(f"there is no folder {path}: {given} is not one", field=field)
+    return path
 
 
 def _found(kind: str, name: str, among: Mapping[str, T]) -> T:

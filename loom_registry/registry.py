@@ -14,6 +14,7 @@ from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest
 from loom_domain.extending import resolved
 from loom_domain.hooks import Registered, check_hooks, is_for, pieces_of
+from loom_domain.knowledge import KnowledgeFolder
 from loom_domain.mcp import McpServer
 from loom_domain.routing import TaskHandler
 from loom_domain.skills import SkillFolder
@@ -40,6 +41,8 @@ class Registry:
     """What is called with the tasks on the bus."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
+    knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
+    """Folders that workers take into knowledge bases, by the names of these."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
@@ -111,6 +114,7 @@ def merged(
     agents: dict[str, AgentDefinition] = {}
     known = {server.name: server for server in servers}
     handlers: dict[str, TaskHandler] = {}
+    knowledge: dict[str, KnowledgeFolder] = {}
     for source, app in sources.items():
         for name, tool in app.tools.items():
             _refuse_twice("tool", name, origins, f"{source}: {app.origins[name]}")
@@ -121,6 +125,9 @@ def merged(
         for name, handler in app.handlers.items():
             _refuse_twice("handler", name, {h.name: h.origin for h in handlers.values()}, f"{source}: {handler.origin}")
             handlers[name] = handler
+        for name, base in app.knowledge.items():
+            _refuse_twice("knowledge base", name, {b.name: b.origin for b in knowledge.values()}, base.origin)
+            knowledge[name] = base
     for agent in (*(agent for app in sources.values() for agent in app.list_agents()), *written):
         _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
         agents[agent.name] = agent
@@ -140,6 +147,7 @@ def merged(
         handlers=tuple(handlers.values()),
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
+        knowledge=knowledge,
     )
 
 
