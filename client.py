@@ -31,7 +31,7 @@ from deploy.connection import connected
 from deploy.settings import load_settings
 from loom_domain.agent_stats import AgentStats, stats_of
 from loom_domain.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
-from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request
+from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
 from loom_domain.messages import JsonObject, Message
 from loom_domain.past import PastTurn, turns_of
 from loom_domain.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
@@ -104,16 +104,18 @@ class LoomClient:
     ) -> str:
         """Start a run from where `turn` left another one and return its id; 0 is the other's beginning.
 
-        `message` is said to the agent there; `changes` are fields of the request (`model`, `permissions`, …). Nothing
-        that the other run did is done again, and files are as they are now. Raises BadRequest for a turn that is not
-        there, or not over.
+        `message` is said to the agent there; `changes` are fields of the request: `model`, `permissions`, `mode`,
+        `workspace`, `max_turns`, `budget`, `require_done_tool`, `session_id`, `metadata`. Nothing that the other run
+        did is done again, and files are as they are now. Raises BadRequest for a turn that is not there, or not over,
+        and for a field that a fork cannot have otherwise.
         """
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
         payload = {**fork_request(point, forked), **changes}
-        if point.request.crew is not None:
-            return await self._start(CREW_RUN, payload, read_crew_request(payload), fork_id)
-        return await self._start(AGENT_RUN, payload, read_request(payload), fork_id)
+        is_crew = point.request.crew is not None
+        asked = read_crew_request(payload) if is_crew else read_request(payload)
+        refuse_changes(point, asked)
+        return await self._start(CREW_RUN if is_crew else AGENT_RUN, payload, asked, fork_id)
 
     async def fork_point(self, forked: ForkedFrom) -> ForkPoint:
         """What a fork would begin with; raises as `fork` does."""

@@ -30,6 +30,7 @@ from loom_cli.exits import code_of, leave
 from loom_domain.errors import BadRequest, LoomError
 from loom_parts.assembly import parts_from, secret_mask
 from loom_parts.handlers import handled
+from loom_parts.knowledge import taken_in
 from loom_parts.memory import kept
 from loom_parts.parts import Parts
 from loom_settings import Settings
@@ -92,7 +93,7 @@ def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callab
 @asynccontextmanager
 async def _beside(parts: Parts, settings: Settings, client: Client) -> AsyncIterator[None]:
     """What runs as long as the worker does, off any run's path."""
-    async with kept(parts.memory, settings, client), handled(parts.registry.handlers, settings):
+    async with kept(parts.memory, settings, client), handled(parts.registry.handlers, settings), taken_in(parts):
         yield
 
 

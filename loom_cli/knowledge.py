@@ -52,8 +52,10 @@ def add(
 
     Hidden files and those that Git ignores are left out, and secrets are cut out before anything is kept.
     """
+    from loom_domain.knowledge import checked_name  # noqa: PLC0415
+
     real = _folder(folder)
-    _checked(name)
+    checked_name(name)
     done = _with_store(lambda opened: _taken_in(opened, real, name, reembed=reembed, quiet=as_json))
     if as_json:
         print_json(done)
@@ -77,9 +79,9 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Look something up, as a run would with search_knowledge."""
-    from loom_domain.knowledge import KnowledgeQuery, knowledge_view  # noqa: PLC0415
+    from loom_domain.knowledge import KnowledgeQuery, checked_name, knowledge_view  # noqa: PLC0415
 
-    asked = KnowledgeQuery(text=query, bases=() if name is None else (_checked(name),), limit=limit)
+    asked = KnowledgeQuery(text=query, bases=() if name is None else (checked_name(name),), limit=limit)
     hits = _with_store(lambda opened: _found(opened, asked))
     if as_json:
         print_json([knowledge_view(hit) for hit in hits])
@@ -91,7 +93,9 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="K", help="Which knowledge base.")], as_json: Json = False
 ) -> None:
     """Forget a knowledge base; the documents themselves stay where they are."""
-    _checked(name)
+    from loom_domain.knowledge import checked_name  # noqa: PLC0415
+
+    checked_name(name)
     if not _with_store(lambda opened: opened.store.drop(name)):
         raise _no_base(name)
     if as_json:
@@ -190,16 +194,6 @@ def _folder(given: Path) -> Path:
     if not folder.is_dir():
         raise BadRequest(f"{given} is not a folder: name one with documents", field="dir")
     return folder
-
-
-def _checked(name: str) -> str:
-    import re  # noqa: PLC0415
-
-    from activities.toolbox.knowledge import NAME  # noqa: PLC0415
-
-    if not re.fullmatch(NAME, name):
-        raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
-    return name
 
 
 def _print_done(done: "Ingested") -> None:

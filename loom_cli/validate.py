@@ -89,7 +89,8 @@ def _warn_of_knowledge(entries: Mapping[str, dict[str, Any]], registry: "Registr
     from loom_cli.knowledge import missing_bases  # noqa: PLC0415
 
     naming = [agent for agent in registry.agents.values() if agent.origin in entries and agent.knowledge]
-    names = dict.fromkeys(name for agent in naming for name in agent.knowledge)
+    # What the app registers its worker takes in.
+    names = dict.fromkeys(n for agent in naming for n in agent.knowledge if n not in registry.knowledge)
     missing = missing_bases(read_settings(), tuple(names))
     for agent in naming:
         entry = entries[agent.origin]

@@ -14,6 +14,7 @@ from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest
 from loom_domain.extending import resolved
 from loom_domain.hooks import Registered, check_hooks, is_for, pieces_of
+from loom_domain.knowledge import KnowledgeFolder
 from loom_domain.mcp import McpServer
 from loom_domain.routing import TaskHandler
 from loom_domain.skills import SkillFolder
@@ -43,6 +44,8 @@ class Registry:
     crews: Mapping[str, Crew] = field(default_factory=dict)
     providers: Mapping[str, LLMProvider] = field(default_factory=dict)
     """Of models with prefixes of the app's own."""
+    knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
+    """Folders that workers take into knowledge bases, by the names of these."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
@@ -123,6 +126,7 @@ def merged(
     crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
     answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
     heard = ((name, one, f"{source}: {one.origin}") for source, app in apps for name, one in app.handlers.items())
+    bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
     check_tools(agents.values(), tools, tuple(known))
     hooks = tuple(hook for app in sources.values() for hook in app.hooks)
     check_hooks(hooks, agents.values())
@@ -136,6 +140,7 @@ def merged(
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
         providers=_each_once("provider", answering),
+        knowledge=_each_once("knowledge base", bases),
     )
 
 

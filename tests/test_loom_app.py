@@ -493,6 +493,28 @@ def test_a_handler_that_nothing_would_reach_is_refused(pattern: Any, name: str, 
         LoomApp().on_task(pattern, name=name)(print)
 
 
+def test_folders_of_documents_are_registered_from_where_they_are_named(tmp_path: Path) -> None:
+    one, other = LoomApp(), LoomApp()
+    assert one.register_knowledge("here", ".") == Path(__file__).parent
+    other.register_knowledge("there", tmp_path)
+    one.include(other)
+    found = of(one).knowledge
+    assert {name: folder.path for name, folder in found.items()} == {
+        "here": str(Path(__file__).parent),
+        "there": str(tmp_path),
+    }
+    assert Path(__file__).name in found["here"].origin
+    for name, folder, says in (
+        ("here", ".", "two knowledge bases are called 'here'"),
+        ("a b", ".", "'a b' is no name"),
+        ("none", "nowhere", "there is no folder .*nowhere"),
+    ):
+        with pytest.raises(BadRequest, match=says):
+            one.register_knowledge(name, folder)
+    with pytest.raises(BadRequest, match="two knowledge bases are called 'there': one is .*test_loom_app"):
+        of(one, other)
+
+
 def test_an_agent_with_a_tool_that_is_not_there_is_refused_at_start() -> None:
     app = with_tool("rate")
     app.mcp_server("time", command=["x"])
