@@ -182,7 +182,7 @@ class LoomApp:
 
     def register_skill(self, folder: str | Path) -> Path:
         """Add a folder with a SKILL.md, or a folder of such; a relative one is meant from the file of the caller."""
-        path = folder_of(folder, caller(), "skill")
+        path = folder_of(folder, caller(), "skills")
         self._skills[str(path)] = None
         return path
 
@@ -198,7 +198,7 @@ class LoomApp:
         """Add a folder of documents as a knowledge base, which workers keep up to date; relative as for skills."""
         origin = caller()
         refuse_twice("knowledge base", name, self._knowledge.get(name), origin)
-        path = folder_of(folder, origin, "knowledge")
+        path = folder_of(folder, origin, "documents")
         self._knowledge[name] = KnowledgeFolder(name=checked_name(name), path=str(path), origin=origin)
         return path
 

@@ -25,11 +25,11 @@ def refuse_twice(kind: str, name: str, first: object, origin: str) -> None:
         raise BadRequest(f"two {kind}s are called {name!r}: {first} and {origin}: give one another name", field=kind)
 
 
-def folder_of(given: str | Path, line: str, field: str) -> Path:
+def folder_of(given: str | Path, line: str, what: str) -> Path:
     """A folder that has to be there; a relative one is meant from the file of that line."""
     path = (Path(line.rpartition(":")[0]).parent / Path(given).expanduser()).resolve()
     if not path.is_dir():
-        raise BadRequest(f"there is no folder {path}: {given} is not one", field=field)
+        raise BadRequest(f"there is no folder {path} with {what}", field=what)
     return path
 
 
