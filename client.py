@@ -18,12 +18,12 @@ from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities.adapters.redis_stream import RedisReader
-from activities.adapters.temporal_errors import answered
+from activities.adapters.temporal_errors import answered, no_run
 from activities.adapters.temporal_pasts import TemporalPasts
 from activities.adapters.temporal_runs import TemporalRuns
 from activities.ports import EventReader
@@ -143,7 +143,7 @@ class LoomClient:
 
     async def status(self, run_id: str) -> JsonObject:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
-        description = await self._runs.described(run_id)
+        description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
         try:
@@ -170,7 +170,7 @@ class LoomClient:
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The messages of the run's current window; needs a live worker."""
-        await self._runs.described(run_id)
+        await self._described(run_id)
         messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
 
@@ -267,7 +267,13 @@ class LoomClient:
 
     async def has_ended(self, run_id: str) -> bool:
         """Whether nothing more will happen in this run."""
-        return (await self._runs.described(run_id)).status is not WorkflowExecutionStatus.RUNNING
+        return (await self._described(run_id)).status is not WorkflowExecutionStatus.RUNNING
+
+    async def _described(self, run_id: str) -> WorkflowExecutionDescription:
+        description = await self._runs.described(run_id)
+        if description.workflow_type not in (AGENT_RUN, CREW_RUN):
+            raise no_run(run_id)
+        return description
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
         """Send an update and wait for its receipt; to a run without a worker leave a signal instead."""

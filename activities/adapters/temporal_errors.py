@@ -49,10 +49,15 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
     if error.status is RPCStatusCode.NOT_FOUND:
         if "already completed" in str(error):
             return RefusedError(f"run {run_id!r} has ended")
-        return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
+        return no_run(run_id)
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return BadRequest(str(error), field="")
     return UnreachableError(f"the Temporal server does not answer: {error}")
+
+
+def no_run(run_id: str) -> RunNotFoundError:
+    """There is nothing of that id, or it is a workflow that is no run."""
+    return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
 
 
 def refused(error: WorkflowUpdateFailedError) -> LoomError:

@@ -13,6 +13,7 @@ from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
 from activities.knowledge.ports import Document
 from loom_domain.chunks import Chunk
+from loom_domain.errors import RunNotFoundError
 from loom_domain.memory import Layer, MemoryScope, Query, View
 from loom_domain.memory_scopes import ScopedEntry
 from loom_domain.recalling import AWAY, NO_KNOWLEDGE, NOTICE
@@ -155,6 +156,20 @@ async def test_a_model_asks_its_memory_and_keeps_notes(remembering: Any, session
     assert results[1] == "Kept as version 1 of 'codename' (local)."
     assert results[2].endswith("\nZanzibar")
     assert "- codename (local, version 1): Zanzibar" in results[3]
+
+
+async def test_the_upkeep_of_memory_is_no_run(remembering: Any, session: str) -> None:
+    loom, _ = await remembering(script([text(CODENAME)]))
+    await loom.run("what is the codename?", session_id=session)
+    name = upkeep_id(loom.settings.task_queue)
+
+    async def is_there() -> bool:
+        return [each async for each in loom.client.temporal.list_workflows(f"WorkflowId = '{name}'")] != []
+
+    await eventually(is_there)
+    for ask in (loom.client.status, loom.client.transcript, loom.client.has_ended):
+        with pytest.raises(RunNotFoundError, match=f"there is no run '{name}'; `loom list` shows"):
+            await ask(name)
 
 
 @pytest.mark.parametrize("settings", [{"memory": "off"}, {"database_url": None}])
