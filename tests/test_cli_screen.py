@@ -548,6 +548,13 @@ async def test_keys_answer_an_ask(keys: str, answer: Answer, monkeypatch: pytest
     assert "rm -rf build" in out.getvalue()
 
 
+async def test_what_no_rule_can_allow_for_the_run_is_not_offered_for_it() -> None:
+    shown, _ = screen(answerable=True)
+    ask = replace(BASH, for_run=())
+    answer = await pressed("r|y", lambda keyboard: Prompter(shown, keyboard, "r").answer(ask))
+    assert answer == Answer(approved=True)
+
+
 async def test_arguments_are_edited_in_the_editor_of_the_person(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -105,6 +105,24 @@ async def test_yes_approves_every_ask_of_the_run_and_says_so(working: Working, w
     assert (workspace / "out.txt").read_text() == "hello"
 
 
+async def test_an_approval_for_the_run_says_when_it_is_for_one_call_only(working: Working) -> None:
+    guarded, plain = ToolUse("bash", {"command": "rmdir /"}, "b1"), ToolUse("bash", {"command": "ls"}, "b2")
+    loom, _ = await working(script([calls(guarded), calls(plain), text("no")]))
+    cli, run_id = command_line(loom), await loom.start()
+    await loom.asked(run_id)
+
+    first = await cli("approve", run_id, "b1", "--for-run")
+    await loom.until(run_id, lambda status: [ask["call_id"] for ask in status["pending_approvals"]] == ["b2"])
+    second = await cli("approve", run_id, "b2", "--for-run", "--json")
+
+    assert first.out == "approved, only this call: the guard against rmdir of / asks each time\n"
+    assert second.json["scope"] == "run"
+    await loom.client.result(run_id)
+    events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]
+    decided = [event["parameters"] for event in events if event["action"] == "node.approval_decided"]
+    assert [said["scope"] for said in decided] == ["once", "run"]
+
+
 async def test_exit_codes_say_how_the_run_ended(working: Working, workspace: Path) -> None:
     loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
     cli = command_line(loom)
