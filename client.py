@@ -23,7 +23,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from activities.adapters.redis_stream import RedisReader
-from activities.adapters.temporal_errors import answered, no_run
+from activities.adapters.temporal_errors import answered, no_run, unconnected
 from activities.adapters.temporal_pasts import TemporalPasts
 from activities.adapters.temporal_runs import TemporalRuns
 from activities.ports import EventReader
@@ -77,10 +77,9 @@ class LoomClient:
             try:
                 temporal = await stack.enter_async_context(connected(chosen))
             except (RuntimeError, RPCError) as error:
-                raise UnreachableError(
-                    f"no Temporal server answers at {chosen.temporal_address}: run `loom up`, or set TEMPORAL_ADDRESS"
-                    f" ({str(error).splitlines()[0]})"
-                ) from error
+                where = f"{chosen.temporal_address} ({why})" if (why := unconnected(error)) else chosen.temporal_address
+                message = f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS"
+                raise UnreachableError(message) from error
             yield cls(temporal, task_queue=chosen.task_queue, events=events)
 
     async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:
