@@ -40,13 +40,13 @@ def answered(run_id: str) -> Iterator[None]:
 
 def no_server(address: str, error: Exception) -> UnreachableError:
     """Why there is no connection to the server, as far as it does not go without saying."""
-    why = _reason(error)
+    why = unconnected(error)
     where = f"{address} ({why})" if why else address
     return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
 
 
-def _reason(error: Exception) -> str:
-    """On one line; nothing where nobody listens."""
+def unconnected(error: Exception) -> str:
+    """Why a server cannot be connected to, on one line; nothing where nobody listens, which goes without saying."""
     text = " ".join(str(error).split())
     if "ConnectionRefused" in text:
         return ""
