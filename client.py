@@ -12,18 +12,18 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from activities.adapters.redis_stream import RedisReader
-from activities.adapters.temporal_errors import unanswered
+from activities.adapters.temporal_errors import answered, no_run
 from activities.adapters.temporal_pasts import TemporalPasts
 from activities.adapters.temporal_runs import TemporalRuns
 from activities.ports import EventReader
@@ -41,6 +41,7 @@ from loom_watching import Polled, Streamed, Watched, closing, streamed, watched
 from workflows.border import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 from workflows.outside import (
     RunSummary,
+    ended_untold,
     ended_view,
     execution_of,
     failed_result,
@@ -53,6 +54,8 @@ from workflows.outside import (
 
 __all__ = ["LoomClient", "Polled", "Streamed", "Watched"]
 
+MOST_OPENED: Final = 200
+"""Results that one list is made with: of runs whose status is nowhere else."""
 MOST_COUNTED: Final = 10_000
 """Executions of an agent that its figures are made of, the newest."""
 
@@ -73,14 +76,7 @@ class LoomClient:
         """Connect as the environment says; raises UnreachableError when no server answers."""
         chosen = settings or load_settings()
         events = RedisReader(chosen.redis_url) if chosen.redis_url else None
-        async with AsyncExitStack() as stack:
-            try:
-                temporal = await stack.enter_async_context(connected(chosen))
-            except (RuntimeError, RPCError) as error:
-                raise UnreachableError(
-                    f"no Temporal server answers at {chosen.temporal_address}: run `loom up`, or set TEMPORAL_ADDRESS"
-                    f" ({str(error).splitlines()[0]})"
-                ) from error
+        async with connected(chosen) as temporal:
             yield cls(temporal, task_queue=chosen.task_queue, events=events)
 
     async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:
@@ -131,31 +127,29 @@ class LoomClient:
             raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
         name = run_id or f"run-{uuid4().hex[:12]}"
         try:
-            await self.temporal.start_workflow(
-                kind,
-                payload,
-                id=name,
-                task_queue=self._task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
-                static_summary=asked.task[:200],
-            )
+            with answered(name):
+                await self.temporal.start_workflow(
+                    kind,
+                    payload,
+                    id=name,
+                    task_queue=self._task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
+                    static_summary=asked.task[:200],
+                )
         except WorkflowAlreadyStartedError:
             raise RunExistsError(f"run {name!r} exists already; choose another id, or watch it") from None
-        except RPCError as error:
-            raise unanswered(error, name) from error
         return name
 
     async def status(self, run_id: str) -> JsonObject:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
-        description = await self._runs.described(run_id)
+        description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            forked = await description.memo_value("forked_from", None)
-            return {**ended_view(description, await self.result(run_id)), "forked_from": forked}
+            return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
         try:
             answer = await self._asked(run_id)
         except UnreachableError:
-            return outside_view(description)
+            return outside_view(description, await self._pasts.beginning(run_id))
         return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
 
     async def _asked(self, run_id: str) -> JsonObject:
@@ -176,18 +170,17 @@ class LoomClient:
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The messages of the run's current window; needs a live worker."""
-        await self._runs.described(run_id)
+        await self._described(run_id)
         messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
 
     async def result(self, run_id: str, *, output: Any = None) -> RunResult:
         """Wait for the run's end and return its result, of a failed run, too; `output` is the type of its answer."""
         try:
-            result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
+            with answered(run_id):
+                result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
         except WorkflowFailureError as error:
             return failed_result(error)
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
@@ -243,11 +236,17 @@ class LoomClient:
         """The newest runs first, without sub-agents; with `below` that run with everything that it delegated."""
         query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
+        opened = 0
         async with closing(self._runs.found(query)) as executions:
             async for execution in executions:
                 if below is None and is_sub_agent(execution):
                     continue
-                found.append(summary_of(execution))
+                summary = summary_of(execution)
+                if ended_untold(execution) and opened < MOST_OPENED:
+                    opened += 1
+                    summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
+                if status in (None, summary.status):
+                    found.append(summary)
                 if len(found) == limit:
                     break
         return found
@@ -268,7 +267,13 @@ class LoomClient:
 
     async def has_ended(self, run_id: str) -> bool:
         """Whether nothing more will happen in this run."""
-        return (await self._runs.described(run_id)).status is not WorkflowExecutionStatus.RUNNING
+        return (await self._described(run_id)).status is not WorkflowExecutionStatus.RUNNING
+
+    async def _described(self, run_id: str) -> WorkflowExecutionDescription:
+        description = await self._runs.described(run_id)
+        if description.workflow_type not in (AGENT_RUN, CREW_RUN):
+            raise no_run(run_id)
+        return description
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
         """Send an update and wait for its receipt; to a run without a worker leave a signal instead."""

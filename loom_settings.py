@@ -211,7 +211,8 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
     log_format: Literal["json", "console"] = Field("json", description="json: one object a line; console: for eyes.")
     metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_off)] = Field(
-        9091, description="Prometheus port of the worker; 0: any free one, off: none."
+        9091,
+        description="Prometheus port of the worker; 0: any free one, as where nobody set it and it is taken; off.",
     )
 
     openai_api_key: SecretStr | None = Field(
@@ -226,6 +227,11 @@ class Settings(BaseSettings):
     anthropic_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
         None, validation_alias=_named("ANTHROPIC_BASE_URL"), description="Another server with Anthropic's protocol."
     )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether runs leave memories behind, which needs a database."""
+        return self.memory == "on" and self.database_url is not None
 
     @property
     def sandbox_limits(self) -> Limits:

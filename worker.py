@@ -7,6 +7,7 @@ Everything Loom brings to a Temporal worker is one plugin, so that it fits besid
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -21,10 +22,12 @@ from temporalio.worker import Worker, WorkerConfig
 from activities.adapters.temporal_mailbox import TemporalMailbox
 from activities.adapters.temporal_pasts import TemporalPasts
 from deploy.connection import connected
+from deploy.embedded.ports import any_free
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
-from loom_domain.errors import BadRequest
+from loom_cli.exits import code_of, leave
+from loom_domain.errors import BadRequest, LoomError
 from loom_parts.assembly import parts_from, secret_mask
 from loom_parts.handlers import handled
 from loom_parts.knowledge import taken_in
@@ -108,13 +111,10 @@ async def working(settings: Settings) -> AsyncIterator[Client]:
 
 
 def main() -> None:
-    """Run a worker from the environment until SIGTERM or SIGINT."""
-    try:
-        settings = load_settings()
-        configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
-        asyncio.run(_main(settings))
-    except BadRequest as error:
-        raise SystemExit(f"loom worker: {error.message}") from None
+    """Run a worker from the environment until SIGTERM or SIGINT; raises BadRequest and UnreachableError."""
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
+    asyncio.run(_main(settings))
 
 
 async def _main(settings: Settings) -> None:
@@ -131,18 +131,43 @@ async def _main(settings: Settings) -> None:
             model=settings.model,
             live_stream=settings.redis_url is not None,
             payload_store=settings.database_url is not None,
-            memory=settings.memory == "on" and settings.database_url is not None,
+            memory=settings.remembers,
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())
 
 
 def _runtime(settings: Settings) -> Runtime | None:
+    """With metrics at the port of the settings; one that nobody has set gives way when it is taken."""
     if settings.metrics_port is None:
         return None
-    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{settings.metrics_port}", durations_as_seconds=True)
+    port = settings.metrics_port or any_free()
+    try:
+        runtime = _serving_metrics(port)
+    except ValueError as error:
+        if "metrics_port" in settings.model_fields_set:
+            reason = str(error).rpartition(": ")[2]
+            raise BadRequest(
+                f"LOOM_METRICS_PORT: no metrics can be served at 127.0.0.1:{port} ({reason}): set another port, 0 for "
+                "any free one, or off",
+                field="LOOM_METRICS_PORT",
+            ) from None
+        port = any_free()
+        runtime = _serving_metrics(port)
+    _log.info("metrics_served", address=f"http://127.0.0.1:{port}/metrics")
+    return runtime
+
+
+def _serving_metrics(port: int) -> Runtime:
+    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{port}", durations_as_seconds=True)
     return Runtime(telemetry=TelemetryConfig(metrics=metrics))
 
 
 if __name__ == "__main__":
-    main()
+    code = 0
+    try:
+        main()
+    except LoomError as error:
+        sys.stderr.write(f"loom worker: {error.message}\n")
+        code = code_of(error)
+    leave(code)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -13,7 +14,7 @@ from loom_domain.agents import AgentSpec
 from loom_domain.knowledge import KnowledgeQuery
 from loom_domain.memory import Layer, MemorySettings, Query, View
 from loom_domain.messages import Message, recollection
-from loom_domain.recalling import AWAY, KNOWLEDGE_AWAY, NO_KNOWLEDGE, asked, looked_up, remembered
+from loom_domain.recalling import AWAY, KNOWLEDGE_AWAY, NO_KNOWLEDGE, SAID, asked, looked_up, remembered
 from loom_domain.tasks import Origin
 
 _log = structlog.get_logger("loom.recall")
@@ -69,12 +70,15 @@ class SessionMemory:
 
         # A sub-agent has its task and what its parent tells it, not the conversation above it.
         is_root = origin.root_run_id in ("", origin.run_id)
-        recent, important, summaries = await asyncio.gather(
-            self._store.recent(view(settings.recall_recent if is_root else 0, Layer.L1)),
+        recent = view(settings.recall_recent if is_root else 0, Layer.L1)
+        # Only what is said: of a run with many tools nothing else would be left among the newest.
+        said = replace(recent, actions=frozenset(SAID), only_roots=True)
+        conversation, important, summaries = await asyncio.gather(
+            self._store.recent(said),
             self._store.recall(Query(text=question, view=view(settings.recall_important, Layer.L2))),
             self._store.recall(Query(text=question, view=view(settings.recall_summaries, Layer.L3, Layer.L4))),
         )
-        return remembered(recent, important, summaries, settings.recall_tokens)
+        return remembered(conversation, important, summaries, settings.recall_tokens)
 
 
 class Knowledge:

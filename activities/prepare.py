@@ -65,6 +65,7 @@ class Preparation:
         providers: Providers,
         prices: Prices,
         tools: ToolBox,
+        withheld: Collection[str],
         skills: RunSkills,
         crews: Crews,
         transcripts: TranscriptStore,
@@ -84,6 +85,7 @@ class Preparation:
         self._providers = providers
         self._prices = prices
         self._tools = tools
+        self._withheld = withheld  # may be named by rules and agents, and no run is given them
         self._skills = skills
         self._transcripts = transcripts
         self._stream = stream
@@ -164,7 +166,7 @@ class Preparation:
         fallbacks = tuple(name for name in agent.fallbacks if name != model)
         for name in (model, *fallbacks):
             self._providers.resolve(name)
-        every = [tool.spec for tool in self._tools.values()]
+        every = [tool.spec for name, tool in self._tools.items() if name not in self._withheld]
         spec = replace(
             agent.with_permissions(request.permissions),
             model=model,

@@ -139,7 +139,9 @@ async def mcp(settings: Settings) -> Entry:
     async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
         found = manager.report()
     told = "; ".join(_server_in_words(name, each) for name, each in found.items())
-    return {"ok": all(server["ok"] for server in found.values()), "note": told, "servers": found}
+    silent = [server["hint"] for server in found.values() if not server["ok"]]
+    hint = {"hint": f"{'; '.join(silent)}. Start it, or correct the setting `mcp`"} if silent else {}
+    return {"ok": not silent, "note": told, "servers": found, **hint}
 
 
 async def skills(settings: Settings) -> Entry:
@@ -154,7 +156,8 @@ async def skills(settings: Settings) -> Entry:
 
 def _server_in_words(name: str, entry: Entry) -> str:
     left_out = f", left out: {', '.join(entry['refused'])}" if entry["refused"] else ""
-    return f"{name}: {entry.get('hint') or str(entry['tools']) + ' tools'}{left_out}"
+    has = f"{entry['tools']} tool{'' if entry['tools'] == 1 else 's'}" if entry["ok"] else "does not answer"
+    return f"{name}: {has}{left_out}"
 
 
 def model(settings: Settings) -> Entry:
@@ -170,6 +173,8 @@ def model(settings: Settings) -> Entry:
         "openai": lambda: bool(settings.openai_api_key or settings.openai_base_url),
         "anthropic": lambda: bool(settings.anthropic_api_key or settings.anthropic_base_url),
     }
+    if rest and provider not in reachable and settings.app:
+        return {"ok": True, "model": name, "note": f"by the provider {provider!r} of {settings.app}, if it has one"}
     if provider not in reachable or not rest:
         return {"ok": False, "model": name, "hint": f"{name!r} is no model that Loom knows: {ways}"}
     if not reachable[provider]():

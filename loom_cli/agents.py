@@ -132,8 +132,10 @@ def _spec(settings: "Settings", registry: "Registry", agent: "AgentDefinition") 
 
     from loom_domain.agent_definitions import spec_of, tools_of  # noqa: PLC0415
     from loom_parts.assembly import default_agent  # noqa: PLC0415
+    from loom_parts.tools import withheld  # noqa: PLC0415
 
-    tools = tools_of(agent, (tool.spec for tool in registry.tools.values()))
+    never = withheld(settings)
+    tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in never))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
 
 

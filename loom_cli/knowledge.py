@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
     from loom_settings import Settings
 
 T = TypeVar("T")
+
+NO_DATABASE: Final = "there are no knowledge bases without a database: start `loom up`, or set LOOM_DATABASE_URL"
 MOST_SKIPPED: Final = 20
 """Files left out that people are shown."""
 _PATIENCE: Final = 5.0
@@ -126,13 +128,13 @@ class _Opened:
 
 
 def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
-    """Do `work` with the store of these settings; raises UnreachableError when it does not answer."""
+    """Do `work` with the store of these settings; raises UnreachableError when it is not there."""
     from activities.ports import StoreUnavailable  # noqa: PLC0415
     from deploy.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings()
     if settings.database_url is None:
-        raise BadRequest("knowledge is kept in Postgres: `loom up`, or set LOOM_DATABASE_URL", field="database_url")
+        raise UnreachableError(NO_DATABASE)
 
     async def opened() -> T:
         async with _open(settings) as ready:

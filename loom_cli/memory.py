@@ -11,7 +11,7 @@ import typer
 
 from loom_cli.output import console, counted, one_line, plain, print_json, tell
 from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom_domain.memory import Layer, MemorySettings, Query, View, hit_view, memory_view
+from loom_domain.memory import Layer, Query, View, hit_view, memory_view
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from activities.adapters.postgres import Database
@@ -24,6 +24,7 @@ T = TypeVar("T")
 NO_DATABASE: Final = "nothing is remembered without a database: start `loom up`, or set LOOM_DATABASE_URL"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Changes nothing: JSON lines are all that is printed.")]
 Session = Annotated[str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")]
 ThisSession = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
 
@@ -35,6 +36,7 @@ class Opened:
     memory: "PostgresMemory"
     database: "Database"
     embedder: "Embedder | None"
+    settings: "Settings"
 
 
 def register(app: typer.Typer) -> None:
@@ -113,8 +115,9 @@ def stats(session: Session = None, as_json: Json = False) -> None:
         console().print(plain(f"{name:<11} {shown}"))
 
 
-def export(session: ThisSession) -> None:
+def export(session: ThisSession, as_json: JsonLines = False) -> None:
     """Print everything that is kept of a session, one JSON object a line."""
+    del as_json  # it always is
 
     async def lines(opened: Opened) -> None:
         async for memory in opened.memory.export(session):
@@ -157,9 +160,10 @@ async def _reembedded(opened: Opened) -> int:
     embedder = opened.embedder
     if embedder is None:
         raise BadRequest("no embedder is configured, so there are no vectors to make", field="embedder")
-    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension)
-    others = await embed(upkeep, embedder, MemorySettings().batch, other_models=True)
-    return others + await embed(upkeep, embedder, MemorySettings().batch)
+    limits = opened.settings.memory_limits
+    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension, settings=limits)
+    others = await embed(upkeep, embedder, limits.batch, other_models=True)
+    return others + await embed(upkeep, embedder, limits.batch)
 
 
 def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
@@ -190,8 +194,9 @@ async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
         raise UnreachableError(NO_DATABASE)
     embedder = embedder_from(settings)
     database = Database(settings.database_url, max_connections=2, name="loom-memory")
+    memory = PostgresMemory(database, embedder=embedder, settings=settings.memory_limits)
     try:
-        yield Opened(memory=PostgresMemory(database, embedder=embedder), database=database, embedder=embedder)
+        yield Opened(memory=memory, database=database, embedder=embedder, settings=settings)
     finally:
         await database.aclose()
         if embedder is not None:

@@ -4,13 +4,13 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from loom_cli.arguments import absolute, read_object, read_permissions
 from loom_cli.output import plain, print_json, visible
-from loom_domain.errors import BadRequest, LoomError
+from loom_domain.errors import BadRequest, LoomError, ToolValidationError
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Mode
 from loom_domain.tool_names import MCP
@@ -20,8 +20,13 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
 
     from activities.ports import Tool, ToolBox
     from loom_domain.mcp import McpServer
+    from loom_domain.messages import JsonObject
     from loom_domain.permissions import Judgement
     from loom_domain.rules import Rule
+    from loom_domain.tool_calls import ToolSpec
+
+
+_EMPTY: Final = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +62,10 @@ def check(
     workspace: Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")] = ".",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
 ) -> None:
-    """Say whether a call would run, be asked about or be denied, and by which rule. Nothing is run."""
+    """Say whether a call would run, be asked about or be denied, and by which rule. Nothing is run.
+
+    Arguments that the tool's own patterns are not for, such as the content of a file, may be left out.
+    """
     rules = read_permissions(permissions)
     call = ToolCall(id="check", name=tool, arguments=read_object(arguments, "JSON"))
     checked = checked_call(call, rules, mode, absolute(workspace))
@@ -96,7 +104,7 @@ def checked_call(call: ToolCall, rules: dict[str, str], mode: Mode, workspace: s
         workspace=place,
     )
     try:
-        valid = tool.parse(call.arguments) if tool else call.arguments
+        valid = _parsed(tool, call.arguments) if tool else call.arguments
         made = authorize(call, tool, valid, spec)
     except LoomError as error:
         raise BadRequest(f"JSON: {error.message}", field="JSON") from None
@@ -105,6 +113,38 @@ def checked_call(call: ToolCall, rules: dict[str, str], mode: Mode, workspace: s
         matched=matching(call.name, made.subjects, rules, arguments=made.arguments, place=made.place),
         for_run=made.grants(tool, valid) if tool else (),
     )
+
+
+def _parsed(tool: "Tool", given: "JsonObject") -> object:
+    """The arguments as the tool takes them, where what hardly any rule is about is not there as if it were empty."""
+    try:
+        return tool.parse(given)
+    except ToolValidationError as error:
+        try:
+            return tool.parse({**_empty_ones(tool.spec), **given})
+        except ToolValidationError:
+            raise error from None
+
+
+def _empty_ones(spec: "ToolSpec") -> "JsonObject":
+    """A value for each argument that is required, but for the one that decides."""
+    from loom_domain.rules import MAIN_FIELDS  # noqa: PLC0415
+
+    known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
+    return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}
+
+
+def _empty(schema: Any) -> Any:
+    """The least that fits a simple schema; None for others, which no tool takes."""
+    match schema:
+        case {"enum": [first, *_]}:
+            return first
+        case {"type": "string"}:
+            return "x" * schema.get("minLength", 0)
+        case {"type": str(kind)}:
+            return _EMPTY.get(kind)
+        case _:
+            return None
 
 
 def _refuse_dead(rules: dict[str, str], box: "ToolBox", servers: Sequence[str], workspace: str) -> None:

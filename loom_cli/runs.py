@@ -54,6 +54,10 @@ def run(
     max_turns: Annotated[int | None, typer.Option(help="Turns after which the run ends.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
     require_done: Annotated[bool, typer.Option("--require-done", help="Only the `done` tool ends the run.")] = False,
+    skills: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A skill that is active from the start; for more say it again."),
+    ] = None,
     output_schema: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
     ] = None,
@@ -80,6 +84,7 @@ def run(
         max_turns=max_turns,
         budget=read_object(budget, "--budget") if budget is not None else None,
         require_done_tool=require_done or None,
+        skills=skills or None,
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
     )
@@ -168,10 +173,13 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def unattended(request: dict[str, Any]) -> dict[str, Any]:
-    """The request of a run whose every ask is approved though nobody stays: no rule of the request asks."""
+    """The request of a run whose asks are approved though nobody stays: no rule of the request asks."""
     if "mode" in request:
         raise BadRequest("--yes with --detach sets the mode, leave out --mode, or stay without --detach", field="mode")
-    tell("--yes without staying: the run may do all that no rule denies (mode bypass)")
+    tell(
+        "--yes without staying: the run may do all that no rule denies (mode bypass). What hooks, guards or the agent's"
+        " rules with a pattern ask still waits for a person"
+    )
     rules = {rule: "allow" if verdict == "ask" else verdict for rule, verdict in request.get("permissions", {}).items()}
     return {**request, "mode": "bypass", **({"permissions": rules} if rules else {})}
 

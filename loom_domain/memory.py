@@ -133,12 +133,12 @@ class View:
     """Leaves out what this run itself did."""
     task_id: str | None = None
     """Only what is, or comes from, this Task."""
-    without_task: str | None = None
-    """Leaves out what is, or comes from, this Task."""
     children_of: str | None = None
-    """Only Tasks that have this Task as their parent."""
+    """Only Tasks of the runs that this run has started itself."""
     below: str | None = None
     """Only Tasks of runs that have this run at their root."""
+    only_roots: bool = False
+    """Leaves out what sub-agents did."""
     min_importance: float = 0.0
     since: datetime | None = None
     limit: int = 5

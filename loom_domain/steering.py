@@ -14,7 +14,8 @@ from loom_domain.agents import AgentSpec
 from loom_domain.asks import find_ask, open_asks
 from loom_domain.digests import call_digest, canonical
 from loom_domain.errors import BadRequest
-from loom_domain.messages import AGENT, user
+from loom_domain.messages import AGENT, JsonObject, user
+from loom_domain.permissions import GUARD
 from loom_domain.relations import PARENT, with_answer
 from loom_domain.requests import RunError, RunStatus
 from loom_domain.rules import parse_rules
@@ -93,6 +94,20 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
             assert_never(event)
 
 
+def extent(state: RunState, event: SteeringEvent) -> JsonObject:
+    """What an approval is for, as far as that is known before the call is judged again."""
+    if not isinstance(event, Approved) or event.arguments is not None:
+        return {}
+    # Several updates may have been let through before the first of them is carried out.
+    if (ask := find_ask(state, event.call_id)) is None:
+        return {}
+    if event.scope == "once" or ask.for_run:
+        return {"scope": event.scope}
+    if ask.rule.startswith(GUARD):
+        return {"scope": "once", "why": f"the guard against {ask.rule.removeprefix(GUARD)} asks each time"}
+    return {"scope": "once", "why": "no rule can allow exactly this for the rest of the run"}
+
+
 def expire(state: RunState, event: AsksExpired) -> RunState:
     """Asks whose time is over count as denied."""
     if state.outcome is not None:
@@ -165,14 +180,15 @@ def _approve(state: RunState, event: Approved) -> RunState:
         return _handed_down(state, ask, "approve", **answer)
     # Not by `==`, for which True is 1.
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
-    decision = Decision(approved=True, scope=event.scope, by=event.by, at=event.at, edited=edited)
+    # What an edited approval allows for the run depends on the plan for the new arguments.
+    scope = event.scope if edited or call.plan.grants else "once"
+    decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
     if edited and event.arguments is not None:
         changed = replace(call.call, arguments=event.arguments, malformed=None)
         plan = replace(call.plan, digest=call_digest(state.run_id, changed))
         call = replace(call, call=changed, plan=plan, stale=1)
     state = _decide(state, call, decision)
-    # What an edited approval allows for the run depends on the plan for the new arguments.
-    return state if edited or event.scope == "once" else granted(state, call.plan.grants)
+    return state if edited or scope == "once" else granted(state, call.plan.grants)
 
 
 def _deny(state: RunState, event: Denied) -> RunState:

@@ -9,8 +9,10 @@ from loom_domain.lifecycle import HookStep
 from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall, Usage
 from loom_domain.requests import RunRequest, fork_view
+from loom_domain.risk import risk_of
 from loom_domain.tasks import Origin, Segment
 from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
+from loom_domain.turn_state import turn_id
 from loom_domain.work import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
 
 PREVIEW: Final = 2000
@@ -76,7 +78,13 @@ def hook_facts(step: HookStep, ms: float, **said: str) -> JsonObject:
 
 def turn_facts(origin: Origin, turn: int, stage: str = "") -> JsonObject:
     """A turn that begins."""
-    facts: JsonObject = {"from": turn - 1, "to": turn, "depth": origin.depth}
+    facts: JsonObject = {
+        "from": turn - 1,
+        "to": turn,
+        "depth": origin.depth,
+        "turn_id": turn_id(origin.run_id, turn),
+        "parent_turn_id": turn_id(origin.run_id, turn - 1),
+    }
     return {**facts, "phase": stage} if stage else facts
 
 
@@ -88,6 +96,7 @@ def model_facts(model: str, request: ModelRequest | CompressRequest) -> JsonObje
 def spent(usage: Usage, cost_micros: int | None, ms: float) -> JsonObject:
     """What a model call took."""
     return {
+        "tokens": usage.total_tokens,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens,
@@ -128,6 +137,7 @@ def ask_facts(
         "arguments": arguments,
         "reason": plan.reason,
         "rule": plan.rule,
+        "risk": risk_of(call.name, plan),
         "digest": plan.digest,
         "for_run": list(plan.grants),
         "expires_in": expires_in,

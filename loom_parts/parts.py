@@ -67,6 +67,8 @@ class Parts:
     memory: Remembering | None
     """What runs leave behind; None: nothing."""
     knowledge: KnowledgeStore | None
+    withheld: frozenset[str]
+    """Tools that are known and that no run is given."""
     masked: Callable[[], StreamRedactor]
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
@@ -130,6 +132,7 @@ class Parts:
             providers=self.providers,
             prices=self.prices,
             tools=self.tools,
+            withheld=self.withheld,
             skills=self.run_skills,
             transcripts=self.transcripts,
             stream=self.stream,

@@ -9,7 +9,7 @@ from activities.adapters.skills.folders import SkillFolders
 from activities.adapters.web.html_reader import SeparateHtmlReader
 from activities.adapters.web.web import PinnedFetcher
 from activities.knowledge.ports import KnowledgeStore
-from activities.ports import ArtifactStore
+from activities.ports import ArtifactStore, Tool
 from activities.toolbox.builtin import built_in_tools
 from activities.toolbox.delegation import delegation_tool
 from activities.toolbox.http_fetch import http_fetch_tool
@@ -52,8 +52,7 @@ def registry_from(
             delegation_tool({}),
             plan_tool(),
             *knowledge_tools(knowledge),
-            *(memory_tools(memory.store) if memory else ()),
-            *(scoped_memory_tools(memory.scoped) if memory else ()),
+            *_of_memory(memory),
             *skill_tools(settings, made).tools(),
             *([made.maker()] if settings.dynamic_tools == "on" else []),
         ),
@@ -70,6 +69,16 @@ def registry_from(
     )
     # Only now it is known whom work can be given to.
     return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
+
+
+def withheld(settings: Settings) -> frozenset[str]:
+    """Tools that rules and agents may name though no run here is given them: those of memory, where there is none."""
+    return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
+
+
+def _of_memory(memory: Remembering | None) -> tuple[Tool, ...]:
+    store, scoped = (memory.store, memory.scoped) if memory else (None, None)
+    return (*memory_tools(store), *scoped_memory_tools(scoped))
 
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:

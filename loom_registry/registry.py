@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from activities.ports import Tool
+from activities.ports import LLMProvider, Tool
 from activities.toolbox.source import code_digest
 from activities.toolbox.user_tool import UserTool
 from loom_app import LoomApp
@@ -22,6 +22,7 @@ from loom_registry import agent_files, crew_files
 from loom_registry.loading import load_app, project_of
 from loom_registry.packages import app_of, enabled, installed, skills_of
 
+T = TypeVar("T")
 BUILT_IN = "built-in"
 
 
@@ -41,6 +42,8 @@ class Registry:
     """What is called with the tasks on the bus."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
+    providers: Mapping[str, LLMProvider] = field(default_factory=dict)
+    """Of models with prefixes of the app's own."""
     knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
     """Folders that workers take into knowledge bases, by the names of these."""
 
@@ -110,44 +113,34 @@ def merged(
     teams: Iterable[Crew] = (),
 ) -> Registry:
     """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
-    tools, origins = dict(built_in), dict.fromkeys(built_in, BUILT_IN)
-    agents: dict[str, AgentDefinition] = {}
-    known = {server.name: server for server in servers}
-    handlers: dict[str, TaskHandler] = {}
-    knowledge: dict[str, KnowledgeFolder] = {}
-    for source, app in sources.items():
-        for name, tool in app.tools.items():
-            _refuse_twice("tool", name, origins, f"{source}: {app.origins[name]}")
-            tools[name], origins[name] = _with_timeout(tool, tool_timeout), f"{source}: {app.origins[name]}"
-        for server in app.mcp_servers:
-            _refuse_twice("server", server.name, dict.fromkeys(known, "settings, or another app"), source)
-            known[server.name] = server
-        for name, handler in app.handlers.items():
-            _refuse_twice("handler", name, {h.name: h.origin for h in handlers.values()}, f"{source}: {handler.origin}")
-            handlers[name] = handler
-        for name, base in app.knowledge.items():
-            _refuse_twice("knowledge base", name, {b.name: b.origin for b in knowledge.values()}, base.origin)
-            knowledge[name] = base
-    for agent in (*(agent for app in sources.values() for agent in app.list_agents()), *written):
-        _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
-        agents[agent.name] = agent
-    crews: dict[str, Crew] = {}
-    for crew in (*(crew for app in sources.values() for crew in app.list_crews()), *teams):
-        _refuse_twice("crew", crew.name, {c.name: c.origin for c in crews.values()}, crew.origin)
-        crews[crew.name] = crew
+    apps = tuple(sources.items())
+    own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
+    offered = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *own]
+    tools = _each_once("tool", ((name, _with_timeout(tool, tool_timeout), origin) for name, tool, origin in offered))
+    reached = ((server, source) for source, app in apps for server in app.mcp_servers)
+    given = ((server, "the settings'") for server in servers)
+    known = _each_once("server", ((server.name, server, origin) for server, origin in (*given, *reached)))
+    found = (*(agent for _, app in apps for agent in app.list_agents()), *written)
+    agents = _each_once("agent", ((agent.name, agent, agent.origin) for agent in found))
+    together = (*(crew for _, app in apps for crew in app.list_crews()), *teams)
+    crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
+    answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
+    heard = ((name, one, f"{source}: {one.origin}") for source, app in apps for name, one in app.handlers.items())
+    bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
     check_tools(agents.values(), tools, tuple(known))
     hooks = tuple(hook for app in sources.values() for hook in app.hooks)
     check_hooks(hooks, agents.values())
     return Registry(
         tools=dict(sorted(tools.items())),
-        origins=origins,
+        origins={name: origin for name, _, origin in offered},
         agents=resolved(agents),
         mcp_servers=tuple(known.values()),
         hooks=hooks,
-        handlers=tuple(handlers.values()),
+        handlers=tuple(_each_once("handler", heard).values()),
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
-        knowledge=knowledge,
+        providers=_each_once("provider", answering),
+        knowledge=_each_once("knowledge base", bases),
     )
 
 
@@ -155,12 +148,18 @@ def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:
     yield from (SkillFolder(path=path, source=source) for path in app.skills)
 
 
-def _refuse_twice(kind: str, name: str, origins: Mapping[str, str], origin: str) -> None:
-    if name in origins:
-        raise BadRequest(
-            f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or leave out one",
-            field=kind,
-        )
+def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
+    """Things by their name, each with where it comes from; raises BadRequest for a name that is there twice."""
+    things: dict[str, T] = {}
+    origins: dict[str, str] = {}
+    for name, thing, origin in found:
+        if name in things:
+            raise BadRequest(
+                f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or leave out one",
+                field=kind,
+            )
+        things[name], origins[name] = thing, origin
+    return things
 
 
 def _with_timeout(tool: Tool, seconds: float) -> Tool:

@@ -129,6 +129,26 @@ def test_the_schema_of_a_kind_is_printed(loom: Commands) -> None:
     assert loom("validate").code == USAGE
 
 
+def test_the_tools_of_memory_may_be_named_and_are_an_agents_where_something_is_remembered(
+    loom: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = loom.folder / "agents" / "recalling.yaml"
+    file.write_text("tools: [search_memory, read_file]\npermissions: {write_memory: deny}\n")
+    assert loom("validate", "agents/recalling.yaml").code == COMPLETED
+    listed = {tool["name"]: tool for tool in json.loads(loom("tools", "list", "--json").out)["tools"]}
+    assert "set LOOM_DATABASE_URL" in listed["search_memory"]["missing"]
+
+    def has() -> list[str]:
+        return list(json.loads(loom("agents", "show", "recalling", "--json").out)["tools"])
+
+    monkeypatch.setenv("LOOM_AGENTS", "agents")
+    assert has() == ["done", "read_file"]
+    monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://127.0.0.1:1/nowhere")
+    assert has() == ["done", "read_file", "search_memory"]
+    monkeypatch.setenv("LOOM_MEMORY", "off")
+    assert has() == ["done", "read_file"]
+
+
 def test_agents_are_listed_with_where_they_come_from(loom: Commands) -> None:
     (loom.folder / ".loom").mkdir()
     (loom.folder / "agents").rename(loom.folder / ".loom" / "agents")

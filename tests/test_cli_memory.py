@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from loom_cli import memory
 from loom_cli.exits import UNREACHABLE, USAGE, code_of
+from tests.commands import commands_in
 from tests.memories import task
 
 APP = typer.Typer()
@@ -71,6 +73,13 @@ async def test_programs_get_hits_in_the_words_of_the_contract(session: str) -> N
     assert whole["task"]["parameters"] == {"text": "the database of staging is pg-7"}
 
 
+async def test_the_limits_are_those_of_the_settings(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    l1 = ("search", "database", "--session", session, "--layer", "L1")
+    assert len(await told(*l1)) == 1
+    monkeypatch.setenv("LOOM_MEMORY_LIMITS", '{"recent_for": "PT0S"}')
+    assert await told(*l1) == []
+
+
 async def test_people_see_nothing_that_steers_their_terminal(session: str) -> None:
     result = await run("search", "alert", "--session", session)
     assert "red alert" in result.stdout
@@ -85,6 +94,7 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     lines = [json.loads(line) for line in exported.stdout.splitlines()]
     assert [line["session_id"] for line in lines] == [session] * 2
     assert lines[0]["task"]["task_id"] == f"{session}/1"
+    assert (await run("export", "--session", session, "--json")).stdout == exported.stdout
     before = await told("stats", "--session", session)
     assert before["layers"] == {"L1": 1, "L2": 1}
     assert await told("forget", "--session", session) == {"session_id": session, "forgotten": 2}
@@ -100,6 +110,16 @@ async def test_people_get_the_same_in_words(session: str) -> None:
     assert "the database of staging is pg-7" in shown
     assert f"task_id         {session}/1" in shown
     assert (await run("forget", "--session", session)).stdout == f"forgot 2 memories of session {session}\n"
+
+
+@pytest.mark.parametrize("words", [("memory", "stats"), ("knowledge", "list"), ("knowledge", "search", "abort")])
+def test_without_a_database_there_is_nothing_to_reach(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commands_in(tmp_path, monkeypatch) as loom:
+        ran = loom(*words)
+    assert (ran.code, ran.out) == (UNREACHABLE, "")
+    assert ran.err.endswith("without a database: start `loom up`, or set LOOM_DATABASE_URL")
 
 
 async def test_what_is_wrong_is_named(session: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -42,6 +43,16 @@ def test_programs_read_verdict_rule_and_reason(tmp_path: Path) -> None:
     assert json.loads(result.stdout) == {"verdict": "ask", "rule": "bash", "reason": "the rule bash says ask"}
 
 
+def test_a_deny_has_no_exceptions(tmp_path: Path) -> None:
+    rules = '{"bash": "deny", "bash(git diff:*)": "allow"}'
+    result = check("bash", '{"command": "git diff"}', "--permissions", rules, "--workspace", str(tmp_path), "--json")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"], json.loads(result.stdout)["rule"]) == (
+        0,
+        "deny",
+        "bash",
+    )
+
+
 def test_people_also_read_what_matched_and_what_an_approval_would_add(tmp_path: Path) -> None:
     rules = '{"bash": "ask", "bash(git push:*)": "ask", "bash(ls:*)": "allow"}'
     result = check("bash", '{"command": "ls && git push"}', "--permissions", rules, "--workspace", str(tmp_path))
@@ -64,6 +75,34 @@ def test_rules_may_stand_in_a_file_and_a_mode_may_be_given(tmp_path: Path) -> No
     assert check(*words, "--mode", "read-only").stdout.startswith("deny: mode read-only\n")
 
 
+def test_tools_that_need_a_database_are_judged_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOOM_DATABASE_URL", raising=False)
+    assert check("search_memory", '{"query": "x"}').stdout.startswith("allow: declared\n")
+    assert check("publish_memory", '{"id": "a", "content": "b"}').stdout.startswith("ask: declared\n")
+    denied = check("search_memory", '{"query": "x"}', "--permissions", '{"search_memory": "deny"}')
+    assert denied.stdout.startswith("deny: search_memory\n")
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "whole"),
+    [
+        ("write_file", {"path": "a.txt"}, {"content": "hello"}),
+        ("edit_file", {"path": ".env"}, {"old_string": "a", "new_string": "b"}),
+        ("delegate_task", {"agent": "clerk"}, {"description": "look", "prompt": "look around"}),
+        ("share_artifact", {}, {"name": "notes", "content": "text"}),
+        ("todo", {}, {"items": []}),
+    ],
+)
+def test_what_no_rule_is_about_may_be_left_out(
+    tmp_path: Path, tool: str, given: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    rules = '{"write_file": "ask", "write_file(a.txt)": "deny", "delegate_task(clerk)": "allow", "todo": "ask"}'
+    words = ("--permissions", rules, "--workspace", str(tmp_path))
+    short = check(tool, json.dumps(given), *words)
+    assert short.exit_code == 0
+    assert short.stdout == check(tool, json.dumps({**given, **whole}), *words).stdout
+
+
 def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
     result = check("bash", json.dumps({"command": "ls '\x1b[2J'"}), "--workspace", str(tmp_path))
     assert "\x1b" not in result.stdout
@@ -75,6 +114,10 @@ def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
         (("bash", "{"), "JSON: not valid JSON"),
         (("bash", "[]"), "JSON: must be a JSON object"),
         (("bash", "{}"), "`command` is missing"),
+        (("write_file", '{"content": "a"}'), "`path` is missing"),
+        (("write_file", '{"path": 7}'), "`path`: Input should be a valid string, got 7"),
+        (("write_file", '{"path": "a", "contents": ""}'), "did you mean `content`?"),
+        (("create_plan", '{"goal": "all of it"}'), "`steps` is missing"),
         (("read_file", '{"path": "../x"}'), "outside the workspace"),
         (("bash", '{"command": "ls"}', "--permissions", '{"bash": "maybe"}'), "must be allow, ask or deny"),
         (("bash", '{"command": "ls"}', "--permissions", '{"bsh": "deny"}'), "'bsh' names no tool: did you mean bash?"),

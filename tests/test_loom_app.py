@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field, FilePath
 
+from activities.adapters.models.demo_model import DemoModel
+from activities.adapters.models.providers import ConfiguredProviders
 from activities.ports import Tool
 from activities.toolbox.conversation import done_tool
 from activities.toolbox.shell import Finished
@@ -600,6 +602,24 @@ def packages(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     install(place, "acme-two", "3.0", "[loom.tools]\nb = acme_two:register\n", acme_two=register)
     (place / "acme_skills" / "trim").mkdir(parents=True)
     return place
+
+
+def test_a_provider_has_a_prefix_of_its_own_and_answers() -> None:
+    app = LoomApp()
+    provider = DemoModel()
+    app.register_provider("mine", provider)
+    assert app.providers == {"mine": provider}
+    for prefix, wrong, said in (
+        ("mine", provider, "cannot be a prefix"),
+        ("a:b", provider, "cannot be a prefix"),
+        ("other", object(), "has no method `answer`"),
+    ):
+        with pytest.raises(BadRequest, match=said):
+            app.register_provider(prefix, wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="'openai', which is built in"):
+        ConfiguredProviders().register({"openai": provider})
+    with pytest.raises(BadRequest, match="both apps have a provider 'mine'"):
+        app.include(app)
 
 
 def test_packages_are_known_with_their_version_without_running_them(packages: Path) -> None:

@@ -15,7 +15,7 @@ from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 from loom_domain.run_events import Event, SignalIgnored
 from loom_domain.run_state import RunState, status_of
-from loom_domain.steering import refusal
+from loom_domain.steering import extent, refusal
 from workflows.border import RELATIVES, STEERING, read_from_relative, read_steering
 
 
@@ -69,9 +69,11 @@ def _on_letter(run: Steered, name: str) -> Callable[..., None]:
 def _on_update(run: Steered, name: str) -> Callable[..., JsonObject]:
     def handle(payload: object = None, *_: object) -> JsonObject:
         run.count_update()
-        run.advance(read_steering(name, payload, workflow.now()))
+        event = read_steering(name, payload, workflow.now())
+        given = extent(run.current(), event)
+        run.advance(event)
         state = run.current()
-        return {"accepted": True, "run_id": state.run_id, "status": status_of(state)}
+        return {"accepted": True, "run_id": state.run_id, "status": status_of(state), **given}
 
     return handle
 

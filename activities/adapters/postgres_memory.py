@@ -14,6 +14,7 @@ from activities.adapters.postgres import Connection, Database
 from activities.adapters.postgres_memory_rows import COLUMNS, LOCK, conditions, digest, key_text, read_memory
 from activities.adapters.postgres_memory_search import Effort, distinct, search
 from activities.adapters.postgres_memory_tasks import INSERT_ROW, INSERT_TASK, memory_row, session_of, task_row
+from activities.memory.asking import PATIENT
 from activities.memory.ports import Embedder
 from loom_domain.memory import Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
 from loom_domain.memory_importance import judged_importance
@@ -57,13 +58,18 @@ class PostgresMemory:
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
         importance: Callable[[Task], float] = judged_importance,
         effort: Effort = Effort(),  # noqa: B008 - frozen
+        question_within: float = PATIENT,
     ) -> None:
-        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched."""
+        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched.
+
+        The same is done where the embedder does not have a question's vector within `question_within` seconds.
+        """
         self._database = database
         self._embedder = embedder
         self._settings = settings
         self._importance = importance
         self._effort = effort
+        self._question_within = question_within
 
     async def remember(self, tasks: Sequence[Task]) -> int:
         """See the port."""
@@ -83,7 +89,9 @@ class PostgresMemory:
         """See the port; a question without words gets the newest."""
         if not query.text.strip():
             return await self.recent(query.view)
-        return await search(self._database, self._embedder, self._settings, self._effort, query)
+        return await search(
+            self._database, self._embedder, self._settings, self._effort, query, within=self._question_within
+        )
 
     async def recent(self, view: View) -> tuple[Hit, ...]:
         """See the port."""

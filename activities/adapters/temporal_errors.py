@@ -1,10 +1,45 @@
 """What Temporal's errors mean to whoever asked for a run: the one place where they become Loom's."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.adapters.postgres_payloads import MISSING, UNAVAILABLE
 from loom_domain.errors import BadRequest, LoomError, RefusedError, RunNotFoundError, UnreachableError
+
+_NO_STORAGE: Final = "TMPRL1105"
+"""The SDK's number for a payload that lies where this process was not told to look."""
+
+
+@contextmanager
+def answered(run_id: str) -> Iterator[None]:
+    """What the server, or the store of large payloads behind it, does not do for this run is said in Loom's words."""
+    try:
+        yield
+    except RPCError as error:
+        raise unanswered(error, run_id) from error
+    except ApplicationError as error:
+        if error.type not in (UNAVAILABLE, MISSING):
+            raise
+        raise UnreachableError(error.message) from error
+    except RuntimeError as error:
+        if _NO_STORAGE not in str(error):
+            raise
+        raise UnreachableError(
+            f"a part of run {run_id!r} is too large for history and lies in Loom's Postgres: set LOOM_DATABASE_URL"
+        ) from error
+
+
+def no_server(address: str, error: Exception) -> UnreachableError:
+    """Why there is no connection to the server."""
+    return UnreachableError(
+        f"no Temporal server answers at {address}: run `loom up`, or set TEMPORAL_ADDRESS"
+        f" ({str(error).splitlines()[0]})"
+    )
 
 
 def unanswered(error: RPCError, run_id: str) -> LoomError:
@@ -14,10 +49,15 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
     if error.status is RPCStatusCode.NOT_FOUND:
         if "already completed" in str(error):
             return RefusedError(f"run {run_id!r} has ended")
-        return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
+        return no_run(run_id)
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return BadRequest(str(error), field="")
     return UnreachableError(f"the Temporal server does not answer: {error}")
+
+
+def no_run(run_id: str) -> RunNotFoundError:
+    """There is nothing of that id, or it is a workflow that is no run."""
+    return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
 
 
 def refused(error: WorkflowUpdateFailedError) -> LoomError:

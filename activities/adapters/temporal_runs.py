@@ -14,11 +14,13 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.adapters.temporal_errors import refused, unanswered
+from activities.adapters.temporal_errors import answered, refused, unanswered
 from loom_domain.errors import UnreachableError
 from loom_domain.messages import JsonObject
+from loom_domain.requests import RunResult
 
 ANSWER_LIMIT: Final = 2.0
 """Seconds that a live run may take to answer a query."""
@@ -42,40 +44,45 @@ class TemporalRuns:
 
     async def described(self, run_id: str) -> WorkflowExecutionDescription:
         """What is known of a run without a worker."""
-        try:
+        with answered(run_id):
             return await self._handle(run_id).describe()
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
+
+    async def ended_as(self, execution: WorkflowExecution) -> str:
+        """The status in the result of a run that completed; empty where that is gone or cannot be read."""
+        handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
+        try:
+            result: RunResult = await handle.result()
+            return result.status
+        except (RPCError, ApplicationError, ValueError, RuntimeError):
+            return ""
 
     async def query(self, run_id: str, name: str, result_type: Any) -> Any:
         """Ask a live run; raises UnreachableError when no worker answers for it."""
-        try:
-            # Not `rpc_timeout`, which holds for each try.
-            async with asyncio.timeout(ANSWER_LIMIT):
-                return await self._handle(run_id).query(name, result_type=result_type)
-        except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-            raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+        with answered(run_id):
+            try:
+                # Not `rpc_timeout`, which holds for each try.
+                async with asyncio.timeout(ANSWER_LIMIT):
+                    return await self._handle(run_id).query(name, result_type=result_type)
+            except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+                raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
         """Send an update and wait for its receipt, None when no worker gives one; raises RefusedError, BadRequest."""
         try:
-            receipt: JsonObject = await self._handle(run_id).execute_update(
-                name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
-            )
+            with answered(run_id):
+                receipt: JsonObject = await self._handle(run_id).execute_update(
+                    name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
+                )
         except WorkflowUpdateFailedError as error:
             raise refused(error) from error
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             return None
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
         return receipt
 
     async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:
         """Leave a signal, which waits for a worker; raises RefusedError when the run has ended."""
-        try:
+        with answered(run_id):
             await self._handle(run_id).signal(name, payload)
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
 
     def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(run_id)

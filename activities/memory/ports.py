@@ -13,6 +13,10 @@ class EmbedderUnavailable(Exception):
     """The embedder does not answer now; what needs it goes by words alone, or is done later."""
 
 
+class TextRefused(EmbedderUnavailable):
+    """The embedder answers, but does not take one of these texts; it may take the others."""
+
+
 class DistillerUnavailable(Exception):
     """The distiller does not answer now; the text's beginning is taken instead."""
 
@@ -31,7 +35,10 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
-        """One vector a text; `query` for questions, which some models treat apart. Raises EmbedderUnavailable."""
+        """One vector a text; `query` for questions, which some models treat apart.
+
+        Raises EmbedderUnavailable; TextRefused when it is due to one of the texts.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from activities.memory.ports import ScopedMemory
 from activities.ports import StoreUnavailable, Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from activities.toolbox.memory import NO_STORE
 from loom_domain.errors import ToolExecutionError, ToolUnavailableError
 from loom_domain.memory import MemoryScope
 from loom_domain.memory_scopes import ReadOnlyScopeError, ScopedEntry, ScopedWrite, path_of
@@ -43,8 +44,11 @@ class Read(Arguments):
     id: str | None = Field(default=None, max_length=200, description="Name of the entry; left out: list them all")
 
 
-def scoped_memory_tools(store: ScopedMemory) -> tuple[Tool, ...]:
-    """`write_memory`, `publish_memory`, `read_memory`; what all sessions will read is asked about."""
+def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
+    """`write_memory`, `publish_memory`, `read_memory`; what all sessions will read is asked about.
+
+    Without a store they are known, and cannot work.
+    """
     tools = _Tools(store)
     return (
         tools.tool("write_memory", "Keep a note for later, under a name.", Write, tools.write, Verdict.ALLOW),
@@ -63,7 +67,7 @@ def scoped_memory_tools(store: ScopedMemory) -> tuple[Tool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
-    store: ScopedMemory
+    store: ScopedMemory | None
 
     def tool(
         self,
@@ -76,6 +80,8 @@ class _Tools:
         """A tool that uses the store."""
 
         async def run(given: A, context: ToolContext) -> str:
+            if self.store is None:
+                raise ToolUnavailableError(NO_STORE)
             try:
                 return await use(self.store, given, context)
             except StoreUnavailable as error:
@@ -85,7 +91,8 @@ class _Tools:
 
         effect = Effect.READ if arguments is Read else Effect.IDEMPOTENT
         spec = tool_spec(name, description, arguments, effect=effect, scope=Scope.CONTEXT, declared=declared)
-        return FunctionTool(spec=spec, arguments=arguments, function=run)
+        missing = None if self.store is not None else NO_STORE
+        return FunctionTool(spec=spec, arguments=arguments, function=run, missing=missing)
 
     async def write(self, store: ScopedMemory, given: Write, context: ToolContext) -> str:
         """A note of this node's."""

@@ -152,6 +152,16 @@ def test_the_command_itself_ends_with_the_result_s_code_and_one_line_of_json(tmp
     assert json.loads(ran.stdout)["metadata"]["error_type"] == "validation"
 
 
+@pytest.mark.parametrize("program", [[*LOOM, "up"], [*LOOM, "worker"], [sys.executable, "-m", "worker"]])
+def test_a_wrong_setting_is_named_by_whatever_would_start_a_worker(program: list[str], tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    ran = subprocess.run(
+        program, env={**env, "LOOM_MAX_TURNS": "0"}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.endswith("LOOM_MAX_TURNS: input should be greater than or equal to 1\n")
+
+
 def turn(*uses: ToolUse) -> Any:
     """A model that makes these calls and then is done."""
     return script([calls(*uses), text("done")])

@@ -13,9 +13,11 @@ import pytest
 from client import Polled, Streamed, Watched
 from deploy.embedded import stack, state
 from deploy.embedded.plan import Plan
+from loom_domain.errors import UnreachableError
 from loom_domain.requests import RunStatus
 from loom_domain.tasks import Action
 from tests.acceptance.conftest import Working
+from tests.acceptance.test_command_line import Cli, command_line
 from tests.activities.conftest import PostgresServer, RedisServer
 from tests.harness import Addresses, harness
 from tests.model_server import Reply, Script, ToolUse, calls, script, text
@@ -117,6 +119,31 @@ async def test_a_payload_too_large_for_history_waits_for_postgres(working: Worki
 
     assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, large, 1)
     assert texts(await told(loom.client, run_id)) == {1: large}
+
+
+async def test_a_result_that_lies_in_a_postgres_that_is_away_cannot_be_reached_and_is_no_failed_run(
+    working: Working, postgres: PostgresServer
+) -> None:
+    large = "large " * 50_000
+    loom, _ = await working(lambda _: text(large), database_url=postgres.url, replay=False)
+    result = await loom.run()
+    (run_id,) = loom.started
+    cli = command_line(loom)
+    await postgres.stop()
+    try:
+        for words in (("result", run_id), ("status", run_id), ("show", run_id)):
+            ran = await cli(*words, "--json")
+            assert (ran.code, ran.out) == (5, ""), words
+            assert "correct LOOM_DATABASE_URL" in ran.err
+        with pytest.raises(UnreachableError, match="correct LOOM_DATABASE_URL"):
+            await loom.client.start(large)
+    finally:
+        await postgres.start()
+    elsewhere = Cli(env={name: value for name, value in cli.env.items() if name != "LOOM_DATABASE_URL"})
+    nowhere = await elsewhere("result", run_id)
+    assert (nowhere.code, nowhere.out) == (5, "")
+    assert nowhere.err.endswith("lies in Loom's Postgres: set LOOM_DATABASE_URL\n")
+    assert (await cli("result", run_id, "--json")).json["output"] == result.output == large
 
 
 @pytest.fixture

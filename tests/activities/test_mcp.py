@@ -25,6 +25,7 @@ from activities.adapters.mcp.mcp_servers import McpServers
 from activities.adapters.mcp.mcp_shelf import Shelf
 from activities.ports import ToolContext, ToolOutput
 from activities.toolbox.mcp_tool import McpTool
+from deploy import checks
 from loom_domain.errors import (
     BadRequest,
     ToolExecutionError,
@@ -36,6 +37,7 @@ from loom_domain.mcp import ListedTool, McpServer, read_servers, tool_name, vari
 from loom_domain.messages import JsonObject
 from loom_domain.subjects import Subject
 from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom_settings import Settings
 from tests.processes import command_of
 from tests.waiting import eventually
 
@@ -620,3 +622,15 @@ async def test_the_example_of_the_documentation_works() -> None:
         told = await call(servers, "mcp__time__get_current_time", timezone="UTC")
     assert json.loads(told.text)["timezone"] == "UTC"
     assert variables(tickets.headers) == ("TICKETS_TOKEN",)
+
+
+async def test_doctor_says_which_server_does_not_answer_and_what_to_do() -> None:
+    echo = {"command": [*ECHO]}
+    found = await checks.mcp(Settings(mcp={"echo": echo, "ghost": {"command": ["no-such-program-anywhere"]}}))
+    assert (found["ok"], found["servers"]["echo"]["ok"]) == (False, True)
+    assert found["note"].startswith("echo: ")
+    assert found["note"].endswith(" tools; ghost: does not answer")
+    assert found["hint"].startswith("the MCP server ghost does not answer: ")
+    assert found["hint"].endswith(". Start it, or correct the setting `mcp`")
+    whole = await checks.mcp(Settings(mcp={"echo": echo}))
+    assert (whole["ok"], "hint" in whole) == (True, False)

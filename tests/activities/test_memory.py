@@ -14,11 +14,13 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_memory_search import Effort
 from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
+from activities.context_sources import WITHIN, SessionMemory
 from activities.memory.ports import MemoryStore, MemoryUpkeepStore
 from activities.memory.upkeep import embed
 from activities.ports import StoreUnavailable
+from loom_domain.agents import AgentSpec
 from loom_domain.memory import Hit, Layer, MemoryScope, MemoryStats, Query, View
-from loom_domain.tasks import Action
+from loom_domain.tasks import Action, Origin
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
 from tests.memories import WordVectors, task
@@ -235,6 +237,20 @@ async def test_without_its_embedder_memory_is_searched_by_words(
     away.is_away = True
     (hit,) = await memory.recall(Query(text="answer", view=view(session)))
     assert hit.similarity is None
+
+
+async def test_a_run_is_reminded_of_what_words_find_while_the_embedder_is_busy(
+    database: Database, session: str
+) -> None:
+    busy = WordVectors()
+    busy.takes = 60.0
+    memory = PostgresMemory(database, embedder=busy, question_within=0.2)
+    await memory.remember([task("staging is pg-7", session_id=session, run_id="earlier", importance=0.9)])
+    origin = Origin(run_id="later", session_id=session)
+    async with asyncio.timeout(WITHIN):
+        told = await SessionMemory(memory).recall("where is staging?", origin, AgentSpec(name="a", model="m"))
+    assert told is not None
+    assert "staging is pg-7" in told.text
 
 
 async def test_vectors_of_two_models_are_never_compared(

@@ -146,6 +146,7 @@ def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
         "model": "openai:m",
         "turn": 1,
         "attempt": 1,
+        "tokens": 15,
         "input_tokens": 10,
         "output_tokens": 5,
         "cached_tokens": 1,

@@ -13,6 +13,7 @@ from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
 from activities.knowledge.ports import Document
 from loom_domain.chunks import Chunk
+from loom_domain.errors import RunNotFoundError
 from loom_domain.memory import Layer, MemoryScope, Query, View
 from loom_domain.memory_scopes import ScopedEntry
 from loom_domain.recalling import AWAY, NO_KNOWLEDGE, NOTICE
@@ -94,6 +95,26 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
         assert "message 2: memory" in [part.component.source for part in context]
 
 
+async def test_a_conversation_is_recalled_however_much_its_run_did(
+    remembering: Any, database: Database, session: str
+) -> None:
+    looks = [calls(*(ToolUse("list_dir", {"path": "."}, f"c{turn}-{n}") for n in range(3))) for turn in range(4)]
+    helped = calls(*(delegate(f"part {n}", f"WORK {n}", f"d{n}") for n in range(4)))
+    loom, model = await remembering(
+        by_task({"WORK": [text("part done")], "my name": [*looks, helped, text(CODENAME)], "go on": [text("fine")]})
+    )
+    await loom.run("my name is Eva: what is the codename?", session_id=session)
+
+    async def kept() -> bool:
+        said = " ".join(await remembered(database, session, Layer.L1, "codename Zanzibar Eva"))
+        return CODENAME in said and "Eva" in said
+
+    await eventually(kept)
+    await loom.run("go on", session_id=session)
+
+    assert f"user: my name is Eva: what is the codename?\nassistant: {CODENAME}" in told(model, -1)
+
+
 async def test_what_was_important_is_summarised_when_its_run_has_ended(
     remembering: Any, database: Database, session: str
 ) -> None:
@@ -135,6 +156,33 @@ async def test_a_model_asks_its_memory_and_keeps_notes(remembering: Any, session
     assert results[1] == "Kept as version 1 of 'codename' (local)."
     assert results[2].endswith("\nZanzibar")
     assert "- codename (local, version 1): Zanzibar" in results[3]
+
+
+async def test_the_upkeep_of_memory_is_no_run(remembering: Any, session: str) -> None:
+    loom, _ = await remembering(script([text(CODENAME)]))
+    await loom.run("what is the codename?", session_id=session)
+    name = upkeep_id(loom.settings.task_queue)
+
+    async def is_there() -> bool:
+        return [each async for each in loom.client.temporal.list_workflows(f"WorkflowId = '{name}'")] != []
+
+    await eventually(is_there)
+    for ask in (loom.client.status, loom.client.transcript, loom.client.has_ended):
+        with pytest.raises(RunNotFoundError, match=f"there is no run '{name}'; `loom list` shows"):
+            await ask(name)
+
+
+@pytest.mark.parametrize("settings", [{"memory": "off"}, {"database_url": None}])
+async def test_where_nothing_is_remembered_its_tools_may_be_named_and_no_model_is_offered_them(
+    working: Working, settings: dict[str, Any]
+) -> None:
+    loom, model = await working(script([text("fine")]), **{"memory": "on", **settings})
+    result = await loom.run(permissions={"search_memory": "allow", "publish_memory": "deny"})
+    assert result.status is RunStatus.COMPLETED
+    offered = {tool["function"]["name"] for tool in model.requests[0].body["tools"]}
+    assert "read_file" in offered
+    assert not {name for name in offered if "memory" in name}
+    assert "search_memory" not in str(model.requests[0].messages[0])
 
 
 async def test_publishing_to_all_sessions_is_asked_about(remembering: Any, session: str) -> None:
