@@ -14,8 +14,9 @@
     the end                                              node.complete, node.error
 
 Pieces of text are not made again, since the whole text is in the answer, nor is `node.manifest`, which speaks of a
-worker. What only the activity knew is taken from history's own times (`created_at`, `ms`). An attempt whose worker died
-is taken to have come as far as its first task; so here may be a task that nobody saw live, but none is missing.
+worker, nor which skills `node.start` said were left out. What only the activity knew is taken from history's own times
+(`created_at`, `ms`). An attempt whose worker died is taken to have come as far as its first task; so here may be a task
+that nobody saw live, but none is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -159,7 +160,7 @@ def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
 def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator[Task]:
     step, said = asked.step, {}
     match did.came:
-        case Failed(type="HookFailedError", message=message):
+        case Failed(type="HookFailedError" | "ManifestChangedError", message=message):
             status, said = "failed", {"message": message}
         case HookAnswer(verdict=verdict, reason=reason):
             status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
@@ -173,7 +174,9 @@ def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator
 def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
     where = where_of(model_segment(asked.turn, asked.attempt))
     came = did.came
-    resent = isinstance(came, ModelReply) and came.message is None and came.too_long is None
+    resent = isinstance(came, ModelReply) and all(
+        said is None for said in (came.message, came.too_long, came.uncovered)
+    )
     if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
         said = turn_facts(asked.origin, asked.turn, asked.stage)
         yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)

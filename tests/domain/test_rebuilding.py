@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain.agents import AgentSpec
+from loom_domain.budget import Spend
 from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
 from loom_domain.lifecycle import HookAnswer, HookStep, Moment
 from loom_domain.messages import JsonObject, Message, ToolCall, Usage
@@ -122,6 +123,7 @@ def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
         (HookAnswer(), "completed", {"verdict": "allow"}),
         (HookAnswer(verdict="deny", reason="no"), "completed", {"verdict": "deny", "reason": "no"}),
         (Failed(type="HookFailedError", message="oops"), "failed", {"message": "oops"}),
+        (Failed(type="ManifestChangedError", message="other code"), "failed", {"message": "other code"}),
     ],
 )
 def test_a_hook_tells_what_it_came_to(came: Came, status: str, says: JsonObject) -> None:
@@ -169,6 +171,7 @@ def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
         (Failed(type="ManifestChangedError", message="other tools"), AT, ["call/node.model_call"]),
         (Failed(type="KeyError", message="a bug"), AT, ["turn/node.turn"]),
         (ModelReply(too_long=TooLong(trigger="window", tokens=9)), AT, ["turn/node.turn"]),
+        (ModelReply(uncovered=Spend()), AT, ["turn/node.turn"]),
         (ModelReply(too_long=TooLong(trigger="provider", tokens=9)), AT, ["turn/node.turn", "call/node.model_call"]),
     ],
 )
