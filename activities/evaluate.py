@@ -51,7 +51,7 @@ class Evaluator:
     async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
         """Have the answer rated; raises the LLM errors as application failures."""
         segment = evaluation_segment(request.turn, request.attempt)
-        with structlog.contextvars.bound_contextvars(run_id=request.origin.run_id, turn=request.turn):
+        with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 writer.notices(request.notices)
                 spec = request.spec or await self._transcripts.load_spec(request.spec_digest)

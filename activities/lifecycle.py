@@ -46,7 +46,7 @@ class HookRunner:
         """Ask the hook; raises HookFailedError as an application failure when it gives no answer that counts."""
         step = request.step
         started = perf_counter()
-        with structlog.contextvars.bound_contextvars(run_id=request.origin.run_id, hook=step.name):
+        with structlog.contextvars.bound_contextvars(**request.origin.log_ids, hook=step.name):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
                 writer.notices(request.notices)
                 try:

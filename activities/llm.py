@@ -67,9 +67,9 @@ class LanguageModel:
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
         """Call the model; raises the LLM errors as application failures of the same name."""
-        run_id = request.origin.run_id
+        run_id, ids = request.origin.run_id, request.origin.log_ids
         segment = model_segment(request.turn, request.attempt)
-        with structlog.contextvars.bound_contextvars(run_id=run_id, turn=request.turn, attempt=request.attempt):
+        with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 if request.attempt > 1:
                     # Only for the model: this tells clients to forget the turn's text, which a tool's retry must not.

@@ -120,7 +120,7 @@ class Preparation:
             told = run_facts(asked, spec, lineage) | _skipped(resolved)
             above = lineage.task_id if lineage else None
             writer.emit(Action.START, key="start", status="running", parent_task_id=above, **told)
-        _log.info("run_prepared", run_id=run_id, agent=spec.name, model=spec.model, manifest=spec.digest)
+        _log.info("run_prepared", **request.origin.log_ids, agent=spec.name, model=spec.model, manifest=spec.digest)
         return Prepared(
             spec=spec,
             search_attributes=tuple(sorted(await self._search_attributes())),

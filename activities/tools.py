@@ -63,7 +63,7 @@ class ToolRunner:
         """Run the call; a tool's failure is a result that the model can read, never an exception."""
         run_id = request.origin.run_id
         segment = tool_segment(request.turn, request.call_id, request.attempt)
-        ids = {"run_id": run_id, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
+        ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
         with structlog.contextvars.bound_contextvars(**ids):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 writer.notices(request.notices)

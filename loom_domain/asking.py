@@ -13,7 +13,7 @@ from loom_domain.limits import allowance
 from loom_domain.messages import ToolCall
 from loom_domain.run_state import RunState, result_of
 from loom_domain.skills import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
-from loom_domain.tasks import Origin
+from loom_domain.tasks import Origin, correlation_of
 from loom_domain.tool_calls import OpenCall, describe
 from loom_domain.transcript import tail_of
 from loom_domain.work import (
@@ -37,6 +37,7 @@ def origin_of(state: RunState) -> Origin:
         root_run_id=state.tree.lineage.root_run_id if state.tree.lineage else "",
         session_id=state.request.session_id or "",
         agent=state.request.agent,
+        correlation_id=correlation_of(state.request.metadata),
     )
 
 

@@ -25,7 +25,7 @@ from loom_domain.shares import part_for, without_wishes_of
 from loom_domain.skills import goes_along
 from loom_domain.steering import noticed
 from loom_domain.sub_agents import handed_on
-from loom_domain.tasks import Action, Notice
+from loom_domain.tasks import CORRELATION, Action, Notice, correlation_of
 from loom_domain.tool_calls import OpenCall, ToolResult, failed
 from loom_domain.tool_names import CREATE_PLAN, DELEGATE
 from loom_domain.tree import Child, child_of, ended_with, root_of, with_child
@@ -150,6 +150,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         model=given.get("model") or (None if named else state.agent.model),
         workspace=state.agent.workspace,
         skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
+        metadata={CORRELATION: known} if (known := correlation_of(state.request.metadata)) else {},
     )
     if call.name == DELEGATE:
         # Only a crew can ask for a form: a model's call with one is refused.

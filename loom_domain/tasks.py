@@ -1,8 +1,10 @@
 """The unit of communication (axiom A2): one entry of the live stream, the same shape for every kind."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from loom_domain.messages import JsonObject
 
@@ -57,6 +59,16 @@ class Notice:
     """The agent that is given work, or told something."""
 
 
+CORRELATION: Final = "correlation_id"
+"""In the metadata of a request, if the caller has an id of its own, and of every Task."""
+
+
+def correlation_of(metadata: Mapping[str, object]) -> str:
+    """The id that a request gives; nothing where it gives none, or no text."""
+    given = metadata.get(CORRELATION)
+    return given if isinstance(given, str) else ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
     """Whose tasks these are."""
@@ -65,6 +77,18 @@ class Origin:
     root_run_id: str = ""
     session_id: str = ""
     agent: str = "default"
+    correlation_id: str = ""
+    """What the caller knows the work by; nothing: the root run's id."""
+
+    @property
+    def correlated(self) -> str:
+        """What ties together everything that one piece of work caused, in events and logs."""
+        return self.correlation_id or self.root_run_id or self.run_id
+
+    @property
+    def log_ids(self) -> Mapping[str, str]:
+        """What each line that a worker logs of the run has."""
+        return {"run_id": self.run_id, "correlation_id": self.correlated}
 
     @property
     def depth(self) -> int:
@@ -147,6 +171,7 @@ def task_of(
         parameters=parameters or {},
         result=result,
         parent_task_id=parent_task_id,
+        metadata={CORRELATION: origin.correlated},
     )
 
 

@@ -17,7 +17,7 @@ from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Fail
 from loom_domain.lifecycle import HookAnswer
 from loom_domain.lineage import is_child
 from loom_domain.requests import RunResult
-from loom_domain.tasks import Origin, Published
+from loom_domain.tasks import Origin, Published, correlation_of
 from loom_domain.tool_calls import ToolResult
 from loom_domain.work import (
     CallPlans,
@@ -161,7 +161,7 @@ class _Reading:
         started = event.workflow_execution_started_event_attributes
         given = await self._converter.decode(list(started.input.payloads))
         request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
-        session, agent = request.get("session_id"), request.get("agent")
+        session, agent, metadata = request.get("session_id"), request.get("agent"), request.get("metadata")
         delegated = is_child(self._run_id, started.parent_workflow_execution.workflow_id)
         root = state.get("root_run_id") if delegated else None  # a sub-agent's second argument is its lineage
         origin = Origin(
@@ -169,6 +169,7 @@ class _Reading:
             root_run_id=root if isinstance(root, str) else "",
             session_id=session if isinstance(session, str) else "",
             agent=agent if isinstance(agent, str) else "default",
+            correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
         )
         spec = state.get("spec") or {}
         pinned = Pinned(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))

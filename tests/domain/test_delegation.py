@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from loom_domain.agents import AgentSpec
 from loom_domain.ancestry import Level
+from loom_domain.asking import origin_of
 from loom_domain.asks import LONGEST_TEXT, open_asks, told_above
 from loom_domain.budget import Share, Spend
 from loom_domain.delegation import child_start
@@ -280,3 +281,15 @@ def test_a_child_is_known_by_its_name() -> None:
     assert is_child(child_start(begun, begun.tree.children[0]).run_id, begun.run_id)
     for run_id, parent in (("run-1", "run-1"), ("run-1/d1-1/d1-1", "run-1"), ("run-1-d1", "run-1"), ("/d1-1", "")):
         assert not is_child(run_id, parent)
+
+
+def test_a_correlation_id_is_the_callers_and_goes_down_the_tree() -> None:
+    def child_of(**metadata: Any) -> tuple[str, str]:
+        state = with_child(metadata=metadata)
+        begun = child_start(state, state.tree.children[0])
+        child = start(begun.run_id, begun.request, AT, begun.lineage)
+        return origin_of(state).correlated, origin_of(child).correlated
+
+    assert child_of(correlation_id="ticket-7") == ("ticket-7", "ticket-7")
+    assert child_of() == ("run-1", "run-1")
+    assert child_of(correlation_id=7) == ("run-1", "run-1")

@@ -114,6 +114,7 @@ def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
             "max_turns": 7,
             "metadata": {"ticket": 1},
         },
+        metadata={"correlation_id": "r"},
     )
 
 
@@ -211,6 +212,7 @@ def test_a_call_that_made_a_tool_tells_of_it() -> None:
         created_at=LATER,
         source_agent="writer",
         parameters={"turn": 1, "name": "made__double", "description": "Keeps a *.", "from": "writer"},
+        metadata={"correlation_id": "r"},
     )
     refused = did(asked, ToolResult(content="the tool was not made", status="error"))
     assert [task.action for task in tasks_of([refused], MASK)] == [Action.TOOL_CALL, Action.TOOL_RESULT]
