@@ -140,7 +140,7 @@ def forget(
     if as_json:
         print_json({"session_id": session, "forgotten": gone})
         return
-    typer.echo(f"forgot {gone} memories of session {plain(session)}")
+    typer.echo(f"forgot {counted(gone, 'memory', 'memories')} of session {plain(session)}")
 
 
 def reembed(as_json: Json = False) -> None:
