@@ -12,7 +12,8 @@ RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -20,10 +21,9 @@ from uuid import uuid4
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from activities.adapters.redis_stream import RedisReader
-from activities.adapters.temporal_errors import answered, no_run, unconnected
+from activities.adapters.temporal_errors import answered, no_run
 from activities.adapters.temporal_pasts import TemporalPasts
 from activities.adapters.temporal_runs import TemporalRuns
 from activities.ports import EventReader
@@ -31,7 +31,7 @@ from deploy.connection import connected
 from deploy.settings import load_settings
 from loom_domain.agent_stats import AgentStats, stats_of
 from loom_domain.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
-from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request
+from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
 from loom_domain.messages import JsonObject, Message
 from loom_domain.past import PastTurn, turns_of
 from loom_domain.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
@@ -41,6 +41,7 @@ from loom_watching import Polled, Streamed, Watched, closing, streamed, watched
 from workflows.border import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 from workflows.outside import (
     RunSummary,
+    ended_untold,
     ended_view,
     execution_of,
     failed_result,
@@ -53,6 +54,8 @@ from workflows.outside import (
 
 __all__ = ["LoomClient", "Polled", "Streamed", "Watched"]
 
+MOST_OPENED: Final = 200
+"""Results that one list is made with: of runs whose status is nowhere else."""
 MOST_COUNTED: Final = 10_000
 """Executions of an agent that its figures are made of, the newest."""
 
@@ -73,13 +76,7 @@ class LoomClient:
         """Connect as the environment says; raises UnreachableError when no server answers."""
         chosen = settings or load_settings()
         events = RedisReader(chosen.redis_url) if chosen.redis_url else None
-        async with AsyncExitStack() as stack:
-            try:
-                temporal = await stack.enter_async_context(connected(chosen))
-            except (RuntimeError, RPCError) as error:
-                where = f"{chosen.temporal_address} ({why})" if (why := unconnected(error)) else chosen.temporal_address
-                message = f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS"
-                raise UnreachableError(message) from error
+        async with connected(chosen) as temporal:
             yield cls(temporal, task_queue=chosen.task_queue, events=events)
 
     async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:
@@ -107,16 +104,18 @@ class LoomClient:
     ) -> str:
         """Start a run from where `turn` left another one and return its id; 0 is the other's beginning.
 
-        `message` is said to the agent there; `changes` are fields of the request (`model`, `permissions`, …). Nothing
-        that the other run did is done again, and files are as they are now. Raises BadRequest for a turn that is not
-        there, or not over.
+        `message` is said to the agent there; `changes` are fields of the request: `model`, `permissions`, `mode`,
+        `workspace`, `max_turns`, `budget`, `require_done_tool`, `session_id`, `metadata`. Nothing that the other run
+        did is done again, and files are as they are now. Raises BadRequest for a turn that is not there, or not over,
+        and for a field that a fork cannot have otherwise.
         """
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
         payload = {**fork_request(point, forked), **changes}
-        if point.request.crew is not None:
-            return await self._start(CREW_RUN, payload, read_crew_request(payload), fork_id)
-        return await self._start(AGENT_RUN, payload, read_request(payload), fork_id)
+        is_crew = point.request.crew is not None
+        asked = read_crew_request(payload) if is_crew else read_request(payload)
+        refuse_changes(point, asked)
+        return await self._start(CREW_RUN if is_crew else AGENT_RUN, payload, asked, fork_id)
 
     async def fork_point(self, forked: ForkedFrom) -> ForkPoint:
         """What a fork would begin with; raises as `fork` does."""
@@ -146,12 +145,11 @@ class LoomClient:
         """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
         description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            forked = await description.memo_value("forked_from", None)
-            return {**ended_view(description, await self.result(run_id)), "forked_from": forked}
+            return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
         try:
             answer = await self._asked(run_id)
         except UnreachableError:
-            return outside_view(description)
+            return outside_view(description, await self._pasts.beginning(run_id))
         return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
 
     async def _asked(self, run_id: str) -> JsonObject:
@@ -238,11 +236,17 @@ class LoomClient:
         """The newest runs first, without sub-agents; with `below` that run with everything that it delegated."""
         query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
+        opened = 0
         async with closing(self._runs.found(query)) as executions:
             async for execution in executions:
                 if below is None and is_sub_agent(execution):
                     continue
-                found.append(summary_of(execution))
+                summary = summary_of(execution)
+                if ended_untold(execution) and opened < MOST_OPENED:
+                    opened += 1
+                    summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
+                if status in (None, summary.status):
+                    found.append(summary)
                 if len(found) == limit:
                     break
         return found

@@ -13,13 +13,12 @@
 nothing is global, and importing this module does nothing.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
-from activities.ports import Tool, ToolContext, ToolOutput
+from activities.ports import LLMProvider, ModelAnswer, ModelCall, Tool, ToolContext, ToolOutput
 from activities.toolbox.user_object import origin_of, tool_of
 from activities.toolbox.user_options import ToolOptions, check_name
 from activities.toolbox.user_output import part_of
@@ -27,17 +26,20 @@ from loom_domain.agent_definitions import AgentDefinition
 from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest, ToolExecutionError, ToolUnavailableError
 from loom_domain.hooks import Ask, Deny, Instead, Registered, RunInfo
+from loom_domain.knowledge import KnowledgeFolder, checked_name
 from loom_domain.lifecycle import Moment
 from loom_domain.mcp import McpServer, read_servers
-from loom_domain.messages import Part, ToolCall
-from loom_domain.near import nearest
+from loom_domain.messages import Message, Part, ToolCall, Usage
 from loom_domain.requests import RunError, RunResult
+from loom_domain.routing import TaskHandler
 from loom_domain.tasks import Task
 from loom_domain.tool_calls import ToolSpec
 from loom_domain.tool_names import CREATE_PLAN
 from loom_forms.agent_form import AgentFields, plain_fields, read_agent
 from loom_forms.crew_form import CrewFields, listed, read_crew
+from loom_forms.handler_form import handler_of
 from loom_forms.hook_form import HookDecorator, InterceptorOptions, interceptor_of
+from loom_forms.names import caller, folder_of, found, refuse_twice
 
 __all__ = [
     "AgentDefinition",
@@ -45,8 +47,12 @@ __all__ = [
     "BadRequest",
     "Deny",
     "Instead",
+    "LLMProvider",
     "LoomApp",
     "McpServer",
+    "Message",
+    "ModelAnswer",
+    "ModelCall",
     "Part",
     "RunError",
     "RunInfo",
@@ -57,6 +63,7 @@ __all__ = [
     "ToolExecutionError",
     "ToolOutput",
     "ToolUnavailableError",
+    "Usage",
     "part_of",
 ]
 
@@ -75,7 +82,10 @@ class LoomApp:
         self._servers: dict[str, McpServer] = {}
         self._crews: dict[str, Crew] = {}
         self._skills: dict[str, None] = {}
+        self._providers: dict[str, LLMProvider] = {}
+        self._knowledge: dict[str, KnowledgeFolder] = {}
         self._hooks: list[Registered] = []
+        self._handlers: dict[str, TaskHandler] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
         """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. One that fails blocks the run."""
         self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
@@ -114,18 +124,14 @@ class LoomApp:
         made = tool_of(tool, options)
         name, origin = made.spec.name, origin_of(tool)
         check_name(name, origin)
-        if name in self._tools:
-            raise BadRequest(
-                f"two tools are called {name!r}: {self._origins[name]} and {origin}: give one another name",
-                field="tool",
-            )
+        refuse_twice("tool", name, self._origins.get(name), origin)
         self._tools[name] = made
         self._origins[name] = origin
         return made
 
     def get_tool(self, name: str) -> Tool:
         """The tool of that name; raises BadRequest with the nearest one."""
-        return _found("tool", name, self._tools)
+        return found("tool", name, self._tools)
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
         """What model and run see of every tool, by name."""
@@ -137,18 +143,14 @@ class LoomApp:
         What is left open comes from the agent that it `extends`, or from the worker's settings. An agent called
         `default` takes the place of the built-in one.
         """
-        origin = _caller()
-        if name in self._agents:
-            raise BadRequest(
-                f"two agents are called {name!r}: {self._agents[name].origin} and {origin}: give one another name",
-                field="agent",
-            )
+        origin = caller()
+        refuse_twice("agent", name, self._agents.get(name), origin)
         self._agents[name] = read_agent({**plain_fields(fields), "name": name}, name=name, origin=origin)
         return self._agents[name]
 
     def get_agent(self, name: str) -> AgentDefinition:
         """The agent of that name; raises BadRequest with the nearest one."""
-        return _found("agent", name, self._agents)
+        return found("agent", name, self._agents)
 
     def list_agents(self) -> tuple[AgentDefinition, ...]:
         """Every agent, by name."""
@@ -156,18 +158,14 @@ class LoomApp:
 
     def create_crew(self, name: str, **fields: Unpack[CrewFields]) -> Crew:
         """Define several agents that share a task, by the fields of a crew file (docs/crews.md)."""
-        origin = _caller()
-        if name in self._crews:
-            raise BadRequest(
-                f"two crews are called {name!r}: {self._crews[name].origin} and {origin}: give one another name",
-                field="crew",
-            )
+        origin = caller()
+        refuse_twice("crew", name, self._crews.get(name), origin)
         self._crews[name] = read_crew({**listed(fields), "name": name}, name=name, origin=origin)
         return self._crews[name]
 
     def get_crew(self, name: str) -> Crew:
         """The crew of that name; raises BadRequest with the nearest one."""
-        return _found("crew", name, self._crews)
+        return found("crew", name, self._crews)
 
     def list_crews(self) -> tuple[Crew, ...]:
         """Every crew, by name."""
@@ -184,10 +182,24 @@ class LoomApp:
 
     def register_skill(self, folder: str | Path) -> Path:
         """Add a folder with a SKILL.md, or a folder of such; a relative one is meant from the file of the caller."""
-        path = (Path(_caller().rpartition(":")[0]).parent / Path(folder).expanduser()).resolve()
-        if not path.is_dir():
-            raise BadRequest(f"there is no folder {path} with skills: {folder} is not one", field="skill")
+        path = folder_of(folder, caller(), "skills")
         self._skills[str(path)] = None
+        return path
+
+    def register_provider(self, prefix: str, provider: LLMProvider) -> None:
+        """Have models named `prefix:name` answered by this: any object with an `answer` as `LLMProvider` says."""
+        if prefix in self._providers or not prefix.isidentifier():
+            raise BadRequest(f"{prefix!r} cannot be a prefix of models: write another, such as ollama", field="prefix")
+        if not callable(getattr(provider, "answer", None)):
+            raise BadRequest(f"the provider {prefix!r} has no method `answer`", field="provider")
+        self._providers[prefix] = provider
+
+    def register_knowledge(self, name: str, folder: str | Path) -> Path:
+        """Add a folder of documents as a knowledge base, which workers keep up to date; relative as for skills."""
+        origin = caller()
+        refuse_twice("knowledge base", name, self._knowledge.get(name), origin)
+        path = folder_of(folder, origin, "documents")
+        self._knowledge[name] = KnowledgeFolder(name=checked_name(name), path=str(path), origin=origin)
         return path
 
     def intercept(self, interceptor: I, /, **options: Unpack[InterceptorOptions]) -> I:
@@ -199,25 +211,39 @@ class LoomApp:
         self._hooks.append(interceptor_of(interceptor, options))
         return interceptor
 
+    def on_task(self, pattern: str, /, *, name: str = "") -> Callable[[F], F]:
+        """Call the decorated function for each Task on the bus that the pattern takes: docs/events.md."""
+        if not isinstance(pattern, str):
+            raise BadRequest('write @app.on_task("node.*"): which Tasks it is for has to be said', field="on_task")
+
+        def register(function: F) -> F:
+            handler = handler_of(function, pattern, name, origin_of(function))
+            refuse_twice("handler", handler.name, self._handlers.get(handler.name), handler.origin)
+            self._handlers[handler.name] = handler
+            return function
+
+        return register
+
     def include(self, other: "LoomApp") -> None:
         """Take in everything of another app; raises BadRequest when a name is there twice."""
         agents = {agent.name: agent for agent in other.list_agents()}
         servers = {server.name: server for server in other.mcp_servers}
         crews = {crew.name: crew for crew in other.list_crews()}
-        pairs: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        pairs: dict[str, tuple[dict[str, Any], Mapping[str, Any]]] = {
             "tool": (self._tools, other.tools),
             "agent": (self._agents, agents),
             "server": (self._servers, servers),
             "crew": (self._crews, crews),
+            "provider": (self._providers, other.providers),
+            "handler": (self._handlers, other.handlers),
+            "knowledge base": (self._knowledge, other.knowledge),
         }
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
                 raise BadRequest(f"both apps have a {kind} {twice[0]!r}: rename one", field=kind)
-        self._tools |= other.tools
+        for mine, theirs in pairs.values():
+            mine.update(theirs)
         self._origins |= other.origins
-        self._agents |= agents
-        self._servers |= servers
-        self._crews |= crews
         self._hooks += other.hooks
         self._skills |= dict.fromkeys(other.skills)
 
@@ -237,25 +263,26 @@ class LoomApp:
         return tuple(self._servers.values())
 
     @property
+    def providers(self) -> Mapping[str, LLMProvider]:
+        """Every provider by the prefix of its models."""
+        return MappingProxyType(self._providers)
+
+    @property
     def skills(self) -> tuple[str, ...]:
         """Folders of skills, in the order of registration."""
         return tuple(self._skills)
+
+    @property
+    def knowledge(self) -> Mapping[str, KnowledgeFolder]:
+        """Folders that are knowledge bases, by the names of these."""
+        return MappingProxyType(self._knowledge)
 
     @property
     def hooks(self) -> tuple[Registered, ...]:
         """Every hook and interceptor, in the order of registration."""
         return tuple(self._hooks)
 
-
-def _caller() -> str:
-    """The line of the user's module that called the caller of this."""
-    frame = inspect.currentframe()
-    outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
-    return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
-
-
-def _found(kind: str, name: str, among: Mapping[str, T]) -> T:
-    if name in among:
-        return among[name]
-    hint = nearest(name, among, f"there are {', '.join(sorted(among)) or 'none'}")
-    raise BadRequest(f"there is no {kind} {name!r}: {hint}", field=kind)
+    @property
+    def handlers(self) -> Mapping[str, TaskHandler]:
+        """Every handler of Tasks by name."""
+        return MappingProxyType(self._handlers)

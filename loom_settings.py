@@ -211,7 +211,8 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
     log_format: Literal["json", "console"] = Field("json", description="json: one object a line; console: for eyes.")
     metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_off)] = Field(
-        9091, description="Prometheus port of the worker; 0: any free one, off: none."
+        9091,
+        description="Prometheus port of the worker; 0: any free one, as where nobody set it and it is taken; off.",
     )
 
     openai_api_key: SecretStr | None = Field(

@@ -22,11 +22,15 @@ from temporalio.worker import Worker, WorkerConfig
 from activities.adapters.temporal_mailbox import TemporalMailbox
 from activities.adapters.temporal_pasts import TemporalPasts
 from deploy.connection import connected
+from deploy.embedded.ports import any_free
 from deploy.logs import configure_logs
 from deploy.search_attributes import register_missing
 from deploy.settings import load_settings
-from loom_domain.errors import BadRequest
+from loom_cli.exits import code_of, leave
+from loom_domain.errors import BadRequest, LoomError
 from loom_parts.assembly import parts_from, secret_mask
+from loom_parts.handlers import handled
+from loom_parts.knowledge import taken_in
 from loom_parts.memory import kept
 from loom_parts.parts import Parts
 from loom_settings import Settings
@@ -43,8 +47,6 @@ HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
 """A cancellation reaches an activity with its next heartbeat: this bounds how long an abort takes."""
 EAGER_TOOLS: Final = 10
 """Activities of one workflow task that this worker may start itself, without a round trip."""
-USAGE: Final = 2
-"""How a worker ends whose settings are wrong, as every command does."""
 GRACE: Final = timedelta(seconds=8)
 """Time for running activities to end when the worker is asked to stop."""
 
@@ -65,7 +67,7 @@ class LoomPlugin(SimplePlugin):
             workflows=[AgentRun, CrewRun, MemoryUpkeep],
             activities=[*parts.activities(search_attributes, TemporalPasts(client)), *_upkeep(parts, client, settings)],
             workflow_runner=WORKFLOW_RUNNER,
-            run_context=lambda: kept(parts.memory, settings, client),
+            run_context=lambda: _beside(parts, settings, client),
         )
         self._settings = settings
 
@@ -89,6 +91,13 @@ def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callab
 
 
 @asynccontextmanager
+async def _beside(parts: Parts, settings: Settings, client: Client) -> AsyncIterator[None]:
+    """What runs as long as the worker does, off any run's path."""
+    async with kept(parts.memory, settings, client), handled(parts.registry.handlers, settings), taken_in(parts):
+        yield
+
+
+@asynccontextmanager
 async def working(settings: Settings) -> AsyncIterator[Client]:
     """A worker that polls until the body ends, then lets running activities end."""
     async with (
@@ -102,14 +111,10 @@ async def working(settings: Settings) -> AsyncIterator[Client]:
 
 
 def main() -> None:
-    """Run a worker from the environment until SIGTERM or SIGINT."""
-    try:
-        settings = load_settings()
-        configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
-        asyncio.run(_main(settings))
-    except BadRequest as error:
-        sys.stderr.write(f"loom worker: {error.message}\n")
-        raise SystemExit(USAGE) from None
+    """Run a worker from the environment until SIGTERM or SIGINT; raises BadRequest and UnreachableError."""
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
+    asyncio.run(_main(settings))
 
 
 async def _main(settings: Settings) -> None:
@@ -133,11 +138,36 @@ async def _main(settings: Settings) -> None:
 
 
 def _runtime(settings: Settings) -> Runtime | None:
+    """With metrics at the port of the settings; one that nobody has set gives way when it is taken."""
     if settings.metrics_port is None:
         return None
-    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{settings.metrics_port}", durations_as_seconds=True)
+    port = settings.metrics_port or any_free()
+    try:
+        runtime = _serving_metrics(port)
+    except ValueError as error:
+        if "metrics_port" in settings.model_fields_set:
+            reason = str(error).rpartition(": ")[2]
+            raise BadRequest(
+                f"LOOM_METRICS_PORT: no metrics can be served at 127.0.0.1:{port} ({reason}): set another port, 0 for "
+                "any free one, or off",
+                field="LOOM_METRICS_PORT",
+            ) from None
+        port = any_free()
+        runtime = _serving_metrics(port)
+    _log.info("metrics_served", address=f"http://127.0.0.1:{port}/metrics")
+    return runtime
+
+
+def _serving_metrics(port: int) -> Runtime:
+    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{port}", durations_as_seconds=True)
     return Runtime(telemetry=TelemetryConfig(metrics=metrics))
 
 
 if __name__ == "__main__":
-    main()
+    code = 0
+    try:
+        main()
+    except LoomError as error:
+        sys.stderr.write(f"loom worker: {error.message}\n")
+        code = code_of(error)
+    leave(code)

@@ -130,6 +130,6 @@ async def answer_of(subscription: Subscription, task: Task) -> Answer:
     try:
         return Answer(task=await subscription.handler(deepcopy(task)))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own failure
-        _log.warning("handler_failed", subscription=subscription.name, task_id=task.task_id, exc_info=error)
+        _log.error("task_left_aside", handler=subscription.name, task_id=task.task_id, exc_info=error)
         told = {"error": type(error).__name__, "message": str(error)}
         return Answer(task=replace(task, status="failed", result=told), failed=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -13,7 +14,7 @@ from loom_domain.agents import AgentSpec
 from loom_domain.knowledge import KnowledgeQuery
 from loom_domain.memory import Layer, MemorySettings, Query, View
 from loom_domain.messages import Message, recollection
-from loom_domain.recalling import AWAY, KNOWLEDGE_AWAY, asked, looked_up, remembered
+from loom_domain.recalling import AWAY, KNOWLEDGE_AWAY, NO_KNOWLEDGE, SAID, asked, looked_up, remembered
 from loom_domain.tasks import Origin
 
 _log = structlog.get_logger("loom.recall")
@@ -69,29 +70,39 @@ class SessionMemory:
 
         # A sub-agent has its task and what its parent tells it, not the conversation above it.
         is_root = origin.root_run_id in ("", origin.run_id)
-        recent, important, summaries = await asyncio.gather(
-            self._store.recent(view(settings.recall_recent if is_root else 0, Layer.L1)),
+        recent = view(settings.recall_recent if is_root else 0, Layer.L1)
+        # Only what is said: of a run with many tools nothing else would be left among the newest.
+        said = replace(recent, actions=frozenset(SAID), only_roots=True)
+        conversation, important, summaries = await asyncio.gather(
+            self._store.recent(said),
             self._store.recall(Query(text=question, view=view(settings.recall_important, Layer.L2))),
             self._store.recall(Query(text=question, view=view(settings.recall_summaries, Layer.L3, Layer.L4))),
         )
-        return remembered(recent, important, summaries, settings.recall_tokens)
+        return remembered(conversation, important, summaries, settings.recall_tokens)
 
 
 class Knowledge:
     """What the knowledge bases of the agent say."""
 
-    def __init__(self, store: KnowledgeStore) -> None:
+    def __init__(self, store: KnowledgeStore | None) -> None:
+        """Without a store there are no bases, and agents that have some are told."""
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """See the port; at most five passages that have to do with the words."""
+        """See the port; at most five passages that have to do with the words, and which bases are not there."""
         if not spec.knowledge:
             return None
+        if self._store is None:
+            _log.warning("no_knowledge_bases", run_id=origin.run_id, agent=spec.name, bases=spec.knowledge)
+            return recollection(NO_KNOWLEDGE, "knowledge")
         try:
             async with asyncio.timeout(WITHIN):
+                missing = await self._store.missing(spec.knowledge)
                 hits = await self._store.search(KnowledgeQuery(text=question, bases=spec.knowledge))
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("not_looked_up", run_id=origin.run_id, error=str(error) or "too slow")
             return recollection(KNOWLEDGE_AWAY, "knowledge")
-        text = looked_up(hits)
+        if missing:
+            _log.warning("knowledge_base_missing", run_id=origin.run_id, agent=spec.name, bases=missing)
+        text = looked_up(hits, missing)
         return recollection(text, "knowledge") if text else None

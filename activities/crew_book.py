@@ -6,6 +6,9 @@ from loom_domain.crews import Crew, CrewMode
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 from loom_domain.near import nearest
+from loom_domain.requests import RunRequest
+from loom_domain.run_options import FIELD as OPTIONS_FIELD
+from loom_domain.run_options import KEY as OPTIONS_KEY
 
 
 class Crews:
@@ -42,6 +45,20 @@ def refuse_form(crew: Crew) -> None:
             f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no one whose answer is the crew's, so it takes no"
             " schema: let an agent merge the answers (parallel, aggregate.by merge), or be sequential or routed",
             field="output_schema",
+        )
+
+
+def refuse_ignored(request: RunRequest) -> None:
+    """What only agents have would change nothing about a crew, and whoever asks for it believes that it does."""
+    asked = {
+        "skills": request.skills,
+        "require_done_tool": request.require_done_tool,
+        OPTIONS_FIELD: request.metadata.get(OPTIONS_KEY),
+    }
+    if field := next((field for field, given in asked.items() if given), None):
+        raise BadRequest(
+            f"a crew has no `{field}`, its members have: leave it out, and give the members agents that have it",
+            field=field,
         )
 
 

@@ -2,7 +2,7 @@
 
 from activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom_domain.errors import BadRequest
-from loom_domain.forks import ForkPoint, begun_at, fork_point
+from loom_domain.forks import ForkPoint, begun_at, fork_point, refuse_changes
 from loom_domain.requests import ForkedFrom, RunRequest
 from loom_domain.transcript import Tail, transcript_of
 from loom_domain.work import Earlier
@@ -25,6 +25,7 @@ class Forks:
                 f" say so instead of {request.agent!r}",
                 field="agent",
             )
+        refuse_changes(found, request)
         return begun_at(found, forked)
 
     async def begin(self, run_id: str, forked: ForkedFrom, earlier: Earlier) -> None:

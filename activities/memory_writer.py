@@ -42,7 +42,7 @@ class MemoryWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            taken = await _patiently(self._inbox.take)
+            taken = await patiently(self._inbox.take)
             if taken:
                 await self._deal_with(taken)
 
@@ -52,13 +52,13 @@ class MemoryWriter:
         if tasks:
             await self._remember(tasks)
             if (after := self._after) is not None:
-                await _patiently(lambda: after(tasks))
-        await _patiently(lambda: self._inbox.done([delivery.entry for delivery in taken]))
+                await patiently(lambda: after(tasks))
+        await patiently(lambda: self._inbox.done([delivery.entry for delivery in taken]))
 
     async def _remember(self, tasks: Sequence[Task]) -> None:
         """All together; if that cannot be, each alone, so that one that cannot be kept does not keep out the others."""
         try:
-            await _patiently(lambda: self._store.remember(tasks))
+            await patiently(lambda: self._store.remember(tasks))
         except Exception as error:  # noqa: BLE001 - a task that no store can take must not stop the others
             if len(tasks) == 1:
                 _log.error("task_not_kept", task_id=tasks[0].task_id, exc_info=error)
@@ -90,7 +90,7 @@ def _tell_unreadable(taken: Sequence[Delivery]) -> None:
             _log.warning("unreadable_task", entry=delivery.entry)
 
 
-async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
+async def patiently(step: Callable[[], Awaitable[T]]) -> T:
     """What the step gives, as soon as its store answers."""
     pause = FIRST_PAUSE
     while True:

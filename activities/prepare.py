@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from temporalio import activity
 
-from activities.crew_book import Crews, refuse_form
+from activities.crew_book import Crews, refuse_form, refuse_ignored
 from activities.failures import to_application_error
 from activities.forking import Forks
 from activities.heartbeat import heartbeating
@@ -229,6 +229,7 @@ class Preparation:
     def _resolve_crew(self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None) -> AgentSpec:
         """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
         crew = self._crews.found(asked)
+        refuse_ignored(request)
         if request.output_schema is not None:
             refuse_form(crew)
             OutputSchema(request.output_schema)

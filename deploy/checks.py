@@ -174,6 +174,8 @@ def model(settings: Settings) -> Entry:
         "openai": lambda: bool(settings.openai_api_key or settings.openai_base_url),
         "anthropic": lambda: bool(settings.anthropic_api_key or settings.anthropic_base_url),
     }
+    if rest and provider not in reachable and settings.app:
+        return {"ok": True, "model": name, "note": f"by the provider {provider!r} of {settings.app}, if it has one"}
     if provider not in reachable or not rest:
         return {"ok": False, "model": name, "hint": f"{name!r} is no model that Loom knows: {ways}"}
     if not reachable[provider]():

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime
+from temporalio.service import RPCError
 
 from activities.adapters.postgres_payloads import PostgresPayloads
+from activities.adapters.temporal_errors import no_server
 from loom_settings import Settings
 from workflows.converter import data_converter
 
@@ -29,10 +31,17 @@ async def connect(
 
 @asynccontextmanager
 async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
-    """The same with Loom's converter, which reads payloads that are out of line; closes their store."""
+    """The same with Loom's converter, which reads payloads that are out of line; closes their store.
+
+    Raises UnreachableError when no server answers.
+    """
     storage = PostgresPayloads(settings.database_url) if settings.database_url else None
     try:
-        yield await connect(settings, converter=data_converter(storage), runtime=runtime)
+        try:
+            client = await connect(settings, converter=data_converter(storage), runtime=runtime)
+        except (RuntimeError, RPCError) as error:
+            raise no_server(settings.temporal_address, error) from error
+        yield client
     finally:
         if storage is not None:
             await storage.aclose()

@@ -35,7 +35,7 @@ def configure_logs(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), _with_run_id],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
@@ -49,6 +49,14 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) -> structlog.types.EventDict:
+    """Temporal's own lines have the workflow's id in a field of theirs: a run is found by one name in all lines."""
+    theirs = line.get("temporal_workflow") or line.get("temporal_activity")
+    if isinstance(theirs, dict):
+        line.setdefault("run_id", theirs.get("workflow_id"))
+    return line
 
 
 def _redacting(redact: Callable[[str], str]) -> structlog.types.Processor:

@@ -58,10 +58,12 @@ def _refuse_unknown_keys() -> None:
 
 
 _NOT_FROM_DOTENV: Final = re.compile(
-    r"LOOM_(APP|AGENTS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS|SKILLS_HOME)",
+    r"LOOM_(HOME|WORKSPACE|APP|AGENTS|CREWS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS"
+    r"|SKILLS_HOME)",
     re.IGNORECASE,
 )
-"""What loads code or opens a guard. A command in the sandbox may make a `.env`, where many programs want one."""
+"""What loads code or agents, says where they may work, or opens a guard. A command in the sandbox may make a `.env`,
+where many programs want one."""
 
 
 def _refuse_what_agents_could_write() -> None:

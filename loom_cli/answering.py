@@ -18,7 +18,7 @@ from loom_cli.output import visible
 from loom_cli.screen import Screen
 from loom_domain.errors import BadRequest
 
-CHOICES: Final = "yren"
+CHOICES: Final = {"y": "once", "r": "for the run", "e": "edit", "n": "no"}
 
 
 class Prompter:
@@ -36,7 +36,7 @@ class Prompter:
         try:
             while True:
                 self._screen.prompt(_question(ask))
-                answer = await self._chosen(ask, await self._keyboard.choice(CHOICES))
+                answer = await self._chosen(ask, await self._keyboard.choice("".join(_choices(ask))))
                 if answer is not None:
                     return answer
         finally:
@@ -91,9 +91,13 @@ class Prompter:
             return file.read_text(encoding="utf-8", errors="replace") if code == 0 else None
 
 
+def _choices(ask: Ask) -> dict[str, str]:
+    """The keys that answer this ask; there may be nothing that a rule can allow for the run."""
+    return {key: meaning for key, meaning in CHOICES.items() if key != "r" or ask.for_run}
+
+
 def _question(ask: Ask) -> Text:
-    keys = (("y", "once"), ("r", "for the run"), ("e", "edit"), ("n", "no"))
-    shown = [part for key, meaning in keys for part in ((f"[{key}]", "bold yellow"), f" {meaning}  ")]
+    shown = [part for key, meaning in _choices(ask).items() for part in ((f"[{key}]", "bold yellow"), f" {meaning}  ")]
     return Text.assemble(("approve ", "yellow"), (visible(ask.tool), "bold yellow"), ("?  ", "yellow"), *shown)
 
 

@@ -28,6 +28,7 @@ class Ask:
     arguments: JsonObject = field(default_factory=dict)
     reason: str = ""
     rule: str = ""
+    risk: str = ""
     digest: str = ""
     for_run: tuple[str, ...] = ()
     """The allow rules that an approval for the rest of the run would add."""
@@ -58,6 +59,7 @@ def read_ask(given: Mapping[str, Any]) -> Ask:
         arguments=given.get("arguments") or {},
         reason=str(given.get("reason", "")),
         rule=str(given.get("rule", "")),
+        risk=str(given.get("risk", "")),
         digest=str(given.get("digest", "")),
         for_run=tuple(given.get("for_run") or ()),
         run_id=str(given.get("run_id", "")),

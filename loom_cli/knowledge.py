@@ -1,7 +1,7 @@
 """knowledge: documents that runs may look things up in. It needs Loom's Postgres, and no worker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ T = TypeVar("T")
 NO_DATABASE: Final = "there are no knowledge bases without a database: start `loom up`, or set LOOM_DATABASE_URL"
 MOST_SKIPPED: Final = 20
 """Files left out that people are shown."""
+_PATIENCE: Final = 5.0
+"""Seconds for a question whose answer is only good to know."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 Name = Annotated[str, typer.Option("--name", metavar="K", help="Which knowledge base.")]
@@ -50,8 +52,10 @@ def add(
 
     Hidden files and those that Git ignores are left out, and secrets are cut out before anything is kept.
     """
+    from loom_domain.knowledge import checked_name  # noqa: PLC0415
+
     real = _folder(folder)
-    _checked(name)
+    checked_name(name)
     done = _with_store(lambda opened: _taken_in(opened, real, name, reembed=reembed, quiet=as_json))
     if as_json:
         print_json(done)
@@ -75,9 +79,9 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Look something up, as a run would with search_knowledge."""
-    from loom_domain.knowledge import KnowledgeQuery, knowledge_view  # noqa: PLC0415
+    from loom_domain.knowledge import KnowledgeQuery, checked_name, knowledge_view  # noqa: PLC0415
 
-    asked = KnowledgeQuery(text=query, bases=() if name is None else (_checked(name),), limit=limit)
+    asked = KnowledgeQuery(text=query, bases=() if name is None else (checked_name(name),), limit=limit)
     hits = _with_store(lambda opened: _found(opened, asked))
     if as_json:
         print_json([knowledge_view(hit) for hit in hits])
@@ -89,13 +93,31 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="K", help="Which knowledge base.")], as_json: Json = False
 ) -> None:
     """Forget a knowledge base; the documents themselves stay where they are."""
-    _checked(name)
+    from loom_domain.knowledge import checked_name  # noqa: PLC0415
+
+    checked_name(name)
     if not _with_store(lambda opened: opened.store.drop(name)):
         raise _no_base(name)
     if as_json:
         print_json({"removed": name})
     else:
         typer.echo(f"forgot {name}")
+
+
+def missing_bases(settings: "Settings", names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the names that no base has; none where there is no database to ask, or it does not answer."""
+    from activities.ports import StoreUnavailable  # noqa: PLC0415
+
+    async def asked() -> tuple[str, ...]:
+        async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(_PATIENCE):
+            return await opened.store.missing(names)
+
+    if settings.database_url is None or not names:
+        return ()
+    try:
+        return asyncio.run(asked())
+    except (StoreUnavailable, TimeoutError):
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,16 +194,6 @@ def _folder(given: Path) -> Path:
     if not folder.is_dir():
         raise BadRequest(f"{given} is not a folder: name one with documents", field="dir")
     return folder
-
-
-def _checked(name: str) -> str:
-    import re  # noqa: PLC0415
-
-    from activities.toolbox.knowledge import NAME  # noqa: PLC0415
-
-    if not re.fullmatch(NAME, name):
-        raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
-    return name
 
 
 def _print_done(done: "Ingested") -> None:

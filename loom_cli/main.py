@@ -3,7 +3,6 @@
 Each of them exposes `register(app)` and imports what it works with inside its commands, so that `loom --help` is fast.
 """
 
-import atexit
 import os
 import sys
 from functools import cache
@@ -28,7 +27,7 @@ from loom_cli import (
     tools,
     validate,
 )
-from loom_cli.exits import FAILED, code_of
+from loom_cli.exits import FAILED, code_of, leave
 from loom_domain.errors import LoomError
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def main() -> NoReturn:
             sys.excepthook(type(error), error, error.__traceback__)
         typer.echo(f"loom: {type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)", err=True)
         code = code_of(error)
-    _leave(code)
+    leave(code)
 
 
 def _masked(line: str) -> str:
@@ -103,20 +102,3 @@ def _mask() -> "SecretMask":
 
 def _is_debugging() -> bool:
     return os.environ.get("LOOM_LOG_LEVEL", "").upper() == "DEBUG"
-
-
-def _leave(code: int) -> NoReturn:
-    """End without the interpreter's own shutdown once Temporal's SDK was used.
-
-    Its threads may call into an interpreter that is being taken down: of 40 plain clients two ended with a segmentation
-    fault or an abort, after their work was done.
-    """
-    if "temporalio.bridge" not in sys.modules:
-        sys.exit(code)
-    atexit._run_exitfuncs()  # noqa: SLF001 - what `os._exit` leaves out
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:  # the reader has gone
-            code = code or FAILED
-    os._exit(code)

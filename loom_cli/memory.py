@@ -5,18 +5,20 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
 from loom_cli.output import console, counted, one_line, plain, print_json, tell
 from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom_domain.memory import Layer, MemorySettings, Query, View, hit_view, memory_view
+from loom_domain.memory import Layer, Query, View, hit_view, memory_view
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from activities.adapters.postgres import Database
     from activities.adapters.postgres_memory import PostgresMemory
     from activities.memory.ports import Embedder
+    from loom_domain.memory import Forgotten
     from loom_settings import Settings
 
 T = TypeVar("T")
@@ -36,6 +38,7 @@ class Opened:
     memory: "PostgresMemory"
     database: "Database"
     embedder: "Embedder | None"
+    settings: "Settings"
 
 
 def register(app: typer.Typer) -> None:
@@ -130,17 +133,39 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete everything of a session from memory, for good; what was said in it until now never comes back.
+    """Delete everything of a session for good; what was said in it until now never comes back.
 
-    The histories of its runs on the Temporal server stay: their retention is the namespace's.
+    With its memories go what its agents wrote, whole outputs, results of calls, and what Redis has of its runs. The
+    histories of its runs on the Temporal server stay, with the payloads they need: their retention is the namespace's.
     """
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
-    gone = _with_memory(lambda opened: opened.memory.forget(session))
+    gone, live, left = _with_memory(partial(_forgotten, session))
+    counts = {"note": gone.notes, "artifact": gone.artifacts, "effect": gone.effects, "key": live}
     if as_json:
-        print_json({"session_id": session, "forgotten": gone})
+        told = {f"{noun}s": count for noun, count in counts.items()}
+        print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **told, "left": left})
         return
-    typer.echo(f"forgot {counted(gone, 'memory', 'memories')} of session {plain(session)}")
+    others = [f"{counted(n, noun)}{' in Redis' if noun == 'key' else ''}" for noun, n in counts.items() if n]
+    memories = counted(gone.memories, "memory", "memories")
+    typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}")
+    for reason in left:
+        tell(reason)
+
+
+async def _forgotten(session: str, opened: Opened) -> "tuple[Forgotten, int, list[str]]":
+    from activities.adapters.redis_forgetting import forget_runs  # noqa: PLC0415
+    from activities.ports import StreamUnavailable  # noqa: PLC0415
+
+    gone, live, left = await opened.memory.forget(session), 0, []
+    if gone.effects_left:
+        left.append(f"left: {counted(gone.effects_left, 'effect')} of runs that may still go on: `loom memory retain`")
+    if opened.settings.redis_url is not None and gone.runs:
+        try:
+            live = await forget_runs(opened.settings.redis_url, gone.runs)
+        except (StreamUnavailable, TimeoutError):
+            left.append(f"left: what Redis has of {counted(len(gone.runs), 'run')}, for up to seven days: it is away")
+    return gone, live, left
 
 
 def reembed(as_json: Json = False) -> None:
@@ -159,9 +184,10 @@ async def _reembedded(opened: Opened) -> int:
     embedder = opened.embedder
     if embedder is None:
         raise BadRequest("no embedder is configured, so there are no vectors to make", field="embedder")
-    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension)
-    others = await embed(upkeep, embedder, MemorySettings().batch, other_models=True)
-    return others + await embed(upkeep, embedder, MemorySettings().batch)
+    limits = opened.settings.memory_limits
+    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension, settings=limits)
+    others = await embed(upkeep, embedder, limits.batch, other_models=True)
+    return others + await embed(upkeep, embedder, limits.batch)
 
 
 def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
@@ -192,8 +218,9 @@ async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
         raise UnreachableError(NO_DATABASE)
     embedder = embedder_from(settings)
     database = Database(settings.database_url, max_connections=2, name="loom-memory")
+    memory = PostgresMemory(database, embedder=embedder, settings=settings.memory_limits)
     try:
-        yield Opened(memory=PostgresMemory(database, embedder=embedder), database=database, embedder=embedder)
+        yield Opened(memory=memory, database=database, embedder=embedder, settings=settings)
     finally:
         await database.aclose()
         if embedder is not None:

@@ -39,6 +39,7 @@ def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> Renderabl
     known = [
         ("sub-agent", whose),
         ("arguments", f"long texts are cut; `loom status {visible(asked.run_id)}` shows all" if asked.cut else ""),
+        ("risk", visible(asked.risk)),
         ("why", visible(asked.reason)),
         ("rule", visible(asked.rule)),
         ("for the run", ", ".join(visible(rule) for rule in asked.for_run) or "nothing beyond this call"),

@@ -54,6 +54,10 @@ def run(
     max_turns: Annotated[int | None, typer.Option(help="Turns after which the run ends.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
     require_done: Annotated[bool, typer.Option("--require-done", help="Only the `done` tool ends the run.")] = False,
+    skills: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A skill that is active from the start; for more say it again."),
+    ] = None,
     output_schema: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
     ] = None,
@@ -80,6 +84,7 @@ def run(
         max_turns=max_turns,
         budget=read_object(budget, "--budget") if budget is not None else None,
         require_done_tool=require_done or None,
+        skills=skills or None,
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from loom_cli.arguments import read_object, user_name
-from loom_cli.output import print_json, tell
+from loom_cli.output import plain, print_json, tell
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
 
@@ -44,7 +44,7 @@ def approve(
     receipt = _with(
         lambda loom: loom.approve(run_id, call_id, scope=scope, arguments=instead, digest=digest, by=user_name())
     )
-    _acknowledge(receipt, "approved" + (" for the rest of the run" if for_run else ""), as_json=as_json)
+    _acknowledge(receipt, _approved(receipt) if for_run else "approved", as_json=as_json)
 
 
 def deny(
@@ -89,6 +89,13 @@ def send(
     _acknowledge(
         _with(lambda loom: loom.send(run_id, text, by=user_name())), "sent", as_json=as_json, always_queued=True
     )
+
+
+def _approved(receipt: JsonObject) -> str:
+    """What an approval for the rest of the run has come to."""
+    if why := receipt.get("why"):
+        return f"approved, only this call: {plain(str(why))}"
+    return "approved for the rest of the run" + ("" if "scope" in receipt else ", as far as a rule can say that")
 
 
 def _acknowledge(receipt: JsonObject, done: str, *, as_json: bool, always_queued: bool = False) -> None:

@@ -1,6 +1,6 @@
 """validate: agents, permissions and other files checked as a worker here would, before one has to."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ from loom_domain.errors import BadRequest
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from loom_registry.kinds import Kind, Surroundings
+    from loom_registry.registry import Registry
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,10 @@ def validate(
     app: Annotated[str | None, typer.Option("--app", help="package.module:app, in place of LOOM_APP.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
 ) -> None:
-    """Check files that define agents or permissions, and draw who extends whom. Exit code 2: something is wrong."""
+    """Check files that define agents or permissions, and draw who extends whom. Exit code 2: something is wrong.
+
+    A knowledge base that is not there, where there is a database to ask, is a warning: it may be added later.
+    """
     if schema is not None:
         from loom_registry.kinds import schema_of  # noqa: PLC0415
 
@@ -50,7 +54,7 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
     found: list[dict[str, Any]] = []
     whole: list[tuple[Kind, Document, dict[str, Any]]] = []
     for path in dict.fromkeys(files):
-        entry: dict[str, Any] = {"file": str(path), "kind": None, "problems": []}
+        entry: dict[str, Any] = {"file": str(path), "kind": None, "problems": [], "warnings": []}
         found.append(entry)
         try:
             document = Document(path=path, fields=read_document(path))
@@ -74,8 +78,27 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
         return found, {}
     for kind, document, entry in whole:
         entry["problems"] = list(kind.among(document, around))
+    _warn_of_knowledge({str(document.path.resolve()): entry for _, document, entry in whole}, around.registry)
     kinds = {kind.name: kind for kind, _, _ in whole}
     return found, {name: drawing for name, kind in kinds.items() if (drawing := kind.drawn(around))}
+
+
+def _warn_of_knowledge(entries: Mapping[str, dict[str, Any]], registry: "Registry") -> None:
+    """Say which knowledge bases that agents name are not there; one question for all of them."""
+    from deploy.settings import read_settings  # noqa: PLC0415
+    from loom_cli.knowledge import missing_bases  # noqa: PLC0415
+
+    naming = [agent for agent in registry.agents.values() if agent.origin in entries and agent.knowledge]
+    # What the app registers its worker takes in.
+    names = dict.fromkeys(n for agent in naming for n in agent.knowledge if n not in registry.knowledge)
+    missing = missing_bases(read_settings(), tuple(names))
+    for agent in naming:
+        entry = entries[agent.origin]
+        entry["warnings"] = [
+            f"{entry['file']}: knowledge: there is no base {name!r} yet: `loom knowledge list` shows those there are"
+            for name in agent.knowledge
+            if name in missing
+        ]
 
 
 def _surroundings(agents: Iterable[Path], app: str | None) -> "Surroundings":
@@ -106,6 +129,8 @@ def _tell(found: Sequence[dict[str, Any]], drawings: dict[str, str]) -> None:
                 tell(problem)
         else:
             typer.echo(visible(f"{entry['file']}: {entry['kind']}, fine"))
+        for warning in entry["warnings"]:
+            tell(warning)
     for drawing in drawings.values():
         typer.echo()
         for line in drawing.splitlines():

@@ -10,6 +10,7 @@ Reading order
     rules         one entry of a permission mapping: the tools it names, the pattern it has
     guards        what asks although a rule allows it
     permissions   may this call run? (allow, ask, deny) and which rule says so
+    risk          what a call may do, for whoever is asked about it
     ancestry      the same for a sub-agent, who never may more than those above it
     dead_rules    rules that can never match; tools that a model need not see
     agent_config  skills and tools of an agent, and what of them a child inherits

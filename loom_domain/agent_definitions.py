@@ -6,7 +6,7 @@ A definition becomes a spec when a run is prepared: everything that it leaves op
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from loom_domain.agent_config import Activation, AgentConfig, covers, inherit
+from loom_domain.agent_config import Activation, AgentConfig, covers
 from loom_domain.agents import AgentSpec
 from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject
@@ -66,26 +66,6 @@ class AgentDefinition:
     def has(self, tool: str) -> bool:
         """Whether it was given this tool."""
         return self.config.chooses_tool(tool, self.tools)
-
-
-def child_of(
-    parent: AgentDefinition,
-    name: str,
-    *,
-    add_skills: Iterable[str] = (),
-    remove_skills: Iterable[str] = (),
-    add_tools: Iterable[str] = (),
-    remove_tools: Iterable[str] = (),
-) -> AgentDefinition:
-    """The parent's definition under another name, with more or fewer skills and tools."""
-    config = inherit(
-        parent.config,
-        add_skills=add_skills,
-        remove_skills=remove_skills,
-        add_tools=add_tools,
-        remove_tools=remove_tools,
-    )
-    return replace(parent, name=name, config=config)
 
 
 def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:

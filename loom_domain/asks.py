@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from loom_domain.digests import canonical
 from loom_domain.messages import JsonObject
+from loom_domain.risk import risk_of
 from loom_domain.run_state import RunState, expires_at
 from loom_domain.tool_calls import OpenCall
 from loom_domain.tree import TreeAsk
@@ -38,6 +39,7 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
         arguments=call.call.arguments,
         reason=call.plan.reason,
         rule=call.plan.rule,
+        risk=risk_of(call.call.name, call.plan),
         digest=call.plan.digest,
         for_run=call.plan.grants,
         asked_at=call.asked_at.isoformat() if call.asked_at else None,

@@ -1,6 +1,7 @@
 """Rules that can never do what they say, and tools that a model need not see.
 
-A rule that silently enforces nothing is worse than none: each one found here is an error where rules come in.
+A rule that silently enforces nothing is worse than none: each one found here is an error where rules come in. An allow
+under a wider deny is not among them: it matches and loses, as when a request tightens an agent's rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from loom_domain.rules import (
     MAIN_FIELDS,
     Kind,
     Rule,
-    is_server,
     kind_of,
     names,
     parameter,
@@ -37,7 +37,6 @@ _NOWHERE: Final = Place()
 class _World:
     """What rules can be about."""
 
-    rules: Sequence[Rule]
     known: Mapping[str, ToolSpec | None]
     servers: Collection[str] | None
     place: Place
@@ -62,7 +61,7 @@ def dead_rules(
         except BadRequest as error:
             found.append(error.message)
     known = {**dict.fromkeys(BUILT_IN), **{tool.name: tool for tool in tools}}
-    world = _World(rules=read, known=known, servers=servers, place=place)
+    world = _World(known=known, servers=servers, place=place)
     found.extend(f"permission rule {rule.text!r} {complaint}" for rule in read for complaint in _of_rule(rule, world))
     return tuple(found)
 
@@ -88,7 +87,6 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
     elif not any(names(rule, tool) for tool in world.known):
         yield f"names no tool{_instead(rule.tool, world.known)}"
         return
-    yield from _shadowed(rule, world.rules)
     if rule.pattern is not None:
         yield from _of_pattern(rule, world)
 
@@ -115,23 +113,6 @@ def _of_server(rule: Rule, world: _World) -> Iterator[str]:
 def _instead(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, sorted(known), n=1)
     return f": did you mean {near[0]}?" if near else f": known are {', '.join(sorted(known)) or 'none'}"
-
-
-def _shadowed(rule: Rule, rules: Sequence[Rule]) -> Iterator[str]:
-    """An allow below a rule that always wins over it."""
-    if rule.verdict is not Verdict.ALLOW:
-        return
-    for other in rules:
-        is_wider = other is not rule and other.pattern is None and _includes(other, rule)
-        if is_wider and other.verdict is Verdict.DENY:
-            yield f"never allows anything: {other.text!r} denies all of it, and a deny has no exceptions"
-        elif is_wider and other.verdict is Verdict.ASK and rule.pattern is None:
-            yield f"never allows anything: {other.text!r} asks about all of it; make one of them narrower"
-
-
-def _includes(wide: Rule, narrow: Rule) -> bool:
-    """What stands for the narrow glob's star is as good as the star itself."""
-    return names(wide, narrow.tool + "__*" if is_server(narrow.tool) else narrow.tool)
 
 
 def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:

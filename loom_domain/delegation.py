@@ -24,6 +24,7 @@ from loom_domain.run_state import RunState
 from loom_domain.shares import part_for, without_wishes_of
 from loom_domain.skills import goes_along
 from loom_domain.steering import noticed
+from loom_domain.sub_agents import handed_on
 from loom_domain.tasks import Action, Notice
 from loom_domain.tool_calls import OpenCall, ToolResult, failed
 from loom_domain.tool_names import CREATE_PLAN, DELEGATE
@@ -163,7 +164,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         limits=limits,
         description=child.description,
         named=named,
-        tools=tuple(given.get("tools") or ()),
+        tools=_tools_for(state, given, named=named),
         model=state.agent.model,
         above=levels(state),
         share=child.share,
@@ -172,6 +173,13 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         task_id=execute_task_id(state.run_id, child.call_id),
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
+
+
+def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str, ...]:
+    """Those it is given; a copy of an agent gets no more than that has, an agent of its own has its own."""
+    if given.get("tools"):
+        return tuple(given["tools"])
+    return () if named or not given or state.agent.crew else handed_on(state.agent.tools)
 
 
 def _crew(state: RunState, call: ToolCall) -> JsonObject:
@@ -223,6 +231,7 @@ def _with_new_child(state: RunState, call: OpenCall, run_id: str, share: Share, 
     state = replace(state, tree=replace(state.tree, children=(*state.tree.children, child)))
     told = Notice(
         action=Action.EXECUTE,
+        target_agent=agent,
         key=_key(child.call_id),
         at=at,
         status="running",

@@ -15,6 +15,7 @@ from loom_domain.errors import BadRequest
 from loom_domain.messages import JsonObject, Message, ToolCall, user
 from loom_domain.past import ChildRun, PastTurn, Record, ToolAttempt, turns_of
 from loom_domain.requests import ForkedFrom, RunRequest
+from loom_domain.run_options import FIELD, KEY
 from loom_domain.run_state import RunState
 from loom_domain.todos import Todos, read_todos
 from loom_domain.tool_calls import CallPlan, Effect, ToolResult, kept_artifact, made_tool, tool_message
@@ -72,6 +73,23 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
         "forked_from": {name: value for name, value in asdict(forked).items() if value is not None},
     }
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
+    """Refuse what a fork would not heed: it goes on with the agent, or the crew, as that was pinned."""
+    was, options = point.request, request.metadata.get(KEY)
+    changed = {
+        "skills": request.skills not in ((), was.skills),
+        "output_schema": request.output_schema not in (None, was.output_schema, point.spec.output_schema),
+        FIELD: bool(options) and options != was.metadata.get(KEY),
+        "crew": not isinstance(request.crew, str | None) and request.crew != was.crew,
+    }
+    if field := next((field for field, is_changed in changed.items() if is_changed), None):
+        raise BadRequest(
+            f"a fork goes on as the other run was pinned at that turn, so `{field}` cannot be changed: leave it out,"
+            " say in `message` what is to be otherwise, or start a run of its own",
+            field=field,
+        )
 
 
 def _asked_for(record: Record) -> RunRequest | None:

@@ -3,13 +3,17 @@
 A base has documents, a document has chunks (`loom_domain.chunks`), and whatever is quoted says where it stands.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from loom_domain.chunks import Chunk
+from loom_domain.errors import BadRequest
 
+NAME: Final = r"^[\w.-]{1,64}$"
+"""What a base may be called."""
 MOST_HITS: Final = 5
 RELEVANT: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.82}
 """By model, the cosine from which a chunk has to do with a question; E5 hardly ever gives less than 0.7 to anything."""
@@ -59,6 +63,16 @@ class KnowledgeBase:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KnowledgeFolder:
+    """A folder that an app has registered as a base."""
+
+    name: str
+    path: str
+    origin: str
+    """Where it was registered, for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ingested:
     """What taking in a folder has done."""
 
@@ -76,6 +90,13 @@ class Ingested:
     """Files that were left out, and why."""
     without_vectors: str = ""
     """Why chunks wait for their vectors."""
+
+
+def checked_name(name: str) -> str:
+    """The name, if a base may be called so; raises BadRequest."""
+    if not re.fullmatch(NAME, name):
+        raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
+    return name
 
 
 def is_relevant(hit: KnowledgeHit, threshold: float) -> bool:

@@ -77,7 +77,7 @@ def kept_back(state: RunState, reserved: Spend) -> Spend:
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
     """The outcome of a run that may not begin another turn, or None."""
-    if state.turn >= state.max_turns:
+    if state.turn_state.is_final:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
@@ -143,13 +143,17 @@ def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime
 
 
 def warning(state: RunState, at: datetime) -> str | None:
-    """A reminder for the model when four fifths of something are spent; given once."""
+    """A reminder for the model when four fifths of something are spent; given once.
+
+    What a sub-agent was lent is a part of what there is: it asks for more, and need not hurry.
+    """
     if state.warned:
         return None
+    own = () if state.tree.lineage is None else ("seconds", "turns")
     nearly = [
         f"{name}: {_number(spent)} of {_number(limit)}"
         for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns), _sub_agents(state))
-        if limit is not None and spent >= WARN_AT * limit
+        if limit is not None and spent >= WARN_AT * limit and (not own or name in own)
     ]
     return f"Nearly spent — {', '.join(nearly)}. Come to a conclusion soon." if nearly else None
 

@@ -44,3 +44,8 @@ class Lineage:
     """It is a branch of a tree, or below one: it reasons as `react`, whatever its agent says."""
     task_id: str = ""
     """The task on the stream by which the work was handed over."""
+
+
+def is_child(run_id: str, parent_run_id: str) -> bool:
+    """Whether a run bears the name of the other one's child: its id, `/`, and one part more."""
+    return run_id.rpartition("/")[0] == parent_run_id != ""

@@ -133,12 +133,12 @@ class View:
     """Leaves out what this run itself did."""
     task_id: str | None = None
     """Only what is, or comes from, this Task."""
-    without_task: str | None = None
-    """Leaves out what is, or comes from, this Task."""
     children_of: str | None = None
-    """Only Tasks that have this Task as their parent."""
+    """Only Tasks of the runs that this run has started itself."""
     below: str | None = None
     """Only Tasks of runs that have this run at their root."""
+    only_roots: bool = False
+    """Leaves out what sub-agents did."""
     min_importance: float = 0.0
     since: datetime | None = None
     limit: int = 5
@@ -181,6 +181,23 @@ class MemoryStats:
     """Vectors by their model."""
     waiting: int = 0
     """Memories that are still to get a vector."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forgotten:
+    """What was deleted of a session."""
+
+    memories: int = 0
+    notes: int = 0
+    """Versions of what its agents wrote for themselves and each other."""
+    artifacts: int = 0
+    """Long outputs, whole."""
+    effects: int = 0
+    """Results of calls that act on the outside."""
+    effects_left: int = 0
+    """The same of runs that may still go on: without them they would act again."""
+    runs: tuple[str, ...] = ()
+    """Whose they were."""
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:

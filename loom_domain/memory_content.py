@@ -17,7 +17,7 @@ MOST_FACTS: Final = 3
 _TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
 _DULL_NAMES: Final = (
     "artifact attempt call_id completed_explicitly cost depth digest effect expires_in for_run from length max_turns"
-    " metadata quality_metrics status to tool_calls tools turn turns usage workspace"
+    " metadata quality_metrics risk status to tool_calls tools turn turns usage workspace"
 )
 _DULL: Final = frozenset(_DULL_NAMES.split())
 _SAYS_NOTHING: Final = (

@@ -6,7 +6,7 @@ from typing import Final
 from loom_domain.tasks import Action, Task
 
 MISSING: Final = 0.5
-"""The importance of a Task that says nothing about it."""
+"""The importance of a Task that says nothing about it, and whose action says nothing either."""
 
 BY_ACTION: Final[Mapping[str, float]] = {
     Action.START: 0.8,
@@ -30,12 +30,6 @@ BY_ACTION: Final[Mapping[str, float]] = {
 
 FAILED: Final = 0.7
 """Something that went wrong is worth this at least: it should not be tried the same way again."""
-
-
-def importance_of(task: Task) -> float:
-    """What the Task's metadata say, within 0 and 1; 0.5 where they say nothing."""
-    said = _said(task)
-    return MISSING if said is None else said
 
 
 def judged_importance(task: Task) -> float:

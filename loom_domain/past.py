@@ -6,7 +6,7 @@ and results of the run's activities, in the order in which they were recorded; i
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from loom_domain.agents import AgentSpec
 from loom_domain.assembling import ContextPart
@@ -73,6 +73,18 @@ class ChildRun:
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
 """What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beginning:
+    """How a run's last execution began, as far as its history says."""
+
+    given: tuple[Any, ...] = ()
+    """Its input as plain JSON: the request, and what an earlier execution or a parent has handed over."""
+    goes_on: bool = False
+    """An earlier execution has handed it the run's state."""
+    prepared: Prepared | None = None
+    """None, too, where it was prepared before, or is not yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

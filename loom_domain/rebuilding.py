@@ -7,14 +7,16 @@
     a model call that began                              node.turn
     its answer, or its error                             node.model_call; an approval requested for each ask
     a crew's step                                        node.turn, node.planning
-    a tool call that began, its result                   node.tool_call, node.tool_result
+    a tool call that began, its result                   node.tool_call, node.tool_result; tool.registered where it
+                                                         made a tool
     an evaluated answer                                  node.model_call
     calls judged again, a compressed conversation        an approval requested for each ask; node.compression
     the end                                              node.complete, node.error
 
 Pieces of text are not made again, since the whole text is in the answer, nor is `node.manifest`, which speaks of a
-worker. What only the activity knew is taken from history's own times (`created_at`, `ms`). An attempt whose worker died
-is taken to have come as far as its first task; so here may be a task that nobody saw live, but none is missing.
+worker, nor which skills `node.start` said were left out. What only the activity knew is taken from history's own times
+(`created_at`, `ms`). An attempt whose worker died is taken to have come as far as its first task; so here may be a task
+that nobody saw live, but none is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,11 +40,13 @@ from loom_domain.telling import (
     compression_segment,
     evaluation_facts,
     evaluation_segment,
+    has_made_a_tool,
     hook_facts,
     hook_key,
     milliseconds,
     model_facts,
     model_segment,
+    registered_facts,
     result_facts,
     run_facts,
     spent,
@@ -156,7 +160,7 @@ def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
 def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator[Task]:
     step, said = asked.step, {}
     match did.came:
-        case Failed(type="HookFailedError", message=message):
+        case Failed(type="HookFailedError" | "ManifestChangedError", message=message):
             status, said = "failed", {"message": message}
         case HookAnswer(verdict=verdict, reason=reason):
             status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
@@ -170,7 +174,9 @@ def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator
 def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
     where = where_of(model_segment(asked.turn, asked.attempt))
     came = did.came
-    resent = isinstance(came, ModelReply) and came.message is None and came.too_long is None
+    resent = isinstance(came, ModelReply) and all(
+        said is None for said in (came.message, came.too_long, came.uncovered)
+    )
     if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
         said = turn_facts(asked.origin, asked.turn, asked.stage)
         yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
@@ -239,6 +245,9 @@ def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: M
         yield task_of(
             asked.origin, Action.TOOL_RESULT, key, at=did.ended, status=came.status, parameters=named, result=result
         )
+        if has_made_a_tool(asked.tool, came):
+            made = registered_facts(said["arguments"], asked.origin.agent, asked.turn)
+            yield task_of(asked.origin, Action.REGISTERED, f"{where}/registered", at=did.ended, parameters=made)
 
 
 def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:

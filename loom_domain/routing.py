@@ -1,4 +1,4 @@
-"""Which tasks a subscriber gets: its pattern held against a task's action.
+"""Which tasks a subscriber gets: its pattern held against a task's action; and handlers as a module registers them.
 
 pattern        takes
 `*`            everything
@@ -6,9 +6,12 @@ pattern        takes
 `node.error`   this one
 """
 
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from loom_domain.errors import BadRequest
+from loom_domain.tasks import SHOWN_ONLY, Action
 
 EVERYTHING: Final = "*"
 _REST: Final = ".*"
@@ -30,3 +33,29 @@ def takes(pattern: str, action: str) -> bool:
     if pattern.endswith(_REST):
         return action.startswith(pattern.removesuffix("*"))
     return pattern in (EVERYTHING, action)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskHandler:
+    """A user's function, async or not, that gets each task that its pattern takes."""
+
+    name: str
+    """Workers share the tasks of one name, and it is what the bus knows the handler by after a restart."""
+    pattern: str
+    function: Callable[..., Any]
+    origin: str = ""
+    """Where it was defined, for people."""
+
+
+def check_arrives(pattern: str) -> None:
+    """Refuse a pattern by which nothing would ever come: no action is called so, or only pieces of text are."""
+    taken = [action for action in Action if takes(checked(pattern), action)]
+    if not taken:
+        known = ", ".join(action for action in Action if action not in SHOWN_ONLY)
+        raise BadRequest(f"pattern {pattern!r} takes no action that there is: {known}", field="pattern")
+    if SHOWN_ONLY.issuperset(taken):
+        raise BadRequest(
+            f"pattern {pattern!r} takes pieces of text only, which are not on the bus: the whole text is in"
+            " the run's history",
+            field="pattern",
+        )

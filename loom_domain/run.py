@@ -255,7 +255,7 @@ def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     done = next((c for c in state.calls if c.call.name == DONE and not c.plan.error), None)
     if done is not None:
         return take_done(state, done, reply, at)
-    if state.turn >= state.max_turns:
+    if state.turn_state.is_final:
         wanted = tuple(describe(call.call) for call in state.calls)
         state = end_calls(state, "not run: the run's turns are used up")
         return with_draft(state, at) or summing_up(state, turns_used_up(state, wanted), at)

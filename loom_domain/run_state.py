@@ -20,6 +20,7 @@ from loom_domain.tool_calls import OpenCall, describe
 from loom_domain.tool_names import ASK_USER
 from loom_domain.transcript import Transcript, TranscriptRef
 from loom_domain.tree import Tree, child_view, usage_view
+from loom_domain.turn_state import TurnState
 from loom_domain.window import Window
 
 
@@ -145,6 +146,11 @@ class RunState:
         """Turns that the run may take."""
         default = self.spec.max_turns if self.spec else DEFAULT_MAX_TURNS
         return self.request.max_turns or default
+
+    @property
+    def turn_state(self) -> TurnState:
+        """Where the run stands between two turns."""
+        return TurnState(run_id=self.run_id, turn=self.turn, limit=self.max_turns)
 
     @property
     def turns(self) -> int:

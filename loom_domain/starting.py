@@ -12,16 +12,16 @@ from loom_domain.digests import call_digest
 from loom_domain.lifecycle import HookAnswer, HookStep, Moment, first_steps, last_steps, next_last_step
 from loom_domain.messages import ToolCall, user
 from loom_domain.requests import RunError, RunStatus
+from loom_domain.risk import risk_of
 from loom_domain.run_actions import AskPerson, Prepare, RunHook
 from loom_domain.run_events import HookFailed, HookReturned
 from loom_domain.run_state import Outcome, Phase, RunState, ended, expires_at
 from loom_domain.steering import note
 from loom_domain.tasks import Action
 from loom_domain.tool_calls import CallPlan, OpenCall, Verdict
+from loom_domain.tool_names import START_RUN
 from loom_domain.transcript import transcript_of
 
-START_RUN: Final = "start_run"
-"""The call that a person is asked about when a hook wants the start of a run reviewed."""
 _CALL_ID: Final = "start"
 
 
@@ -130,6 +130,7 @@ def _asked(state: RunState, step: HookStep, reason: str, at: datetime) -> RunSta
         arguments=call.arguments,
         reason=reason,
         rule=plan.rule,
+        risk=risk_of(call.name, plan),
         digest=plan.digest,
         expires_in=state.agent.approval_timeout,
     )

@@ -33,6 +33,7 @@ def status_view(state: RunState) -> JsonObject:
         "children": [child_view(child) for child in state.tree.children],
         "choice": last_choice(state.transcript.messages),
         "forked_from": fork_view(state.request.forked_from),
+        "error": asdict(state.outcome.error) if state.outcome and state.outcome.error else None,
     }
 
 

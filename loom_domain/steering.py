@@ -14,7 +14,8 @@ from loom_domain.agents import AgentSpec
 from loom_domain.asks import find_ask, open_asks
 from loom_domain.digests import call_digest, canonical
 from loom_domain.errors import BadRequest
-from loom_domain.messages import AGENT, user
+from loom_domain.messages import AGENT, JsonObject, user
+from loom_domain.permissions import GUARD
 from loom_domain.relations import PARENT, with_answer
 from loom_domain.requests import RunError, RunStatus
 from loom_domain.rules import parse_rules
@@ -86,11 +87,26 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
             return _noted(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case MessageReceived():
             heard = _heard(state, event)
-            return _noted(heard, Action.MESSAGE, event.at, text=event.text, by=event.by)
+            target = state.request.agent
+            return _noted(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
         case PermissionsSet():
             return _set_permissions(state, event)
         case _:
             assert_never(event)
+
+
+def extent(state: RunState, event: SteeringEvent) -> JsonObject:
+    """What an approval is for, as far as that is known before the call is judged again."""
+    if not isinstance(event, Approved) or event.arguments is not None:
+        return {}
+    # Several updates may have been let through before the first of them is carried out.
+    if (ask := find_ask(state, event.call_id)) is None:
+        return {}
+    if event.scope == "once" or ask.for_run:
+        return {"scope": event.scope}
+    if ask.rule.startswith(GUARD):
+        return {"scope": "once", "why": f"the guard against {ask.rule.removeprefix(GUARD)} asks each time"}
+    return {"scope": "once", "why": "no rule can allow exactly this for the rest of the run"}
 
 
 def expire(state: RunState, event: AsksExpired) -> RunState:
@@ -165,14 +181,15 @@ def _approve(state: RunState, event: Approved) -> RunState:
         return _handed_down(state, ask, "approve", **answer)
     # Not by `==`, for which True is 1.
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
-    decision = Decision(approved=True, scope=event.scope, by=event.by, at=event.at, edited=edited)
+    # What an edited approval allows for the run depends on the plan for the new arguments.
+    scope = event.scope if edited or call.plan.grants else "once"
+    decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
     if edited and event.arguments is not None:
         changed = replace(call.call, arguments=event.arguments, malformed=None)
         plan = replace(call.plan, digest=call_digest(state.run_id, changed))
         call = replace(call, call=changed, plan=plan, stale=1)
     state = _decide(state, call, decision)
-    # What an edited approval allows for the run depends on the plan for the new arguments.
-    return state if edited or event.scope == "once" else granted(state, call.plan.grants)
+    return state if edited or scope == "once" else granted(state, call.plan.grants)
 
 
 def _deny(state: RunState, event: Denied) -> RunState:
@@ -252,9 +269,11 @@ def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
     return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
 
 
-def _noted(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
+def _noted(
+    state: RunState, action: Action, at: datetime, *, target_agent: str | None = None, **parameters: Any
+) -> RunState:
     said = {name: value for name, value in parameters.items() if value not in ("", None)}
-    return noticed(state, Notice(action=action, key="", at=at, parameters=said))
+    return noticed(state, Notice(action=action, key="", at=at, target_agent=target_agent, parameters=said))
 
 
 def noticed(state: RunState, notice: Notice) -> RunState:

@@ -1,6 +1,6 @@
 """The agent of a child run: less than the one it is made of, and never more than those above it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from loom_domain.ancestry import SUB_AGENT
 from loom_domain.errors import BadRequest
 from loom_domain.lineage import Lineage
 from loom_domain.permissions import Mode
-from loom_domain.tool_calls import ToolSpec
+from loom_domain.tool_calls import ToolSpec, Verdict
 from loom_domain.tool_names import DONE, MESSAGE_AGENT, READ_ARTIFACT, SHARE
 
 TOOLS: Final = ("read_file", "glob", "grep")
@@ -30,7 +30,7 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
     return replace(
         spec,
         tools=_tools(spec, lineage),
-        permissions=spec.permissions if has_rules else SUB_AGENT,
+        permissions=spec.permissions if has_rules else _rules(lineage.tools or definition.tools or ()),
         mode=_mode(spec, lineage),
         max_turns=definition.max_turns or MAX_TURNS,
         above=lineage.above,
@@ -54,6 +54,16 @@ def told_apart(
     together = {tool.name: tool for tool in every if tool.name in (*TOGETHER, READ_ARTIFACT)}
     every_one = {**{tool.name: tool for tool in alone}, **together}
     return tuple(tool for _, tool in sorted(every_one.items()))
+
+
+def handed_on(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
+    """What a child that is made of its parent has when nobody says what it gets: of the few, those its parent has."""
+    return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
+
+
+def _rules(given: Iterable[str]) -> Mapping[str, str]:
+    """Of an agent without rules: what it was expressly given it may, as far as those above it may."""
+    return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
 
 
 def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:

@@ -9,8 +9,11 @@ from loom_domain.lifecycle import HookStep
 from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject, ToolCall, Usage
 from loom_domain.requests import RunRequest, fork_view
+from loom_domain.risk import risk_of
 from loom_domain.tasks import Origin, Segment
-from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
+from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, made_tool
+from loom_domain.tool_names import CREATE_TOOL
+from loom_domain.turn_state import turn_id
 from loom_domain.work import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
 
 PREVIEW: Final = 2000
@@ -76,7 +79,13 @@ def hook_facts(step: HookStep, ms: float, **said: str) -> JsonObject:
 
 def turn_facts(origin: Origin, turn: int, stage: str = "") -> JsonObject:
     """A turn that begins."""
-    facts: JsonObject = {"from": turn - 1, "to": turn, "depth": origin.depth}
+    facts: JsonObject = {
+        "from": turn - 1,
+        "to": turn,
+        "depth": origin.depth,
+        "turn_id": turn_id(origin.run_id, turn),
+        "parent_turn_id": turn_id(origin.run_id, turn - 1),
+    }
     return {**facts, "phase": stage} if stage else facts
 
 
@@ -88,6 +97,7 @@ def model_facts(model: str, request: ModelRequest | CompressRequest) -> JsonObje
 def spent(usage: Usage, cost_micros: int | None, ms: float) -> JsonObject:
     """What a model call took."""
     return {
+        "tokens": usage.total_tokens,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens,
@@ -128,6 +138,7 @@ def ask_facts(
         "arguments": arguments,
         "reason": plan.reason,
         "rule": plan.rule,
+        "risk": risk_of(call.name, plan),
         "digest": plan.digest,
         "for_run": list(plan.grants),
         "expires_in": expires_in,
@@ -142,6 +153,17 @@ def call_facts(request: ToolRequest) -> JsonObject:
 def result_facts(result: ToolResult) -> JsonObject:
     """What came of a tool call."""
     return {"content": result.content[:PREVIEW], "length": len(result.content), "metadata": result.metadata}
+
+
+def registered_facts(arguments: JsonObject, agent: str, turn: int) -> JsonObject:
+    """A tool that an agent has made with `create_tool`; `arguments` without secrets."""
+    made = made_tool(arguments)
+    return {"turn": turn, "name": made.name, "description": made.description, "from": agent}
+
+
+def has_made_a_tool(tool: str, result: ToolResult) -> bool:
+    """Whether the run has one tool more after this call."""
+    return tool == CREATE_TOOL and result.status == "success"
 
 
 def milliseconds(seconds: float) -> float:

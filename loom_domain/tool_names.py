@@ -22,6 +22,8 @@ TODO: Final = "todo"
 """By which a model keeps its list of what is to do; the run remembers the last one."""
 CREATE_TOOL: Final = "create_tool"
 """By which an agent makes another tool; the run's spec has it from then on."""
+START_RUN: Final = "start_run"
+"""The call that a person is asked about when a hook wants the start of a run reviewed."""
 
 MCP: Final = "mcp__"
 """How the names of tools begin that an MCP server brings."""

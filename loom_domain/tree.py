@@ -38,6 +38,8 @@ class TreeAsk:
     """Long texts in the arguments are cut here; the digest is of the whole."""
     reason: str = ""
     rule: str = ""
+    risk: str = ""
+    """What the call may do; empty: its run is at a worker that does not say."""
     digest: str = ""
     for_run: tuple[str, ...] = ()
     asked_at: str | None = None

@@ -41,7 +41,7 @@ def _loop(state: RunState) -> Outcome | None:
 
 def last_turn(state: RunState, wrap_up: WrapUp) -> RunState:
     """The turn in which the model sums up, without tools."""
-    state, told = last_words(replace(state, turn=state.turn + 1), wrap_up)
+    state, told = last_words(replace(state, turn=state.turn_state.next().turn), wrap_up)
     return _begun(state, (*state.inbox, told))
 
 
@@ -56,14 +56,15 @@ def next_turn(state: RunState, at: datetime) -> RunState:
     if full := nearly_full(state):
         state = note(replace(state, window=replace(state.window, warned=True)), TaskAction.BUDGET, at, text=full)
         heard = (*heard, reminder(full))
-    if left := forgotten(state.todos, state.turn + 1):
-        state = replace(state, todos=replace(state.todos, turn=state.turn + 1))
+    begins = state.turn_state.next()
+    if left := forgotten(state.todos, begins.turn):
+        state = replace(state, todos=replace(state.todos, turn=begins.turn))
         heard = (*heard, reminder(left))
     if circling := circles(state.repetition):
         warned = replace(state, repetition=replace(state.repetition, warned=True))
         state = note(warned, TaskAction.BUDGET, at, text=circling)
         heard = (*heard, reminder(circling))
-    return _begun(replace(state, turn=state.turn + 1), heard)
+    return _begun(replace(state, turn=begins.turn), heard)
 
 
 def _begun(state: RunState, heard: tuple[Message, ...]) -> RunState:

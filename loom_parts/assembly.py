@@ -27,6 +27,7 @@ from activities.adapters.sandbox.bubblewrap import find_sandbox
 from activities.adapters.snapshots.shadow_git import ShadowGit
 from activities.adapters.transcripts import CachedTranscripts
 from activities.effects import Effects
+from activities.memory.asking import IN_A_RUN
 from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.joined import JoinedBoxes, OwnTools
 from activities.toolbox.made_tools import MadeTools
@@ -57,7 +58,7 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
         embedder = embedder_from(settings)
         if embedder is not None:
             stack.push_async_callback(embedder.aclose)
-        knowledge = PostgresKnowledge(database, embedder=embedder) if database else None
+        knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
         mask = secret_mask(settings)
         sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
         made = MadeTools(sandbox=sandbox, missing=why_not)
@@ -65,6 +66,7 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
         registry = registry_from(
             settings, made, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
         )
+        providers.register(registry.providers)
         servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
         await stack.enter_async_context(servers)
         yield Parts(

@@ -18,6 +18,7 @@ from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
 from activities.adapters.redis_inbox import ANSWER_SECONDS, RedisInbox
 from activities.adapters.redis_link import RedisLink
 from activities.adapters.temporal_histories import TemporalHistories
+from activities.memory.asking import IN_A_RUN
 from activities.memory.distilling import ModelDistiller
 from activities.memory.ports import Distiller, Embedder, MemoryStore, ScopedMemory
 from activities.memory.sharing import share_tasks
@@ -69,7 +70,7 @@ def memory_from(
         settings=limits,
     )
     return Remembering(
-        store=PostgresMemory(database, embedder=embedder, settings=limits),
+        store=PostgresMemory(database, embedder=embedder, settings=limits, question_within=IN_A_RUN),
         scoped=PostgresScopedMemory(database),
         keeper=MemoryKeeper(upkeep, embedder=embedder, distiller=_distiller(settings, providers), settings=limits),
         limits=limits,

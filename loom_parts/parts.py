@@ -198,6 +198,4 @@ class Parts:
         sources: list[ContextSource] = []
         if self.memory is not None:
             sources.append(SessionMemory(self.memory.store, self.memory.limits))
-        if self.knowledge is not None:
-            sources.append(Knowledge(self.knowledge))
-        return sources
+        return [*sources, Knowledge(self.knowledge)]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from activities.ports import Tool
+from activities.ports import LLMProvider, Tool
 from activities.toolbox.source import code_digest
 from activities.toolbox.user_tool import UserTool
 from loom_app import LoomApp
@@ -14,12 +14,15 @@ from loom_domain.crews import Crew
 from loom_domain.errors import BadRequest
 from loom_domain.extending import resolved
 from loom_domain.hooks import Registered, check_hooks, is_for, pieces_of
+from loom_domain.knowledge import KnowledgeFolder
 from loom_domain.mcp import McpServer
+from loom_domain.routing import TaskHandler
 from loom_domain.skills import SkillFolder
 from loom_registry import agent_files, crew_files
 from loom_registry.loading import load_app, project_of
 from loom_registry.packages import app_of, enabled, installed, skills_of
 
+T = TypeVar("T")
 BUILT_IN = "built-in"
 
 
@@ -35,8 +38,14 @@ class Registry:
     mcp_servers: tuple[McpServer, ...] = ()
     hooks: tuple[Registered, ...] = ()
     """Hooks and interceptors, in the order of their registration."""
+    handlers: tuple[TaskHandler, ...] = ()
+    """What is called with the tasks on the bus."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
+    providers: Mapping[str, LLMProvider] = field(default_factory=dict)
+    """Of models with prefixes of the app's own."""
+    knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
+    """Folders that workers take into knowledge bases, by the names of these."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
@@ -64,6 +73,7 @@ def collect(
     app: str | None = None,
     packages: str = "",
     tool_timeout: float = 120.0,
+    home: Path | None = None,
     servers: Sequence[McpServer] = (),
     agents: Sequence[Path] = (),
     crews: Sequence[Path] = (),
@@ -72,7 +82,7 @@ def collect(
     """Load what the settings name; raises BadRequest for whatever is not there, is broken or clashes.
 
     `servers` are the MCP servers that the settings bring themselves, `agents` and `crews` folders of such files; beside
-    the app's module there may be more of them, and agents in `files` are read in any case.
+    the app's module there may be more of them, and agents in `files` are read in any case. `home` is Loom's own state.
     """
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
@@ -87,6 +97,7 @@ def collect(
         built_in=built_in,
         skills=skills_of(chosen),
         tool_timeout=tool_timeout,
+        home=home,
         servers=servers,
         written=agent_files.read_agents(dict.fromkeys((*named, *agent_files.agent_files(folders)))),
         teams=crew_files.read_crews(crew_files.crew_files(crew_folders)),
@@ -99,39 +110,40 @@ def merged(
     built_in: Mapping[str, Tool],
     skills: Iterable[SkillFolder] = (),
     tool_timeout: float = 120.0,
+    home: Path | None = None,
     servers: Sequence[McpServer] = (),
     written: Iterable[AgentDefinition] = (),
     teams: Iterable[Crew] = (),
 ) -> Registry:
     """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
-    tools, origins = dict(built_in), dict.fromkeys(built_in, BUILT_IN)
-    agents: dict[str, AgentDefinition] = {}
-    known = {server.name: server for server in servers}
-    for source, app in sources.items():
-        for name, tool in app.tools.items():
-            _refuse_twice("tool", name, origins, f"{source}: {app.origins[name]}")
-            tools[name], origins[name] = _with_timeout(tool, tool_timeout), f"{source}: {app.origins[name]}"
-        for server in app.mcp_servers:
-            _refuse_twice("server", server.name, dict.fromkeys(known, "settings, or another app"), source)
-            known[server.name] = server
-    for agent in (*(agent for app in sources.values() for agent in app.list_agents()), *written):
-        _refuse_twice("agent", agent.name, {a.name: a.origin for a in agents.values()}, agent.origin)
-        agents[agent.name] = agent
-    crews: dict[str, Crew] = {}
-    for crew in (*(crew for app in sources.values() for crew in app.list_crews()), *teams):
-        _refuse_twice("crew", crew.name, {c.name: c.origin for c in crews.values()}, crew.origin)
-        crews[crew.name] = crew
+    apps = tuple(sources.items())
+    own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
+    offered = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *own]
+    tools = _each_once("tool", ((name, _settled(tool, tool_timeout, home), origin) for name, tool, origin in offered))
+    reached = ((server, source) for source, app in apps for server in app.mcp_servers)
+    given = ((server, "the settings'") for server in servers)
+    known = _each_once("server", ((server.name, server, origin) for server, origin in (*given, *reached)))
+    found = (*(agent for _, app in apps for agent in app.list_agents()), *written)
+    agents = _each_once("agent", ((agent.name, agent, agent.origin) for agent in found))
+    together = (*(crew for _, app in apps for crew in app.list_crews()), *teams)
+    crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
+    answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
+    heard = ((name, one, f"{source}: {one.origin}") for source, app in apps for name, one in app.handlers.items())
+    bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
     check_tools(agents.values(), tools, tuple(known))
     hooks = tuple(hook for app in sources.values() for hook in app.hooks)
     check_hooks(hooks, agents.values())
     return Registry(
         tools=dict(sorted(tools.items())),
-        origins=origins,
+        origins={name: origin for name, _, origin in offered},
         agents=resolved(agents),
         mcp_servers=tuple(known.values()),
         hooks=hooks,
+        handlers=tuple(_each_once("handler", heard).values()),
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
+        providers=_each_once("provider", answering),
+        knowledge=_each_once("knowledge base", bases),
     )
 
 
@@ -139,16 +151,22 @@ def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:
     yield from (SkillFolder(path=path, source=source) for path in app.skills)
 
 
-def _refuse_twice(kind: str, name: str, origins: Mapping[str, str], origin: str) -> None:
-    if name in origins:
-        raise BadRequest(
-            f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or leave out one",
-            field=kind,
-        )
+def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
+    """Things by their name, each with where it comes from; raises BadRequest for a name that is there twice."""
+    things: dict[str, T] = {}
+    origins: dict[str, str] = {}
+    for name, thing, origin in found:
+        if name in things:
+            raise BadRequest(
+                f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or leave out one",
+                field=kind,
+            )
+        things[name], origins[name] = thing, origin
+    return things
 
 
-def _with_timeout(tool: Tool, seconds: float) -> Tool:
-    """The tool with the setting's time limit where its registration gave none."""
-    if not isinstance(tool, UserTool) or tool.has_own_timeout:
+def _settled(tool: Tool, seconds: float, home: Path | None) -> Tool:
+    """The tool with the settings' home, and with their time limit where its registration gave none."""
+    if not isinstance(tool, UserTool):
         return tool
-    return replace(tool, spec=replace(tool.spec, timeout=seconds))
+    return replace(tool, home=home, spec=tool.spec if tool.has_own_timeout else replace(tool.spec, timeout=seconds))

@@ -1,5 +1,6 @@
 """Tasks to remember, and vectors by which texts with the same words are near each other."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -42,11 +43,15 @@ class WordVectors:
         self.model = model
         self.batches: list[int] = []
         self.is_away = False
+        self.takes = 0.0
+        """Seconds for a question."""
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
         if self.is_away:
             raise EmbedderUnavailable("the embedder is away")
-        if not query:
+        if query:
+            await asyncio.sleep(self.takes)
+        else:
             self.batches.append(len(texts))
         return [self._vector(text) for text in texts]
 

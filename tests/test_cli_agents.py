@@ -8,6 +8,7 @@ import pytest
 
 from loom_cli.exits import COMPLETED, USAGE
 from tests.commands import Commands, commands_in
+from tests.harness import Addresses
 
 BASE = "description: Answers.\nsystem_prompt: Be kind.\ntools: [read_file, grep]\npermissions: {bash: deny}\n"
 NIGHT = 'extends = "base"\nextra_tools = ["bash"]\nmax_turns = 5\n[permissions]\nbash = "ask"\n'
@@ -50,11 +51,36 @@ def test_programs_read_every_file_with_its_problems(loom: Commands) -> None:
                     "agents/bad.yaml: max_turns 0 must be at least 1",
                     "agents/bad.yaml: there is no field tols: did you mean tools?",
                 ],
+                "warnings": [],
             },
-            {"file": "agents/none.yaml", "kind": None, "problems": ["agents/none.yaml: there is no such file"]},
+            {
+                "file": "agents/none.yaml",
+                "kind": None,
+                "problems": ["agents/none.yaml: there is no such file"],
+                "warnings": [],
+            },
         ],
         "graph": {},
     }
+
+
+def test_a_knowledge_base_that_is_not_there_is_a_warning(
+    loom: Commands, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (loom.folder / "docs").mkdir()
+    (loom.folder / "docs" / "a.md").write_text("Tulips are red.")
+    (loom.folder / "agents" / "clerk.yaml").write_text("knowledge: [handbook-of-clerks, handbok]")
+    assert loom("validate", "agents/clerk.yaml").err == ""  # no database to ask
+    monkeypatch.setenv("LOOM_DATABASE_URL", addresses.database)
+    monkeypatch.setenv("LOOM_EMBEDDER", "off")
+    assert loom("knowledge", "add", "docs", "--name", "handbook-of-clerks").code == COMPLETED
+    ran = loom("validate", "agents/clerk.yaml")
+    assert (ran.code, ran.out.splitlines()[0]) == (COMPLETED, "agents/clerk.yaml: agent, fine")
+    assert ran.err == (
+        "agents/clerk.yaml: knowledge: there is no base 'handbok' yet: `loom knowledge list` shows those there are\n"
+    )
+    monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://127.0.0.1:1/none")
+    assert (loom("validate", "agents/clerk.yaml").code, loom("validate", "agents/clerk.yaml").err) == (COMPLETED, "")
 
 
 @pytest.mark.parametrize(

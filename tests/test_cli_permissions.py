@@ -43,6 +43,16 @@ def test_programs_read_verdict_rule_and_reason(tmp_path: Path) -> None:
     assert json.loads(result.stdout) == {"verdict": "ask", "rule": "bash", "reason": "the rule bash says ask"}
 
 
+def test_a_deny_has_no_exceptions(tmp_path: Path) -> None:
+    rules = '{"bash": "deny", "bash(git diff:*)": "allow"}'
+    result = check("bash", '{"command": "git diff"}', "--permissions", rules, "--workspace", str(tmp_path), "--json")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"], json.loads(result.stdout)["rule"]) == (
+        0,
+        "deny",
+        "bash",
+    )
+
+
 def test_people_also_read_what_matched_and_what_an_approval_would_add(tmp_path: Path) -> None:
     rules = '{"bash": "ask", "bash(git push:*)": "ask", "bash(ls:*)": "allow"}'
     result = check("bash", '{"command": "ls && git push"}', "--permissions", rules, "--workspace", str(tmp_path))
@@ -118,6 +128,12 @@ def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_checked_is_refused_with_what_is_wrong(words: tuple[str, ...], message: str) -> None:
     assert message in refusal(*words)
+
+
+def test_loom_s_own_state_is_refused_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOM_HOME", str(tmp_path / "var/state"))
+    said = refusal("read_file", '{"path": "var/state/stack.json"}', "--workspace", str(tmp_path))
+    assert "var/state/stack.json is Loom's own state" in said
 
 
 def test_an_unknown_mode_is_wrong_usage() -> None:

@@ -43,6 +43,7 @@ BASH = Ask(
     arguments={"command": "rm -rf build"},
     reason="the rule bash says ask",
     rule="bash",
+    risk="may destroy work (guard)",
     digest="d1",
     for_run=("bash(rm:*)",),
 )
@@ -52,6 +53,7 @@ PENDING: dict[str, Any] = {
     "arguments": {"command": "rm -rf build"},
     "reason": "the rule bash says ask",
     "rule": "bash",
+    "risk": "may destroy work (guard)",
     "digest": "d1",
     "for_run": ["bash(rm:*)"],
 }
@@ -286,6 +288,7 @@ def test_an_ask_off_a_terminal_says_how_to_answer_it() -> None:
     assert out.getvalue().splitlines() == [
         "? approve bash? (c1)",
         "  command: rm -rf build",
+        "  (risk: may destroy work (guard))",
         "  (why: the rule bash says ask)",
         "  (rule: bash)",
         "  (for the run: bash(rm:*))",
@@ -297,7 +300,14 @@ def test_an_ask_at_a_terminal_is_a_panel_with_everything_in_it() -> None:
     console = Console(file=io.StringIO(), width=80, record=True)
     console.print(panels.ask(BASH, "r", boxed=True))
     seen = console.export_text()
-    for part in ("approve bash? (c1)", "rm -rf build", "the rule bash says ask", "bash(rm:*)", "loom approve r c1"):
+    for part in (
+        "approve bash? (c1)",
+        "rm -rf build",
+        "may destroy work (guard)",
+        "the rule bash says ask",
+        "bash(rm:*)",
+        "loom approve r c1",
+    ):
         assert part in seen
 
 
@@ -324,7 +334,9 @@ def test_text_of_others_cannot_steer_the_terminal() -> None:
             task(Action.TOOL_RESULT, status="error", call_id="c1", tool="x", result={"content": evil}),
             task(Action.MESSAGE, text=evil, by=evil),
         )
-        shown.asked(Ask(call_id=evil, tool=evil, arguments={evil: evil}, reason=evil, rule=evil, for_run=(evil,)))
+        shown.asked(
+            Ask(call_id=evil, tool=evil, arguments={evil: evil}, reason=evil, rule=evil, risk=evil, for_run=(evil,))
+        )
         shown.say(evil)
         odd = {c for c in out.getvalue() if c in "\x07\x08\x9b\u202e" or (c == "\x1b" and not live)}
         assert odd == set()
@@ -534,6 +546,13 @@ async def test_keys_answer_an_ask(keys: str, answer: Answer, monkeypatch: pytest
     shown, out = screen(answerable=True)
     assert await pressed(keys, lambda keyboard: Prompter(shown, keyboard, "r").answer(BASH)) == answer
     assert "rm -rf build" in out.getvalue()
+
+
+async def test_what_no_rule_can_allow_for_the_run_is_not_offered_for_it() -> None:
+    shown, _ = screen(answerable=True)
+    ask = replace(BASH, for_run=())
+    answer = await pressed("r|y", lambda keyboard: Prompter(shown, keyboard, "r").answer(ask))
+    assert answer == Answer(approved=True)
 
 
 async def test_arguments_are_edited_in_the_editor_of_the_person(

@@ -55,4 +55,4 @@ def test_the_docs_name_every_field() -> None:
 
 
 def test_the_docs_have_examples() -> None:
-    assert (len(CODE), len(FILES), len(COMMANDS)) == (3, 3, 3)
+    assert (len(CODE), len(FILES), len(COMMANDS)) == (4, 3, 3)

@@ -13,13 +13,16 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field, FilePath
 
+from activities.adapters.models.demo_model import DemoModel
+from activities.adapters.models.providers import ConfiguredProviders
 from activities.ports import Tool
 from activities.toolbox.conversation import done_tool
 from activities.toolbox.shell import Finished
 from examples.tools import shop
-from loom_app import Ask, BadRequest, Deny, LoomApp, ToolCall, ToolContext
+from loom_app import Ask, BadRequest, Deny, LoomApp, Task, ToolCall, ToolContext
 from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
+from loom_domain.errors import ToolValidationError
 from loom_domain.extending import resolved
 from loom_domain.lifecycle import Moment
 from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
@@ -431,6 +434,27 @@ def test_a_registry_has_all_tools_with_their_origins_and_time_limits() -> None:
     assert found.origins["a"].startswith("app 0: tests.test_loom_app.numpy_style (")
 
 
+def size_of(file: Path) -> int:
+    """Its size."""
+    return file.stat().st_size
+
+
+def test_a_tool_s_paths_do_not_lead_into_the_state_that_the_settings_name(tmp_path: Path) -> None:
+    app, place = LoomApp(), tmp_path.resolve()
+    app.register_tool(size_of)
+    (place / "state").mkdir()
+    (place / "state/stack.json").write_text("{}")
+    (place / "short").symlink_to("state")
+    tool = merged({"app": app}, built_in={}, home=place / "state").tools["size_of"]
+    context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=5)
+    for path in ("state/stack.json", "short/stack.json"):
+        given = tool.parse({"file": path})
+        with pytest.raises(ToolValidationError, match="is Loom's own state"):
+            tool.subjects(given, place)
+        with pytest.raises(ToolValidationError, match="is Loom's own state"):
+            tool.run(given, context)
+
+
 def test_a_name_given_twice_is_refused_with_both_origins() -> None:
     app = with_tool()
     with pytest.raises(BadRequest, match=r"two tools are called 'say'.*numpy_style.*and.*sphinx_style"):
@@ -453,6 +477,64 @@ def test_an_app_includes_another() -> None:
     assert list(whole.tools) == ["a", "b"]
     with pytest.raises(BadRequest, match="both apps have a tool 'a'"):
         whole.include(with_tool("a"))
+
+
+def test_handlers_of_tasks_are_registered_by_pattern_and_their_names_are_unique() -> None:
+    one, other = LoomApp(), LoomApp()
+
+    @one.on_task("node.*")
+    def notify(_task: Task) -> None: ...
+
+    @other.on_task("*", name="audit")
+    async def write(_task: Task) -> None: ...
+
+    one.include(other)
+    found = of(one).handlers
+    assert [(each.name, each.pattern) for each in found] == [("notify", "node.*"), ("audit", "*")]
+    assert [each.function for each in found] == [notify, write]
+    with pytest.raises(BadRequest, match=r"two handlers are called 'notify'.*test_loom_app"):
+        one.on_task("*")(notify)
+    with pytest.raises(BadRequest, match="both apps have a handler 'audit'"):
+        one.include(other)
+    with pytest.raises(BadRequest, match="two handlers are called 'audit': one is .*, the other app 1"):
+        of(one, other)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "says"),
+    [
+        ("*.error", "", "takes nothing; write an action"),
+        ("nod.*", "", "takes no action that there is: execute, "),
+        ("node.thinking", "", "pieces of text only, which are not on the bus"),
+        ("*", "two words", "cannot be a handler's name"),
+        (print, "", r'write @app.on_task\("node.\*"\)'),
+    ],
+)
+def test_a_handler_that_nothing_would_reach_is_refused(pattern: Any, name: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        LoomApp().on_task(pattern, name=name)(print)
+
+
+def test_folders_of_documents_are_registered_from_where_they_are_named(tmp_path: Path) -> None:
+    one, other = LoomApp(), LoomApp()
+    assert one.register_knowledge("here", ".") == Path(__file__).parent
+    other.register_knowledge("there", tmp_path)
+    one.include(other)
+    found = of(one).knowledge
+    assert {name: folder.path for name, folder in found.items()} == {
+        "here": str(Path(__file__).parent),
+        "there": str(tmp_path),
+    }
+    assert Path(__file__).name in found["here"].origin
+    for name, folder, says in (
+        ("here", ".", "two knowledge bases are called 'here'"),
+        ("a b", ".", "'a b' is no name"),
+        ("none", "nowhere", "there is no folder .*nowhere"),
+    ):
+        with pytest.raises(BadRequest, match=says):
+            one.register_knowledge(name, folder)
+    with pytest.raises(BadRequest, match="two knowledge bases are called 'there': one is .*test_loom_app"):
+        of(one, other)
 
 
 def test_an_agent_with_a_tool_that_is_not_there_is_refused_at_start() -> None:
@@ -542,6 +624,24 @@ def packages(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     install(place, "acme-two", "3.0", "[loom.tools]\nb = acme_two:register\n", acme_two=register)
     (place / "acme_skills" / "trim").mkdir(parents=True)
     return place
+
+
+def test_a_provider_has_a_prefix_of_its_own_and_answers() -> None:
+    app = LoomApp()
+    provider = DemoModel()
+    app.register_provider("mine", provider)
+    assert app.providers == {"mine": provider}
+    for prefix, wrong, said in (
+        ("mine", provider, "cannot be a prefix"),
+        ("a:b", provider, "cannot be a prefix"),
+        ("other", object(), "has no method `answer`"),
+    ):
+        with pytest.raises(BadRequest, match=said):
+            app.register_provider(prefix, wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="'openai', which is built in"):
+        ConfiguredProviders().register({"openai": provider})
+    with pytest.raises(BadRequest, match="both apps have a provider 'mine'"):
+        app.include(app)
 
 
 def test_packages_are_known_with_their_version_without_running_them(packages: Path) -> None:

@@ -71,7 +71,18 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
     assert read_settings().sandbox == "off"
 
 
-@pytest.mark.parametrize("name", ["LOOM_APP", "loom_packages", "LOOM_FETCH_ALLOW", "LOOM_SANDBOX_MEMORY"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LOOM_APP",
+        "loom_packages",
+        "LOOM_FETCH_ALLOW",
+        "LOOM_SANDBOX_MEMORY",
+        "LOOM_HOME",
+        "LOOM_WORKSPACE",
+        "LOOM_CREWS",
+    ],
+)
 def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, empty_directory: Path) -> None:
     (empty_directory / ".env").write_text(f"{name}=1\n")
     with pytest.raises(BadRequest, match=f"{name} is not taken from .env: export it"):

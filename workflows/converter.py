@@ -2,7 +2,7 @@
 
 A run's history is paid for by the byte, and most fields of most payloads are as they always are. What is left out comes
 back from the type's own default, so a default, once released, is part of the format: changing one changes what old
-histories say.
+histories say. A run's result alone is written whole.
 """
 
 import json
@@ -23,6 +23,8 @@ from temporalio.converter import (
     JSONPlainPayloadConverter,
     StorageDriver,
 )
+
+from loom_domain.requests import RunResult
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """Payloads of this size and more are kept outside history when there is a storage for them."""
@@ -102,17 +104,24 @@ def _dump(value: Any) -> bytes:
     kind = type(value)
     try:
         if is_dataclass(kind) or issubclass(kind, BaseModel):
-            return _adapter(kind).serializer.to_json(value, exclude_defaults=True)
+            return _adapter(kind).serializer.to_json(value, **_left_out(value))
         return to_json(value)
     except PydanticSerializationError:
         return _dump_broken_text(value)
+
+
+def _left_out(value: Any) -> dict[str, Any]:
+    """What is not written of a value; of a result, which callers without our types read, only sub-agents it has not."""
+    if isinstance(value, RunResult):
+        return {"exclude": {name for name in ("children", "own") if not getattr(value, name)}}
+    return {"exclude_defaults": True}
 
 
 def _dump_broken_text(value: Any) -> bytes:
     # A model can write half of a surrogate pair, which UTF-8 cannot say. Refusing it would end the run for a character.
     typed = is_dataclass(value) or isinstance(value, BaseModel)
     plain = (
-        _adapter(type(value)).dump_python(value, exclude_defaults=True, mode="json")
+        _adapter(type(value)).dump_python(value, **_left_out(value), mode="json")
         if typed
         else to_jsonable_python(value)
     )

@@ -6,10 +6,12 @@ other than the one it stands in.
 
 import json
 import shlex
+from collections.abc import Iterator
 from typing import Final
 
 from loom_domain.asks import open_asks
 from loom_domain.crew_log import last_choice
+from loom_domain.deadlines import deadline
 from loom_domain.digests import canonical
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.run_state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
@@ -21,11 +23,9 @@ _ARGUMENTS: Final = 600
 
 
 def markdown(state: RunState) -> str:
-    """Status, turn, usage, what the run waits for and how to answer it."""
-    cost = cost_of(state)
+    """Status, what is spent of what there is, what the run waits for and how to answer it."""
     lines = [
-        f"**{status_of(state)}** · turn {state.turns} of {state.max_turns} · {total_tool_calls(state)} tool calls"
-        f" · {total_usage(state).total_tokens} tokens · {'cost unknown' if cost is None else f'${cost:.4f}'}",
+        " · ".join((f"**{status_of(state)}**", *_spent(state))),
         f"agent {_code(state.request.agent)}"
         + (f", model {_code(state.spec.model)}" if state.spec else "")
         + _how(state),
@@ -43,6 +43,26 @@ def markdown(state: RunState) -> str:
     elif state.outcome.error is not None:
         lines.append(f"{_inline(state.outcome.error.type)}: {_inline(state.outcome.error.message)}")
     return "\n\n".join(lines)
+
+
+def _spent(state: RunState) -> Iterator[str]:
+    """What the run with everything below it has spent, and how much of it there is where its budget says so."""
+    budget, children, cost = state.request.budget, state.tree.children, cost_of(state)
+    yield f"turn {state.turns} of {state.max_turns}"
+    if budget.turns is not None:
+        yield f"{_of(state.turns + sum(child.all_turns for child in children), budget.turns)} turns in all"
+    yield f"{_of(total_tool_calls(state), budget.tool_calls)} tool calls"
+    if budget.children is not None:
+        yield f"{_of(sum(1 + child.sub_agents for child in children), budget.children)} sub-agents"
+    yield f"{_of(total_usage(state).total_tokens, budget.tokens)} tokens"
+    most = "" if budget.cost_usd is None else f" of ${budget.cost_usd:.4f}"
+    yield ("cost unknown" if cost is None else f"${cost:.4f}") + most
+    if (end := deadline(state)) is not None and state.outcome is None:
+        yield f"time until {end.isoformat(timespec='seconds')}"
+
+
+def _of(spent: int, limit: int | None) -> str:
+    return f"{spent:,}" if limit is None else f"{spent:,} of {limit:,}"
 
 
 def _child(child: Child) -> str:
@@ -78,6 +98,7 @@ def _ask(run_id: str, ask: TreeAsk) -> list[str]:
     whose = "" if ask.run_id == run_id else f" (sub-agent {_inline(ask.agent)}, {_code(ask.run_id)})"
     return [
         f"### Approve? {_inline(describe(call))}{whose}",
+        *([f"Risk: {_inline(ask.risk)}"] if ask.risk else []),
         f"Why: {_inline(ask.reason)}" + (f" · denied if unanswered until {ask.expires_at}" if ask.expires_at else ""),
         # On one line, as JSON escapes line breaks: nothing in it can end the fence.
         f"```json\n{shown.replace('```', '` ` `')}\n```",

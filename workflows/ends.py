@@ -6,6 +6,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from loom_domain.errors import BadRequest
+from loom_domain.lineage import is_child
 from loom_domain.requests import RunError, RunRequest, RunResult
 from loom_domain.retries import Failure
 from loom_domain.run import evolve, start
@@ -20,16 +21,18 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        # Only what a run is started by can tell it where it comes from; any other second input is nobody's.
-        lineage = read_lineage(carried[0]) if carried and info.parent is not None else None
-        return start(info.workflow_id, _read(info.workflow_type, request), workflow.now(), lineage)
+        # Only a run that starts another one tells it where it comes from; a second input from anybody else is nobody's.
+        delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
+        lineage = read_lineage(carried[0]) if carried and delegated else None
+        return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
     except BadRequest as error:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
         wrong = RunError(type="BadRequest", message=error.message, context=error.context)
         return evolve(refused, RunRefused(error=wrong))
 
 
-def _read(workflow_type: str, request: object) -> RunRequest:
+def read_input(workflow_type: str, request: object) -> RunRequest:
+    """The input of a workflow of this type; raises BadRequest."""
     return read_crew_request(request) if workflow_type == CREW_RUN else read_request(request)
 
 

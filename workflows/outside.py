@@ -1,9 +1,9 @@
 """A run as its server sees it from outside: what can be known of it without a worker, as values of Loom."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from temporalio.client import (
     WorkflowExecution,
@@ -15,9 +15,20 @@ from temporalio.exceptions import ApplicationError
 
 from loom_domain.agent_stats import Execution
 from loom_domain.errors import BadRequest
-from loom_domain.messages import JsonObject
-from loom_domain.requests import RunError, RunResult, RunStatus
-from workflows.border import AGENT_RUN, CREW_RUN
+from loom_domain.lineage import is_child
+from loom_domain.messages import JsonObject, Usage
+from loom_domain.past import Beginning
+from loom_domain.requests import ENDED, RunError, RunRequest, RunResult, RunStatus
+from loom_domain.run import evolve, start
+from loom_domain.run_events import RunPrepared
+from loom_domain.run_state import RunState
+from loom_domain.status import status_view
+from loom_domain.tree import usage_view
+from workflows.border import AGENT_RUN, CREW_RUN, read_state
+from workflows.ends import read_input
+
+UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
+"""Of a run that nobody can ask what it has used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +55,7 @@ def failed_result(error: WorkflowFailureError) -> RunResult:
         structured_output=None,
         completed_explicitly=False,
         turns=0,
-        usage={},
+        usage=UNKNOWN_USAGE,
         cost=None,
         quality_metrics=None,
         tool_calls=0,
@@ -70,44 +81,86 @@ def result_in(cause: BaseException | None) -> RunResult | None:
     )
 
 
-def ended_view(description: WorkflowExecutionDescription, result: RunResult) -> JsonObject:
+def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, result: RunResult) -> JsonObject:
     """The status of a run that has ended, from its result."""
-    known = dict(description.search_attributes)
     return {
-        "run_id": description.id,
+        **_view(
+            description,
+            beginning,
+            usage=result.usage,
+            cost=result.cost,
+            tool_calls=result.tool_calls,
+            turns=result.turns,
+        ),
         "status": result.status,
-        "agent": _first(known, "LoomAgent"),
-        "model": _first(known, "LoomModel"),
-        "turn": result.turns,
-        "waiting_on": None,
-        "pending_approvals": [],
-        "usage": result.usage,
-        "cost": result.cost,
-        "budget": {},
-        "tool_calls": result.tool_calls,
         "queued_messages": 0,
         "children": list(result.children),
-        "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
+        "error": asdict(result.error) if result.error else None,
     }
 
 
-def outside_view(description: WorkflowExecutionDescription) -> JsonObject:
-    """The status of a run that does not answer, from what lists of runs know of it."""
+def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
+    """The status of a run that does not answer, from how it began and what lists of runs know of it."""
     known = dict(description.search_attributes)
+    waiting_on = _first(known, "LoomWaitingOn")
     return {
-        "run_id": description.id,
+        **_view(description, beginning, usage=UNKNOWN_USAGE, cost=None, tool_calls=None, turns=None),
         "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
-        "agent": _first(known, "LoomAgent"),
-        "model": _first(known, "LoomModel"),
-        "turn": None,
-        "waiting_on": _first(known, "LoomWaitingOn") or "a worker",
-        "pending_approvals": [],
-        "usage": {},
-        "cost": None,
-        "budget": {},
-        "children": [],
+        "waiting_on": "a worker" if waiting_on in ("", "none") else waiting_on,
         "stale": True,
     }
+
+
+def _view(
+    description: WorkflowExecutionDescription,
+    beginning: Beginning,
+    *,
+    usage: JsonObject,
+    cost: float | None,
+    tool_calls: int | None,
+    turns: int | None,
+) -> JsonObject:
+    """The answer of the query `status` as far as it is known: nothing waits, and what only the run knows is null."""
+    known = dict(description.search_attributes)
+    seen = status_view(_begun(description, beginning))
+    spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
+    return {
+        **seen,
+        "agent": _first(known, "LoomAgent") or seen["agent"],
+        "model": _first(known, "LoomModel") or seen["model"],
+        "turn": turns,
+        "waiting_on": None,
+        "pending_approvals": [],
+        "question": None,
+        "usage": usage,
+        "cost": cost,
+        "budget": {
+            name: {**bound, **({"spent": spent[name]} if name in spent else {})}
+            for name, bound in seen["budget"].items()
+        },
+        "context": {**seen["context"], "tokens": None, "compressions": None},
+        "tool_calls": tool_calls,
+        "queued_messages": None,
+        "todos": [],
+        "children": [],
+        "choice": None,
+        "error": None,
+    }
+
+
+def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
+    """The run as it was when its last execution began, or when it was prepared; without a request that can be read
+    one that was asked for nothing.
+    """
+    request, carried = (*beginning.given, None, None)[:2]
+    try:
+        if beginning.goes_on:
+            return read_state(carried)
+        asked = read_input(description.workflow_type, request)
+    except (BadRequest, ValueError):
+        asked = RunRequest(task="")
+    state = start(description.id, asked, description.start_time)
+    return state if beginning.prepared is None else evolve(state, RunPrepared(prepared=beginning.prepared))
 
 
 def summary_of(execution: WorkflowExecution) -> RunSummary:
@@ -142,9 +195,16 @@ def execution_of(execution: WorkflowExecution) -> Execution:
     )
 
 
+def ended_untold(execution: WorkflowExecution) -> bool:
+    """Whether only the result says how it ended: the run came to its end before it was prepared."""
+    completed = execution.status is WorkflowExecutionStatus.COMPLETED
+    return completed and not _first(dict(execution.search_attributes), "LoomStatus")
+
+
 def is_sub_agent(execution: WorkflowExecution) -> bool:
     """Whether another run has started this one."""
-    return _first(dict(execution.search_attributes), "LoomRootRun") not in ("", execution.id)
+    root = _first(dict(execution.search_attributes), "LoomRootRun")
+    return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
 def listing(*, status: str | None, session: str | None, below: str | None) -> str:
@@ -165,15 +225,21 @@ def runs_of(agent: str) -> str:
 
 
 def _with_status(status: str) -> str:
-    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said."""
+    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said.
+
+    A run says nothing before it is prepared: until then it is running, and one that ended before is found among all
+    that ended untold.
+    """
     try:
         asked = RunStatus(status)
     except ValueError:
         raise BadRequest(f"unknown status {status!r}; known: {', '.join(RunStatus)}", field="status") from None
     if asked is RunStatus.FAILED:
         return "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
-    ended = asked in (RunStatus.COMPLETED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED)
-    return f"LoomStatus = '{asked}' AND ExecutionStatus = '{'Completed' if ended else 'Running'}'"
+    said = f"LoomStatus = '{asked}'"
+    if asked is RunStatus.RUNNING or asked in ENDED:
+        said = f"({said} OR LoomStatus IS NULL)"
+    return f"{said} AND ExecutionStatus = '{'Completed' if asked in ENDED else 'Running'}'"
 
 
 def _quoted(value: str, field: str) -> str:

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import structlog
-
 from activities.adapters.postgres import Connection, Database
 from activities.adapters.postgres_knowledge_search import CALM, Looked, by_meaning, by_words, read_hits
 from activities.adapters.postgres_memory_rows import as_tsvector, as_vector
 from activities.knowledge.ports import Document, Unembedded
-from activities.memory.ports import Embedder, EmbedderUnavailable
+from activities.memory.asking import PATIENT, question_vector
+from activities.memory.ports import Embedder
 from loom_domain.chunks import Chunk
 from loom_domain.knowledge import (
     KnowledgeBase,
@@ -22,8 +21,6 @@ from loom_domain.knowledge import (
 from loom_domain.lexemes import asked_lexemes
 from loom_domain.messages import well_formed
 from loom_domain.ranking import fused
-
-_log = structlog.get_logger("loom.knowledge")
 
 K: Final = 5
 """For fusing the two rankings: measured, see docs/knowledge.md."""
@@ -68,10 +65,16 @@ UPDATE loom_knowledge_chunks SET model = NULL, dimension = NULL, embedding = NUL
 class PostgresKnowledge:
     """`KnowledgeStore` on Loom's own database."""
 
-    def __init__(self, database: Database, *, embedder: Embedder | None = None) -> None:
-        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched."""
+    def __init__(
+        self, database: Database, *, embedder: Embedder | None = None, question_within: float = PATIENT
+    ) -> None:
+        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched.
+
+        The same is done where the embedder does not have a question's vector within `question_within` seconds.
+        """
         self._database = database
         self._embedder = embedder
+        self._question_within = question_within
 
     async def digests(self, base: str) -> Mapping[str, str]:
         """See the port."""
@@ -115,6 +118,12 @@ class PostgresKnowledge:
             for name, folder, at, documents, chunks, models in await self._all(_BASES, ())
         )
 
+    async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """See the port."""
+        sql = "SELECT name FROM loom_knowledge WHERE name = ANY(%s)"
+        there = {name for (name,) in await self._all(sql, ([well_formed(name) for name in names],))}
+        return tuple(name for name in names if name not in there)
+
     async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
         """See the port."""
         sql = "SELECT id, told FROM loom_knowledge_chunks WHERE base = %s AND model IS NULL ORDER BY id LIMIT %s"
@@ -133,7 +142,7 @@ class PostgresKnowledge:
 
     async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
         """See the port."""
-        vector = await self._embedded(query.text)
+        vector = await question_vector(self._embedder, query.text, self._question_within)
         model = self._embedder.model if self._embedder is not None else None
         async with self._database.transaction() as connection:
             looked = await self.looked(connection, query, vector)
@@ -151,15 +160,6 @@ class PostgresKnowledge:
         if vector is None or self._embedder is None:
             return Looked(by_words=words)
         return Looked(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
-
-    async def _embedded(self, text: str) -> Sequence[float] | None:
-        if self._embedder is None:
-            return None
-        try:
-            return (await self._embedder.embed([text], query=True))[0]
-        except EmbedderUnavailable as error:
-            _log.warning("knowledge_searched_by_words_only", error=str(error))
-            return None
 
     async def _all(self, sql: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         async with self._database.connection(within=_WITHIN) as connection:

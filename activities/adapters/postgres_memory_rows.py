@@ -33,6 +33,9 @@ _LAYERS: Final[dict[Layer, LiteralString]] = {
     Layer.L3: "layer = 'L3'",
     Layer.L4: "(layer = 'L4' OR (layer = 'L3' AND model IS NOT NULL))",
 }
+_CHILDREN: Final[LiteralString] = (
+    "starts_with(run_id, %(above)s::text) AND strpos(substr(run_id, length(%(above)s::text) + 1), '/') = 0"
+)
 
 
 def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dict[str, Any]]:
@@ -47,9 +50,9 @@ def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dic
         "scope = ANY(%(scopes)s)": view.scopes,
         "run_id <> %(without_run)s": view.without_run,
         "task_id = %(task_id)s": view.task_id,
-        "task_id <> %(without_task)s": view.without_task,
-        "parent_task_id = %(children_of)s": view.children_of,
+        _CHILDREN: view.children_of,
         "root_run_id = %(below)s": view.below,
+        "run_id = root_run_id": view.only_roots,
         "importance >= %(min_importance)s": view.min_importance,
         "created_at >= %(since)s": view.since,
     }
@@ -58,13 +61,14 @@ def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dic
 
 
 def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
-    texts = ("without_run", "task_id", "without_task", "children_of", "below")
+    texts = ("without_run", "task_id", "below")
     return {
         "places": None if view.session_id is None else [key_text(view.session_id), ""],
         "actions": [key_text(action) for action in view.actions],
         "nodes": [key_text(node) for node in view.nodes],
         "scopes": [str(scope) for scope in view.scopes],
         **{name: None if (text := getattr(view, name)) is None else key_text(text) for name in texts},
+        "above": f"{key_text(view.children_of or '')}/",
         "min_importance": view.min_importance - 1e-6,  # the column has half the digits
         "since": view.since,
         "recent_for": settings.recent_for,

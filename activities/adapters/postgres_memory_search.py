@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-import structlog
-
 from activities.adapters.postgres import Connection, Database
 from activities.adapters.postgres_memory_rows import (
     COLUMNS,
@@ -31,7 +29,8 @@ from activities.adapters.postgres_memory_rows import (
     conditions,
     read_memory,
 )
-from activities.memory.ports import Embedder, EmbedderUnavailable
+from activities.memory.asking import question_vector
+from activities.memory.ports import Embedder
 from loom_domain.lexemes import asked_lexemes
 from loom_domain.memory import WHOLE, Hit, Memory, MemorySettings, Query, seen_in
 from loom_domain.memory_content import fingerprint
@@ -39,8 +38,6 @@ from loom_domain.ranking import fused
 
 if TYPE_CHECKING:
     from psycopg import AsyncCursor
-
-_log = structlog.get_logger("loom.memory")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,10 +105,16 @@ class _Look:
 
 
 async def search(
-    database: Database, embedder: Embedder | None, settings: MemorySettings, effort: Effort, query: Query
+    database: Database,
+    embedder: Embedder | None,
+    settings: MemorySettings,
+    effort: Effort,
+    query: Query,
+    *,
+    within: float,
 ) -> tuple[Hit, ...]:
-    """The best hits for a question, best first."""
-    vector = await _embedded(embedder, query.text)
+    """The best hits for a question, best first; `within` is how long it waits for its vector."""
+    vector = await question_vector(embedder, query.text, within)
     where, values = conditions(query.view, settings)
     values |= {"depth": max(_DEPTH, 4 * query.view.limit)}
     words = asked_lexemes(query.text)
@@ -143,16 +146,6 @@ def distinct(memories: Iterable[Memory]) -> list[Memory]:
             seen.add(said)
             kept.append(memory)
     return kept
-
-
-async def _embedded(embedder: Embedder | None, text: str) -> Sequence[float] | None:
-    if embedder is None:
-        return None
-    try:
-        return (await embedder.embed([text], query=True))[0]
-    except EmbedderUnavailable as error:
-        _log.warning("memory_searched_by_words_only", error=str(error))
-        return None
 
 
 async def _planned(

@@ -37,6 +37,8 @@ PATIENCE: Final = 30.0
 """Seconds that a sender waits for a handler that is there and does not answer."""
 AT_ONCE: Final = 32
 """Tasks that one subscription handles at the same time in one process."""
+_ENDING: Final = 5.0
+"""Seconds that a handler has to end what it has begun when its subscription ends here."""
 _SERVED_SECONDS: Final = 10
 _RENEW_SECONDS: Final = 3.0
 _REPLY_SECONDS: Final = 300
@@ -120,12 +122,14 @@ class RedisBus:
 
     async def aclose(self) -> None:
         """See the port."""
-        for name in tuple(self._serving):
-            try:
-                await self.detach(name)
-            except StreamUnavailable as error:
-                _log.debug("handler_not_signed_off", name=name, error=str(error))
+        await asyncio.gather(*(self._ended(name) for name in tuple(self._serving)))
         await self._link.aclose()
+
+    async def _ended(self, name: str) -> None:
+        try:
+            await self.detach(name)
+        except StreamUnavailable as error:
+            _log.debug("handler_not_signed_off", name=name, error=str(error))
 
     def _line(self, subscription: Subscription) -> str:
         return json.dumps([subscription.name, subscription.pattern, self._process])
@@ -156,7 +160,7 @@ class RedisBus:
         await self._link.script(_SERVE, (self._handlers,), (self._line(subscription), _SERVED_SECONDS))
 
     async def _serve(self, subscription: Subscription, inbox: RedisInbox) -> None:
-        """Until cancelled; what has begun then ends first."""
+        """Until cancelled; what has begun then ends first, and what takes too long for that is left to another."""
         room = asyncio.Semaphore(AT_ONCE)
         running: set[asyncio.Task[None]] = set()
         held: set[str] = set()
@@ -173,8 +177,11 @@ class RedisBus:
                     one.add_done_callback(lambda _, entry=delivery.entry: held.discard(entry))  # type: ignore[misc]
                     one.add_done_callback(lambda _: room.release())
         finally:
-            if running:
-                await asyncio.wait(running)
+            _, late = await asyncio.wait(running, timeout=_ENDING) if running else (None, set())
+            for one in late:
+                one.cancel()
+            if late:
+                await asyncio.wait(late)
             renewing.cancel()
 
     async def _renew_for_ever(self, subscription: Subscription, inbox: RedisInbox, held: Collection[str]) -> None:

@@ -41,10 +41,20 @@ _SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
 
 # The last offset is taken from the hash, else from the stream, and is never less than what this writer knows it to be:
 # a Redis that lost its data goes on counting where it was, and a reader that waits beyond offset n gets what follows.
+# A run that starts under the id of one that has ended, which Temporal allows, begins its stream anew.
 _PUBLISH: Final = """
 local bus = KEYS[1]
 local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
-local segment, attempt = ARGV[4], tonumber(ARGV[5])
+local segment, attempt, starts = ARGV[4], tonumber(ARGV[5]), ARGV[6]
+if starts ~= '' then
+  local stream, fence, written = KEYS[2], KEYS[3], KEYS[4]
+  local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  local last = entry and cjson.decode(entry[2][2])
+  if last and last.run_id == starts and (last.action == 'node.complete' or last.action == 'node.error') then
+    redis.call('DEL', stream, fence, written)
+    redis.call('HSET', fence, '#', string.match(entry[1], '^%d+'))
+  end
+end
 if segment ~= '' then
   local fence = KEYS[3]
   local latest = tonumber(redis.call('HGET', fence, segment) or '0')
@@ -55,14 +65,14 @@ local streams = (#KEYS - 1) / 3
 local reached = {}
 for run = 1, streams do
   local stream, fence, written = KEYS[3 * run - 1], KEYS[3 * run], KEYS[3 * run + 1]
-  local floor = tonumber(ARGV[5 + run])
+  local floor = tonumber(ARGV[6 + run])
   local last = tonumber(redis.call('HGET', fence, '#') or '0')
   if last == 0 then
     local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
     if entry then last = tonumber(string.match(entry[1], '^%d+')) end
   end
   if floor > last then last = floor end
-  for i = 6 + streams, #ARGV, 3 do
+  for i = 7 + streams, #ARGV, 3 do
     if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
       last = last + 1
       redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 2])
@@ -103,9 +113,10 @@ class RedisStream:
         if not tasks:
             return True
         runs = (tasks[0].run_id, *runs_above(tasks[0].run_id, tasks[0].root_run_id))
-        keys = (self._bus, *(key for run_id in runs for key in _keys(run_id)))
+        keys = (self._bus, *(key for run_id in runs for key in stream_keys(run_id)))
         name, attempt = (segment.name, segment.attempt) if segment else ("", 0)
-        arguments: list[Any] = [*self._limits, name, attempt, *(self._last.get(run_id, 0) for run_id in runs)]
+        starts = tasks[0].run_id if any(task.action is Action.START for task in tasks) else ""
+        arguments: list[Any] = [*self._limits, name, attempt, starts, *(self._last.get(run_id, 0) for run_id in runs)]
         for task in tasks:
             named = "" if task.action in _SENT_ONCE else task.task_id
             arguments += (named, int(task.action not in SHOWN_ONLY), dump_json(Task, task))
@@ -158,7 +169,8 @@ def stream_key(run_id: str) -> str:
     return f"loom:events:{run_id}"
 
 
-def _keys(run_id: str) -> tuple[str, str, str]:
+def stream_keys(run_id: str) -> tuple[str, str, str]:
+    """Everything that is kept of a run's stream."""
     return stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}"
 
 

@@ -19,15 +19,6 @@ _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
 """Where the SDK's text for programmers says something to people."""
 
 
-def unconnected(error: Exception) -> str:
-    """Why a server cannot be connected to, on one line; nothing where nobody listens, which goes without saying."""
-    text = " ".join(str(error).split())
-    if "ConnectionRefused" in text:
-        return ""
-    said = _QUOTED.search(text)
-    return said[1] if said else text
-
-
 @contextmanager
 def answered(run_id: str) -> Iterator[None]:
     """What the server, or the store of large payloads behind it, does not do for this run is said in Loom's words."""
@@ -45,6 +36,22 @@ def answered(run_id: str) -> Iterator[None]:
         raise UnreachableError(
             f"a part of run {run_id!r} is too large for history and lies in Loom's Postgres: set LOOM_DATABASE_URL"
         ) from error
+
+
+def no_server(address: str, error: Exception) -> UnreachableError:
+    """Why there is no connection to the server, as far as it does not go without saying."""
+    why = unconnected(error)
+    where = f"{address} ({why})" if why else address
+    return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
+
+
+def unconnected(error: Exception) -> str:
+    """Why a server cannot be connected to, on one line; nothing where nobody listens, which goes without saying."""
+    text = " ".join(str(error).split())
+    if "ConnectionRefused" in text:
+        return ""
+    said = _QUOTED.search(text)
+    return said[1] if said else text
 
 
 def unanswered(error: RPCError, run_id: str) -> LoomError:

@@ -15,6 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.rebuilding import Moved, UnreadableHistory
 from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
 from loom_domain.lifecycle import HookAnswer
+from loom_domain.lineage import is_child
 from loom_domain.requests import RunResult
 from loom_domain.tasks import Origin, Published
 from loom_domain.tool_calls import ToolResult
@@ -161,7 +162,8 @@ class _Reading:
         given = await self._converter.decode(list(started.input.payloads))
         request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
         session, agent = request.get("session_id"), request.get("agent")
-        root = state.get("root_run_id")  # of a sub-agent, whose second argument is its lineage
+        delegated = is_child(self._run_id, started.parent_workflow_execution.workflow_id)
+        root = state.get("root_run_id") if delegated else None  # a sub-agent's second argument is its lineage
         origin = Origin(
             run_id=self._run_id,
             root_run_id=root if isinstance(root, str) else "",

@@ -8,12 +8,13 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.adapters.temporal_errors import answered
+from activities.adapters.temporal_errors import answered, unanswered
 from loom_domain.errors import BadRequest
 from loom_domain.lineage import Lineage
-from loom_domain.past import ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
+from loom_domain.past import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
 from loom_domain.requests import RunResult
 from loom_domain.run_state import RunState
 from loom_domain.tool_calls import ToolResult
@@ -35,6 +36,9 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
     "compress_context": (CompressRequest, Compressed),
 }
 """What goes into each activity and what comes out of it."""
+
+_FIRST_EVENTS: Final = 20
+"""Events among which a run is prepared, unless it waited for a worker."""
 
 _BROKEN: Final = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
@@ -59,6 +63,31 @@ class TemporalPasts:
             except (ValueError, TypeError) as error:
                 why = f"the history of run {run_id!r} is not that of a run: {error}"
                 raise BadRequest(why, field="run_id") from error
+
+    async def beginning(self, run_id: str) -> Beginning:
+        """How the run's last execution began, from its first events alone; nothing where they cannot be read."""
+        events = self._client.get_workflow_handle(run_id).fetch_history_events(page_size=_FIRST_EVENTS)
+        try:
+            await events.fetch_next_page()
+            return await _beginning(self._client.data_converter, events.current_page or ())
+        except RPCError as error:
+            raise unanswered(error, run_id) from error
+        except (ValueError, TypeError, RuntimeError, ApplicationError):
+            return Beginning()
+
+
+async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -> Beginning:
+    started = events[0].workflow_execution_started_event_attributes
+    given = tuple(await converter.decode(started.input.payloads))
+    preparing = {
+        event.event_id
+        for event in events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "prepare_run"
+    }
+    completed = (event.activity_task_completed_event_attributes for event in events)
+    came = next((each.result.payloads for each in completed if each.scheduled_event_id in preparing), ())
+    prepared = await converter.decode(came, [Prepared] * len(came))
+    return Beginning(given=given, goes_on=bool(started.continued_execution_run_id), prepared=next(iter(prepared), None))
 
 
 async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:

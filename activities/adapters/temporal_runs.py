@@ -14,11 +14,13 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.adapters.temporal_errors import answered, refused, unanswered
 from loom_domain.errors import UnreachableError
 from loom_domain.messages import JsonObject
+from loom_domain.requests import RunResult
 
 ANSWER_LIMIT: Final = 2.0
 """Seconds that a live run may take to answer a query."""
@@ -44,6 +46,15 @@ class TemporalRuns:
         """What is known of a run without a worker."""
         with answered(run_id):
             return await self._handle(run_id).describe()
+
+    async def ended_as(self, execution: WorkflowExecution) -> str:
+        """The status in the result of a run that completed; empty where that is gone or cannot be read."""
+        handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
+        try:
+            result: RunResult = await handle.result()
+            return result.status
+        except (RPCError, ApplicationError, ValueError, RuntimeError):
+            return ""
 
     async def query(self, run_id: str, name: str, result_type: Any) -> Any:
         """Ask a live run; raises UnreachableError when no worker answers for it."""

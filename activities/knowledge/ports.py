@@ -77,6 +77,10 @@ class KnowledgeStore(Protocol):
         """All bases by name."""
         ...
 
+    async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the names that no base has."""
+        ...
+
     async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
         """Chunks without a vector, in their order."""
         ...

@@ -3,6 +3,7 @@
 Each may be repeated, run beside itself, and die at any point: what it had not finished is still due.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -16,6 +17,7 @@ from activities.memory.ports import (
     Embedder,
     EmbedderUnavailable,
     MemoryUpkeepStore,
+    TextRefused,
 )
 from loom_domain.memory import MemorySettings
 from loom_domain.memory_content import facts_from, is_small_talk, summary_of
@@ -26,6 +28,7 @@ _log = structlog.get_logger("loom.memory")
 MOST: Final = 1_000
 """Memories of one activity; what is left is done a minute later."""
 _AT_ONCE: Final = 50
+_TAKEN_BY_ALL: Final = "hello"
 
 
 class MemoryKeeper:
@@ -92,10 +95,22 @@ async def embed(
         due = await store.due_for_vector(batch, other_models=other_models)
         if not due:
             break
-        vectors = await embedder.embed([memory.content for memory in due])
+        vectors = await _vectors(embedder, [memory.content for memory in due])
         await store.keep_vectors([(memory.id, vector) for memory, vector in zip(due, vectors, strict=True)])
         kept += len(due)
     return kept
+
+
+async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
+    """A vector for each text, an empty one for what the embedder does not take; raises EmbedderUnavailable."""
+    try:
+        return await embedder.embed(texts)
+    except TextRefused:
+        # One that is set up wrongly may refuse all texts: then it is away, and none of them is given up.
+        await embedder.embed([_TAKEN_BY_ALL])
+    if len(texts) == 1:
+        return [[]]
+    return [vector for text in texts for vector in await _vectors(embedder, [text])]
 
 
 async def _facts(memory: Due, distiller: Distiller | None, settings: MemorySettings) -> tuple[str, ...]:

@@ -29,8 +29,11 @@ async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Ob
     return strictest(answer for answer in answers if answer is not None)
 
 
-async def answer_of(name: str, function: Callable[..., Any], *given: Any, patience: float) -> Any:
-    """What a user's function answers; raises HookFailedError with the reason when it does not."""
+async def answer_of(name: str, function: Callable[..., Any], *given: Any, patience: float | None) -> Any:
+    """What a user's function answers; raises HookFailedError with the reason when it does not.
+
+    `patience`: seconds that it has, or None for as long as it takes.
+    """
     try:
         async with asyncio.timeout(patience):
             return await _answer(function, given)
@@ -41,7 +44,7 @@ async def answer_of(name: str, function: Callable[..., Any], *given: Any, patien
             raise
         raise HookFailedError("something that it waited for was cancelled") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a gate that breaks is shut
-        _log.warning("hook_failed", hook=name, exc_info=True)
+        _log.warning("user_code_failed", name=name, exc_info=True)
         raise HookFailedError(f"it failed with {type(error).__name__}: {error}") from None
 
 

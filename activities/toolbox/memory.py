@@ -12,6 +12,7 @@ from activities.ports import StoreUnavailable, Tool, ToolContext
 from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom_domain.errors import ToolUnavailableError
 from loom_domain.memory import Hit, Layer, Query, View
+from loom_domain.tasks import runs_above
 from loom_domain.tool_calls import Effect, Scope, Verdict
 
 NOTHING: Final = "Nothing of that is remembered."
@@ -158,18 +159,16 @@ async def _collective(store: MemoryStore, caller: ToolContext, given: Collective
 
 
 async def _siblings(store: MemoryStore, caller: ToolContext, given: Siblings) -> tuple[Hit, ...]:
-    """Tasks with the same parent; where none is known, those of other runs of the same tree."""
+    """What other runs with the same parent did; a root has none, and is told what all of its tree did."""
     view = _view(caller, given.top_k)
-    others = replace(view, without_run=caller.run_id)
-    if given.task_id is None:
-        return await store.important(replace(others, below=caller.root_run_id or caller.run_id))
-    known = await store.recent(replace(view, task_id=given.task_id, limit=1))
-    if not known:
-        return ()
-    task = known[0].memory
-    if task.parent_task_id is None:
-        return await store.important(replace(others, below=task.root_run_id))
-    return await store.important(replace(view, children_of=task.parent_task_id, without_task=given.task_id))
+    run_id, root = caller.run_id, caller.root_run_id
+    if given.task_id is not None:
+        known = await store.recent(replace(view, task_id=given.task_id, limit=1))
+        if not known:
+            return ()
+        run_id, root = known[0].memory.run_id, known[0].memory.root_run_id
+    parent = next(reversed(runs_above(run_id, root)), None)
+    return await store.important(replace(view, without_run=run_id, below=root or run_id, children_of=parent))
 
 
 def _view(caller: ToolContext, limit: int) -> View:

@@ -22,13 +22,14 @@ def choose(name: str, remembered: int | None, taken: Collection[int]) -> int:
     for port in (remembered, USUAL[name]):
         if port is not None and port not in taken and is_free(port):
             return port
-    found = _any_free()
+    found = any_free()
     while found in taken:
-        found = _any_free()
+        found = any_free()
     return found
 
 
-def _any_free() -> int:
+def any_free() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

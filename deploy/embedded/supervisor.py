@@ -113,6 +113,9 @@ class Supervisor:
     def _revive(self, name: str, service: _Service) -> None:
         _log.warning("%s ended (exit code %s), starting it again", name, service.process.exit_code())
         service.started = time.monotonic()
+        if name == "worker":  # another may serve its metrics where this one's were
+            self._choose_ports(name)
+            service.part = self._part(name)
         try:
             self._spawn(service.part)
             self._record()

@@ -33,10 +33,10 @@ class Workers:
     env: Mapping[str, str]
     started: list[Process] = field(default_factory=list)
 
-    async def start(self, program: Sequence[str] = WORKER) -> Process:
-        """Start a worker and wait until it polls."""
-        log = self.folder / f"worker-{len(self.started)}.log"
-        process = self._spawn(program, log)
+    async def start(self, program: Sequence[str] = WORKER, **changed: str) -> Process:
+        """Start a worker and wait until it polls; `changed` are settings of its own."""
+        log = self.log(len(self.started))
+        process = self._spawn(program, log, {**self.env, **changed})
         self.started.append(process)
 
         async def ready() -> bool | None:
@@ -46,10 +46,14 @@ class Workers:
         await eventually(ready, within=60)
         return process
 
-    def _spawn(self, program: Sequence[str], log: Path) -> Process:
+    def log(self, number: int) -> Path:
+        """What the worker that was started after so many others has said."""
+        return self.folder / f"worker-{number}.log"
+
+    def _spawn(self, program: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
         command = [sys.executable, *program]
         with log.open("wb") as output:
-            return subprocess.Popen(command, env=self.env, cwd=self.folder, stdout=output, stderr=output)
+            return subprocess.Popen(command, env=env, cwd=self.folder, stdout=output, stderr=output)
 
     async def kill(self, process: Process) -> None:
         """kill -9, and wait until it is gone."""

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import pytest
+
 from tests.acceptance.conftest import Working
 from tests.acceptance.processes import environment
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, hang, script, text
+from tests.skills import write_release_notes, write_skill
 from tests.waiting import eventually
 
 LOOM: Final = str(Path(sys.executable).parent / "loom")
@@ -102,6 +105,24 @@ async def test_yes_approves_every_ask_of_the_run_and_says_so(working: Working, w
     assert (workspace / "out.txt").read_text() == "hello"
 
 
+async def test_an_approval_for_the_run_says_when_it_is_for_one_call_only(working: Working) -> None:
+    guarded, plain = ToolUse("bash", {"command": "rmdir /"}, "b1"), ToolUse("bash", {"command": "ls"}, "b2")
+    loom, _ = await working(script([calls(guarded), calls(plain), text("no")]))
+    cli, run_id = command_line(loom), await loom.start()
+    await loom.asked(run_id)
+
+    first = await cli("approve", run_id, "b1", "--for-run")
+    await loom.until(run_id, lambda status: [ask["call_id"] for ask in status["pending_approvals"]] == ["b2"])
+    second = await cli("approve", run_id, "b2", "--for-run", "--json")
+
+    assert first.out == "approved, only this call: the guard against rmdir of / asks each time\n"
+    assert second.json["scope"] == "run"
+    await loom.client.result(run_id)
+    events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]
+    decided = [event["parameters"] for event in events if event["action"] == "node.approval_decided"]
+    assert [said["scope"] for said in decided] == ["once", "run"]
+
+
 async def test_exit_codes_say_how_the_run_ended(working: Working, workspace: Path) -> None:
     loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
     cli = command_line(loom)
@@ -153,13 +174,23 @@ async def test_wrong_usage_is_code_2_and_says_what_was_wrong(working: Working) -
         assert (ran.code, named in ran.err, ran.out) == (2, True, ""), (words, ran)
 
 
-async def test_no_server_is_code_5_with_the_way_out(working: Working) -> None:
+@pytest.mark.parametrize("words", [("list", "--json"), ("worker",)])
+async def test_no_server_is_code_5_with_the_way_out(working: Working, words: tuple[str, ...]) -> None:
     loom, _ = await working(script([text("never")]))
 
-    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")("list", "--json")
+    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")(*words)
 
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == "loom: no Temporal server answers at 127.0.0.1:9: run `loom up`, or set TEMPORAL_ADDRESS\n"
+
+
+async def test_a_worker_says_which_setting_is_wrong(working: Working) -> None:
+    loom, _ = await working(script([text("never")]))
+
+    ran = await command_line(loom, LOOM_MAX_TURNS="many")("worker")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("loom: LOOM_MAX_TURNS: ")
 
 
 async def test_of_a_server_that_is_none_of_temporal_s_only_what_helps_is_told(working: Working) -> None:
@@ -194,6 +225,23 @@ async def test_the_command_line_takes_a_schema_from_a_file(working: Working, wor
     assert given.json["structured_output"] == {"city": "Berlin"}
     assert missing.code == 2
     assert "neither a JSON object nor a file that is there" in missing.err
+
+
+async def test_skills_that_a_run_is_given_are_active_from_the_start(working: Working, tmp_path: Path) -> None:
+    write_release_notes(tmp_path / ".agents/skills")
+    write_skill(tmp_path / ".agents/skills", "other")
+    loom, model = await working(script([text("written")]), skills_home=tmp_path)
+    cli = command_line(loom)
+
+    ran = await cli("run", "x", "--skills", "release-notes", "--skills", "other", "--json")
+    wrong = await cli("run", "x", "--skills", "release-note", "--json")
+
+    assert (ran.code, ran.json["status"]) == (0, "completed")
+    prompt = model.requests[0].messages[0]["content"]
+    assert '<skill_content name="release-notes">' in prompt
+    assert '<skill_content name="other">' in prompt
+    assert (wrong.code, wrong.json["error"]["type"]) == (1, "BadRequest")
+    assert "there is no skill 'release-note'" in wrong.json["error"]["message"]
 
 
 async def test_a_reader_that_goes_away_ends_a_command_without_a_word(working: Working) -> None:

@@ -193,7 +193,8 @@ async def test_a_run_that_dies_with_its_last_word_says_it_once(killable: Killabl
     worker = await workers.start((*PATIENT, "--die-after-the-end"))
     run_id = await loom.start()
     await asyncio.to_thread(worker.wait)
-    assert (await loom.client.status(run_id)).get("stale")
+    seen = await loom.client.status(run_id)
+    assert (seen["status"], seen["waiting_on"], seen["stale"]) == ("running", "a worker", True)
 
     await workers.start()
     result = await loom.client.result(run_id)

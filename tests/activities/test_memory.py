@@ -14,11 +14,13 @@ from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_memory_search import Effort
 from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
+from activities.context_sources import WITHIN, SessionMemory
 from activities.memory.ports import MemoryStore, MemoryUpkeepStore
 from activities.memory.upkeep import embed
 from activities.ports import StoreUnavailable
+from loom_domain.agents import AgentSpec
 from loom_domain.memory import Hit, Layer, MemoryScope, MemoryStats, Query, View
-from loom_domain.tasks import Action
+from loom_domain.tasks import Action, Origin
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
 from tests.memories import WordVectors, task
@@ -124,7 +126,7 @@ async def test_whatever_the_texts_are_a_task_is_kept_as_it_was_and_found(
     assert hit.memory.task == said
     assert len(await memory.by_node(view(name), node)) == 1
     assert [kept.task async for kept in memory.export(name)] == [said]
-    assert await memory.forget(name) == 1
+    assert (await memory.forget(name)).memories == 1
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------
@@ -235,6 +237,20 @@ async def test_without_its_embedder_memory_is_searched_by_words(
     away.is_away = True
     (hit,) = await memory.recall(Query(text="answer", view=view(session)))
     assert hit.similarity is None
+
+
+async def test_a_run_is_reminded_of_what_words_find_while_the_embedder_is_busy(
+    database: Database, session: str
+) -> None:
+    busy = WordVectors()
+    busy.takes = 60.0
+    memory = PostgresMemory(database, embedder=busy, question_within=0.2)
+    await memory.remember([task("staging is pg-7", session_id=session, run_id="earlier", importance=0.9)])
+    origin = Origin(run_id="later", session_id=session)
+    async with asyncio.timeout(WITHIN):
+        told = await SessionMemory(memory).recall("where is staging?", origin, AgentSpec(name="a", model="m"))
+    assert told is not None
+    assert "staging is pg-7" in told.text
 
 
 async def test_vectors_of_two_models_are_never_compared(
@@ -349,7 +365,7 @@ async def test_what_is_forgotten_never_comes_back_and_the_rest_stays(memory: Pos
     said = [task(f"private {n}", session_id=session) for n in range(3)]
     shared = task("private and global", session_id=session, metadata={"scope": "global"})
     await memory.remember([*said, shared, task("of another", session_id=other)])
-    assert await memory.forget(session) == 4
+    assert (await memory.forget(session)).memories == 4
     assert await memory.missing(said) == ()
     assert await memory.remember([*said, shared]) == 0
     assert texts(await memory.recent(view(other))) == ["of another"]

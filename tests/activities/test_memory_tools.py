@@ -12,7 +12,7 @@ from activities.ports import Tool, ToolContext
 from activities.toolbox.memory import NO_STORE, NOTHING, NOTICE, memory_tools
 from activities.toolbox.scoped_memory import scoped_memory_tools
 from loom_domain.errors import ToolUnavailableError, ToolValidationError
-from loom_domain.tasks import Action
+from loom_domain.tasks import Action, Task
 from loom_domain.tool_calls import Effect, Scope, Verdict
 from tests.memories import task
 
@@ -38,16 +38,18 @@ def tools(memory: PostgresMemory) -> dict[str, Tool]:
     return {tool.spec.name: tool for tool in memory_tools(memory)}
 
 
-async def ask(tool: Tool, session: str, **arguments: Any) -> list[str]:
+async def ask(
+    tool: Tool, session: str, *, run_id: str | None = None, root_run_id: str | None = None, **arguments: Any
+) -> list[str]:
     """The memories that a tool shows, by their text."""
     context = ToolContext(
         workspace=Path("/"),
-        run_id=f"{session}-me",
+        run_id=run_id or f"{session}-me",
         call_id="c1",
         idempotency_key="k",
         timeout=10,
         session_id=session,
-        root_run_id=f"{session}-root",
+        root_run_id=root_run_id or f"{session}-root",
     )
     shown = str(await tool.run(tool.parse(arguments), context))
     if shown == NOTHING:
@@ -62,11 +64,11 @@ async def test_each_question_gets_what_it_asks_for(memory: PostgresMemory, sessi
         given = {"session_id": session, "root_run_id": f"{session}-root", "importance": 0.2, **given}
         return task(text, run_id=f"{session}-{run}", **given)
 
-    of_sibling = said("sibling found the cause", "sibling", importance=0.9, parent_task_id="p", source_agent="finder")
+    of_sibling = said("sibling found the cause", "sibling", importance=0.9, source_agent="finder")
     await memory.remember(
         [
-            said("an old decision", "root", importance=0.9, hours_ago=5, parent_task_id="other"),
-            said("my note", "me", parent_task_id="p", task_id="mine"),
+            said("an old decision", "root", importance=0.9, hours_ago=5),
+            said("my note", "me"),
             of_sibling,
             said("sibling looked around", "sibling", action=Action.TOOL_RESULT, source_agent="finder"),
             task("of another session: decision, note, sibling, cause", session_id=session + "x", importance=0.9),
@@ -86,8 +88,40 @@ async def test_each_question_gets_what_it_asks_for(memory: PostgresMemory, sessi
     assert await ask(box["query_collective_memory"], session) == [around, cause, old]
     assert await ask(box["query_collective_memory"], session, node_filter="finder", limit=1) == [around]
     assert await ask(box["query_sibling_insights"], session) == [cause, old, around]
-    assert await ask(box["query_sibling_insights"], session, task_id="mine") == [cause]
-    assert await ask(box["query_sibling_insights"], session, task_id="unknown") == []
+
+
+async def test_siblings_are_the_runs_that_the_same_run_has_started(memory: PostgresMemory, session: str) -> None:
+    root = f"{session}_root"
+
+    def did(text: str, run_id: str, action: Action = Action.MESSAGE, **given: Any) -> Task:
+        number = f"{run_id}/{text.replace(' ', '-')}/{action}"
+        given = {"session_id": session, "root_run_id": root, "task_id": number, **given}
+        return task(text, run_id=run_id, action=action, **given)
+
+    first, second, below = f"{root}/d1-1-aaaa", f"{root}/d1-2-bbbb", f"{root}/d1-2-bbbb/d1-1-cccc"
+    start = did("look for the cause", first, Action.START, parent_task_id=f"{root}/delegate-c1/execute")
+    await memory.remember(
+        [
+            did("hand it over", root),
+            start,
+            did("look for the victims", second, Action.START, parent_task_id=f"{root}/delegate-c2/execute"),
+            did("sibling found victims", second),
+            did("nephew counted them", below),
+            did("not of this tree", f"{session}xroot/d1-9-dddd", root_run_id=f"{session}xroot"),
+        ]
+    )
+    siblings = tools(memory)["query_sibling_insights"]
+    expected = ["sibling found victims", "look for the victims"]
+    assert await ask(siblings, session, task_id=start.task_id) == expected
+    assert await ask(siblings, session, run_id=first, root_run_id=root) == expected
+    assert await ask(siblings, session, run_id=below, root_run_id=root) == []
+    assert await ask(siblings, session, task_id="unknown") == []
+    assert await ask(siblings, session, run_id=root, root_run_id=root) == [
+        "nephew counted them",
+        "sibling found victims",
+        "look for the victims",
+        "look for the cause",
+    ]
 
 
 def test_they_read_only_need_no_leave_and_show_five_hits(memory: PostgresMemory) -> None:

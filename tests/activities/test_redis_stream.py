@@ -70,6 +70,20 @@ def test_the_adapters_fit_their_ports(stream: RedisStream, reader: RedisReader) 
     assert all(fits)
 
 
+async def test_a_run_under_the_id_of_one_that_has_ended_begins_its_stream_anew(
+    stream: RedisStream, reader: RedisReader, run_id: str
+) -> None:
+    async def lived(text: str) -> list[tuple[int, str]]:
+        begun = task(run_id, "start", Action.START)
+        await stream.publish([begun])
+        await stream.publish([begun, task(run_id, "said", text=text)], FIRST)  # a retry of what has not ended
+        await stream.publish([task(run_id, "end", Action.COMPLETE)])
+        return [(at, told.parameters.get("text", "")) for at, told in await read_all(reader, run_id)]
+
+    assert await lived("first") == [(1, ""), (2, "first"), (3, "")]
+    assert await lived("second") == [(4, ""), (5, "second"), (6, "")]
+
+
 async def test_what_was_published_is_read_back_in_order(stream: RedisStream, reader: RedisReader, run_id: str) -> None:
     tasks = [task(run_id, "a", note="ä\n\0"), delta(run_id, "x"), delta(run_id, "y")]
     assert await stream.publish(tasks[:1])

@@ -9,9 +9,10 @@ from loom_domain.digests import call_digest
 from loom_domain.requests import RunStatus
 from loom_domain.run import evolve, next_action
 from loom_domain.run_actions import AskPerson, AwaitAnswer
-from loom_domain.run_events import Approved, AsksExpired, MessageReceived, PermissionsSet, ToolsReturned
+from loom_domain.run_events import Approved, AsksExpired, MessageReceived, PermissionsSet, SteeringEvent, ToolsReturned
 from loom_domain.run_state import expires_at, status_of
 from loom_domain.status import status_view
+from loom_domain.steering import extent
 from loom_domain.tool_calls import CallPlan, ToolResult
 from tests.domain.story import (
     AT,
@@ -118,6 +119,7 @@ def test_the_status_shows_what_a_person_has_to_know() -> None:
             "cut": False,
             "reason": "the rule bash says ask",
             "rule": "bash",
+            "risk": "may change something for good, not safe to repeat",
             "digest": "d1",
             "for_run": ["bash(ls:*)"],
             "asked_at": "2026-01-02T03:04:05+00:00",
@@ -239,3 +241,30 @@ def test_an_edited_approval_for_the_run_allows_what_was_approved_not_what_was_as
 def test_an_approval_for_the_run_that_grants_nothing_covers_this_call_only() -> None:
     state = told(BEGAN, wants((call("a"), asks()), (call("b"), asks("d2"))), yes("a", scope="run"))
     assert asked(state) == ["b"]
+    assert notices(state)[-1][1]["scope"] == "once"
+
+
+@pytest.mark.parametrize(
+    ("plan", "answer", "receipt"),
+    [
+        (asks("d1", "bash(ls:*)"), yes("a", scope="run"), {"scope": "run"}),
+        (asks(), yes("a"), {"scope": "once"}),
+        (asks(), yes("a", scope="run", arguments={"command": "ls"}), {}),
+        (
+            asks(),
+            yes("a", scope="run"),
+            {"scope": "once", "why": "no rule can allow exactly this for the rest of the run"},
+        ),
+        (
+            replace(asks(), rule="guard: rm of /"),
+            yes("a", scope="run"),
+            {"scope": "once", "why": "the guard against rm of / asks each time"},
+        ),
+        (asks(), yes("b", scope="run"), {}),
+        (asks(), no("a"), {}),
+    ],
+)
+def test_the_receipt_of_an_approval_says_what_it_is_for(
+    plan: CallPlan, answer: SteeringEvent, receipt: dict[str, str]
+) -> None:
+    assert extent(told(BEGAN, wants((call("a"), plan))), answer) == receipt

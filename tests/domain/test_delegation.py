@@ -10,7 +10,7 @@ from loom_domain.asks import LONGEST_TEXT, open_asks, told_above
 from loom_domain.budget import Share, Spend
 from loom_domain.delegation import child_start
 from loom_domain.limits import left
-from loom_domain.lineage import Lineage, TreeLimits
+from loom_domain.lineage import Lineage, TreeLimits, is_child
 from loom_domain.messages import Usage
 from loom_domain.relations import PARENT
 from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
@@ -273,3 +273,10 @@ def test_a_run_that_was_paused_itself_goes_on_when_it_is_resumed_itself() -> Non
     assert status_of(evolve(held, ResumeRequested(by="ann", at=AT))) is RunStatus.RUNNING
     with_tree = run(PauseRequested(by=PARENT, at=AT), ResumeRequested(by="ann", at=AT), lineage=BELOW)
     assert status_of(with_tree) is RunStatus.RUNNING
+
+
+def test_a_child_is_known_by_its_name() -> None:
+    begun = with_child()
+    assert is_child(child_start(begun, begun.tree.children[0]).run_id, begun.run_id)
+    for run_id, parent in (("run-1", "run-1"), ("run-1/d1-1/d1-1", "run-1"), ("run-1-d1", "run-1"), ("/d1-1", "")):
+        assert not is_child(run_id, parent)

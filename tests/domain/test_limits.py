@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from loom_domain.limits import limit_hit, warning
+from loom_domain.budget import Share
+from loom_domain.limits import limit_hit, rooted, warning
+from loom_domain.lineage import Lineage, TreeLimits
 from loom_domain.messages import Usage
-from loom_domain.requests import Budget
+from loom_domain.requests import Budget, RunRequest
+from loom_domain.run import start
 from loom_domain.run_state import RunState
 from tests.domain.story import AT, SPEC, at, told
 
@@ -71,3 +74,11 @@ def test_a_run_without_a_limit_of_its_own_has_its_agents() -> None:
 )
 def test_the_model_is_warned_once_at_four_fifths(state: RunState, names: str | None) -> None:
     assert warning(state, at(80)) == (names and f"Nearly spent — {names}. Come to a conclusion soon.")
+
+
+def test_a_sub_agent_is_not_hurried_by_what_it_was_lent() -> None:
+    lineage = Lineage(parent_run_id="run-1", root_run_id="run-1", depth=1, limits=TreeLimits(), share=Share(tokens=100))
+    child = replace(start("run-1/d1", RunRequest(task="x", max_turns=10), AT, lineage), usage=Usage(output_tokens=90))
+    child = replace(child, tree=rooted(child.tree, Budget(), TreeLimits()))
+    assert warning(child, AT) is None
+    assert "turns: 8 of 10" in (warning(replace(child, turn=8), AT) or "")

@@ -19,7 +19,7 @@ from loom_domain.memory_content import (
     says_the_same,
     summary_of,
 )
-from loom_domain.memory_importance import importance_of, judged_importance
+from loom_domain.memory_importance import judged_importance
 from loom_domain.ranking import fused
 from loom_domain.tasks import Action, Task
 
@@ -158,7 +158,7 @@ def test_a_fingerprint_ignores_case_width_and_spaces() -> None:
     + [({"importance": wrong}, 0.5) for wrong in (True, "0.9", None, float("nan"))],
 )
 def test_importance_is_what_the_task_says_or_one_half(metadata: dict[str, Any], importance: float) -> None:
-    assert importance_of(task(metadata=metadata)) == importance
+    assert judged_importance(task(Action.EXECUTE, metadata=metadata)) == importance
 
 
 @pytest.mark.parametrize(

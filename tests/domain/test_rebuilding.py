@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain.agents import AgentSpec
+from loom_domain.budget import Spend
 from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
 from loom_domain.lifecycle import HookAnswer, HookStep, Moment
 from loom_domain.messages import JsonObject, Message, ToolCall, Usage
@@ -122,6 +123,7 @@ def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
         (HookAnswer(), "completed", {"verdict": "allow"}),
         (HookAnswer(verdict="deny", reason="no"), "completed", {"verdict": "deny", "reason": "no"}),
         (Failed(type="HookFailedError", message="oops"), "failed", {"message": "oops"}),
+        (Failed(type="ManifestChangedError", message="other code"), "failed", {"message": "other code"}),
     ],
 )
 def test_a_hook_tells_what_it_came_to(came: Came, status: str, says: JsonObject) -> None:
@@ -144,6 +146,7 @@ def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
         "model": "openai:m",
         "turn": 1,
         "attempt": 1,
+        "tokens": 15,
         "input_tokens": 10,
         "output_tokens": 5,
         "cached_tokens": 1,
@@ -168,6 +171,7 @@ def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
         (Failed(type="ManifestChangedError", message="other tools"), AT, ["call/node.model_call"]),
         (Failed(type="KeyError", message="a bug"), AT, ["turn/node.turn"]),
         (ModelReply(too_long=TooLong(trigger="window", tokens=9)), AT, ["turn/node.turn"]),
+        (ModelReply(uncovered=Spend()), AT, ["turn/node.turn"]),
         (ModelReply(too_long=TooLong(trigger="provider", tokens=9)), AT, ["turn/node.turn", "call/node.model_call"]),
     ],
 )
@@ -193,6 +197,28 @@ def test_a_tool_call_shows_no_secrets_and_the_beginning_of_its_result() -> None:
     told = only(Action.TOOL_RESULT, *facts)
     assert told.result is not None
     assert (told.status, told.result["content"], told.result["length"]) == ("success", "x" * 2000, 3000)
+
+
+def test_a_call_that_made_a_tool_tells_of_it() -> None:
+    made = {"name": "double", "description": "Keeps a secret.", "parameters": {}, "code": "def run(x): ..."}
+    asked = replace(TOOL, tool="create_tool", arguments=made)
+    assert only(Action.REGISTERED, did(asked, ToolResult(content="made"))) == Task(
+        task_id="r/t1-call-c1.1/registered/tool.registered",
+        run_id="r",
+        root_run_id="r",
+        session_id="s",
+        action=Action.REGISTERED,
+        created_at=LATER,
+        source_agent="writer",
+        parameters={"turn": 1, "name": "made__double", "description": "Keeps a *.", "from": "writer"},
+    )
+    refused = did(asked, ToolResult(content="the tool was not made", status="error"))
+    assert [task.action for task in tasks_of([refused], MASK)] == [Action.TOOL_CALL, Action.TOOL_RESULT]
+
+
+def test_a_notice_to_an_agent_names_it() -> None:
+    published = Published(notices=(replace(NOTICE, target_agent="writer"),))
+    assert only(Action.MESSAGE, Began(origin=ORIGIN), Told(published=published)).target_agent == "writer"
 
 
 def test_arguments_that_went_by_name_are_those_of_the_models_answer() -> None:

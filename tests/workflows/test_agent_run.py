@@ -8,7 +8,9 @@ from uuid import uuid4
 
 import pytest
 from temporalio.api.common.v1 import Payload
+from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 
 from loom_domain.requests import RunStatus
 from loom_domain.tasks import Action
@@ -29,6 +31,15 @@ from tests.model_server import (
     text,
 )
 from tests.workflows.conftest import Working
+
+
+async def test_an_app_can_bring_its_own_source_of_models(working: Working) -> None:
+    loom, model = await working(lambda request: text("not asked"), app="tests.provider_app:app")
+
+    result = await loom.run("hello", model="echo:loud")
+
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "loud: hello")
+    assert model.requests == []
 
 
 async def test_a_plain_answer_ends_the_run(working: Working) -> None:
@@ -148,6 +159,14 @@ async def test_empty_answers_are_asked_again_and_then_fail(working: Working) -> 
     assert result.error is not None
     assert result.error.type == "LLMBadResponseError"
     assert len(model.requests) == 3
+    with pytest.raises(WorkflowFailureError) as failed:
+        await loom.client.temporal.get_workflow_handle(loom.started[0]).result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.details[0]["error"] == {
+        "type": "LLMBadResponseError",
+        "message": result.error.message,
+        "context": {},
+    }
 
 
 async def test_the_model_can_mend_malformed_arguments(working: Working, workspace: Path) -> None:

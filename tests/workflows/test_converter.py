@@ -34,6 +34,7 @@ from loom_domain.run_state import Hold, Outcome, Phase, RunState
 from loom_domain.tasks import Action, Notice, Origin, Task
 from loom_domain.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
 from loom_domain.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
+from loom_domain.tree import usage_view
 from loom_domain.work import (
     CallPlans,
     Evaluated,
@@ -182,6 +183,40 @@ def test_a_fresh_state_says_only_what_it_was_given() -> None:
     written = {"run_id": "run-1", "request": {"task": "Do it."}, "started_at": "2026-01-02T03:04:05.000678Z"}
     assert json.loads(write(fresh).data) == written
     assert there_and_back(fresh, RunState) == fresh
+
+
+def test_a_result_is_written_with_every_key_of_the_contract() -> None:
+    result = RunResult(
+        status=RunStatus.FAILED,
+        output="",
+        structured_output=None,
+        completed_explicitly=False,
+        turns=0,
+        usage=usage_view(Usage()),
+        cost=0.0,
+        quality_metrics=None,
+        tool_calls=0,
+        artifacts=(),
+        error=RunError(type="LoomError", message="no"),
+    )
+    written = json.loads(write(result).data)
+    assert written == {
+        "status": "failed",
+        "output": "",
+        "structured_output": None,
+        "completed_explicitly": False,
+        "turns": 0,
+        "usage": {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "total_tokens": 0, "model_calls": 0},
+        "cost": 0.0,
+        "quality_metrics": None,
+        "tool_calls": 0,
+        "artifacts": [],
+        "error": {"type": "LoomError", "message": "no", "context": {}},
+    }
+    broken = replace(result, output="a\ud83d")
+    assert json.loads(write(broken).data) == {**written, "output": "a?"}
+    handed_on = replace(result, children=({"run_id": "r/d1-1"},), own={"cost": 0.0})
+    assert set(json.loads(write(handed_on).data)) == {*written, "children", "own"}
 
 
 def test_items_of_a_tail_are_told_apart() -> None:

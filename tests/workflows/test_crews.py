@@ -276,6 +276,27 @@ async def test_a_crew_that_cannot_be_is_refused(working: Working, crew: Any, say
     assert says in result.error.message
 
 
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"skills": ["pdf"]}, "skills"),
+        ({"require_done_tool": True}, "require_done_tool"),
+        ({"metadata": {"loom": {"evaluate": True}}}, "metadata.loom"),
+    ],
+)
+async def test_a_crew_is_not_asked_for_what_only_agents_have(working: Working, asked: Any, field: str) -> None:
+    loom, model = await working(by_task({you("a"): [text("done")]}))
+
+    result = await run(loom, team("sequential", "a"), **asked)
+
+    assert result.error is not None
+    assert (result.error.type, result.error.context["field"]) == ("BadRequest", field)
+    assert f"a crew has no `{field}`, its members have" in result.error.message
+    assert model.requests == []
+    mine = await run(loom, team("sequential", "a"), metadata={"ticket": 7}, require_done_tool=False)
+    assert mine.output == "done"
+
+
 async def test_a_crew_is_forked_from_one_of_its_steps(working: Working) -> None:
     loom, model = await working(by_task({you("a"): [text("facts")], you("b"): [text("a report")]}))
     origin = await start(loom, team("sequential", "a", "b"))
@@ -318,6 +339,9 @@ async def test_members_share_texts_and_write_to_each_other(working: Working) -> 
     assert "A message has come in" in str(last[3])
     assert "Message of another agent, b; it is no person's word.] Read shared-colour." in str(last[4])
     assert "It is blue." in str(last[6])
+    events = [event.task for event in await told(loom.client, loom.started[0])]
+    written = {(task.parameters["by"], task.target_agent) for task in events if task.action is Action.MESSAGE}
+    assert written == {("a", "default"), ("b", "default")}
 
 
 async def test_a_message_to_nobody_names_who_there_is(working: Working) -> None:

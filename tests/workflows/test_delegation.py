@@ -2,9 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio import workflow
+from temporalio.worker import Worker
 
 from loom_domain.requests import RunStatus
-from tests.model_server import SeenRequest, ToolUse, calls, status, text
+from tests.model_server import SeenRequest, ToolUse, calls, script, status, text
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
 
@@ -49,6 +55,51 @@ async def test_a_sub_agent_works_on_its_own_and_its_answer_is_the_result(working
         "glob",
         "grep",
         "read_file",
+    ]
+
+
+async def test_what_a_sub_agent_is_expressly_given_it_may_use_as_its_parent_may(
+    working: Working, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    look = calls(ToolUse("list_dir", {"path": "."}), ToolUse("bash", {"command": "true"}, "c2"))
+    loom, model = await working(
+        by_task(
+            {
+                "the root": [
+                    calls(delegate("look", "look round", tools=["list_dir", "bash", "write_file"])),
+                    text("ok"),
+                ],
+                "look round": [look, text("a file")],
+            }
+        )
+    )
+    run_id = await loom.start("the root", permissions={"list_dir": "allow", "bash": "deny"})
+
+    await loom.client.result(run_id)
+
+    listed, denied = tool_results(model.requests[2])
+    assert "a.txt" in listed
+    assert "bash" in denied
+    assert offered(model.requests[1]) == ["bash", "done", "list_dir"]
+
+
+async def test_a_copy_of_an_agent_gets_no_tools_that_it_lacks(working: Working) -> None:
+    loom, model = await working(
+        by_task(
+            {
+                "the root": [calls(delegate("one", "one level", tools=["delegate_task", "glob"])), text("ok")],
+                "one level": [calls(delegate("two", "two levels")), text("ok")],
+                "two levels": [text("ok")],
+            }
+        )
+    )
+
+    await loom.run("the root")
+
+    assert [offered(request) for request in model.requests[1:3]] == [
+        ["delegate_task", "done", "glob"],
+        ["done", "glob"],
     ]
 
 
@@ -122,6 +173,33 @@ async def test_a_registered_agent_is_chosen_by_name(working: Working, workspace:
     assert [child["agent"] for child in result.children] == ["forecaster"]
     assert "You forecast." in model.requests[1].messages[0]["content"]
     assert "Registered agents: forecaster, writer" in json.dumps(model.requests[0].body["tools"])
+
+
+@workflow.defn(sandboxed=False)
+class Foreign:
+    """A workflow of a team that uses Loom without its code."""
+
+    @workflow.run
+    async def run(self, queue: str, second: Any) -> Any:
+        """Start a run and wait for its result."""
+        request = {"task": "do it"}
+        own = workflow.info().workflow_id
+        return await workflow.execute_child_workflow(
+            "AgentRun", args=[request, second], id=f"step-of-{own}", task_queue=queue
+        )
+
+
+@pytest.mark.parametrize("second", [{"trace": "x"}, "x", [1], None])
+async def test_a_run_of_a_foreign_workflow_ignores_what_comes_beside_its_request(working: Working, second: Any) -> None:
+    loom, _ = await working(script([text("done")]))
+    temporal, queue = loom.client.temporal, f"foreign-{loom.settings.task_queue}"
+
+    async with Worker(temporal, task_queue=queue, workflows=[Foreign]):
+        result = await temporal.execute_workflow(
+            "Foreign", args=[loom.settings.task_queue, second], id=f"foreign-{uuid4().hex[:8]}", task_queue=queue
+        )
+
+    assert (result["status"], result["output"], result["error"]) == ("completed", "done", None)
 
 
 async def test_levels_and_number_of_sub_agents_are_limited(working: Working) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom_domain.messages import Usage
+from loom_domain.requests import Budget
 from loom_domain.run import evolve
 from loom_domain.run_events import AbortRequested, PauseRequested
 from loom_domain.tool_calls import CallPlan
@@ -25,10 +27,20 @@ def test_a_run_that_thinks_shows_where_it_stands() -> None:
     )
 
 
+def test_what_is_spent_stands_beside_what_there_is() -> None:
+    budget = Budget(tokens=50_000, cost_usd=0.5, tool_calls=9, seconds=3600, turns=20, children=4)
+    spent = says("x", usage=Usage(input_tokens=11_000, output_tokens=1_000, model_calls=1), stop="length")
+    assert markdown(told(BEGAN, spent, budget=budget)).split("\n")[0] == (
+        "**running** · turn 1 of 50 · 1 of 20 turns in all · 0 of 9 tool calls · 0 of 4 sub-agents"
+        " · 12,000 of 50,000 tokens · $0.0001 of $0.5000 · time until 2026-01-02T04:04:05+00:00"
+    )
+
+
 def test_an_ask_shows_what_is_asked_and_every_way_to_answer() -> None:
     assert asking(command="ls").split("\n\n")[2:] == [
         "waiting on approval: bash: ls",
         "### Approve? bash: ls",
+        "Risk: may change something for good, not safe to repeat",
         "Why: the rule bash says ask · denied if unanswered until 2026-01-09T03:04:05+00:00",
         '```json\n{"command":"ls"}\n```',
         'Send the signal `approve` with `{"call_id": "a", "digest": "d1"}`, or `deny` with'

@@ -203,6 +203,33 @@ async def test_what_cannot_be_forked_is_said_before_anything_starts(working: Wor
         await loom.client.start("t", forked_from={"run_id": origin, "turn": 1, "mesage": "x"})
 
 
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("skills", {"skills": ["pdf"]}),
+    ("output_schema", {"output_schema": {"type": "array"}}),
+    ("metadata.loom", {"metadata": {"loom": {"evaluate": True}}}),
+]
+
+
+async def test_what_a_fork_would_not_heed_is_refused_and_the_rest_may_change(working: Working) -> None:
+    schema = {"type": "object", "required": ["sum"]}
+    asked = {"output_schema": schema, "metadata": {"ticket": 7, "loom": {"evaluate": False}}}
+    loom, _ = await working(script([text('{"sum": 4}'), text('{"sum": 5}')]))
+    origin = await loom.start(**asked)
+    await loom.client.result(origin)
+
+    for field, change in CHANGES:
+        with pytest.raises(BadRequest, match=f"so `{field}` cannot be changed: leave it out") as refused:
+            await loom.client.fork(origin, turn=1, message="again", **change)
+        assert refused.value.context["field"] == field
+        by_any_client = {"forked_from": {"run_id": origin, "turn": 1, "message": "again"}, **change}
+        error = (await loom.run("t", **by_any_client)).error
+        assert (error and error.type, error and error.context["field"]) == ("BadRequest", field)
+
+    same = {**asked, "metadata": {"ticket": 8, "loom": {"evaluate": False}}}
+    fork = await forked(loom, origin, turn=1, message="again", **same)
+    assert (await loom.client.result(fork)).structured_output == {"sum": 5}
+
+
 async def test_a_fork_that_any_temporal_client_starts_is_checked_by_the_worker(working: Working) -> None:
     loom, _ = await working(script([text("Four."), text("Five.")]))
     origin = await loom.start()

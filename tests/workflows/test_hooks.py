@@ -431,7 +431,8 @@ async def test_a_sub_agent_whose_start_is_to_be_reviewed_is_answered_at_the_root
     loom, model = await working(by_task(replies), app=write(app, ASKS))
     run_id = await loom.start("the root")
     (ask,) = (await loom.asked(run_id))["pending_approvals"]
-    assert (ask["tool"], ask["reason"]) == ("start_run", "this is about production")
+    why = ("start_run", "this is about production", "lets the run begin")
+    assert (ask["tool"], ask["reason"], ask["risk"]) == why
     await loom.client.approve(run_id, ask["call_id"], digest=ask["digest"])
     assert (await loom.client.result(run_id)).output == "all done"
     assert "it is clean" in model.requests[-1].messages[-1]["content"]

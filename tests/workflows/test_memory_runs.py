@@ -16,7 +16,7 @@ from loom_domain.chunks import Chunk
 from loom_domain.errors import RunNotFoundError
 from loom_domain.memory import Layer, MemoryScope, Query, View
 from loom_domain.memory_scopes import ScopedEntry
-from loom_domain.recalling import AWAY, NOTICE
+from loom_domain.recalling import AWAY, NO_KNOWLEDGE, NOTICE
 from loom_domain.requests import RunStatus
 from tests.activities.conftest import RedisServer
 from tests.harness import Harness
@@ -93,6 +93,26 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
         context = turn.calls[-1].context
         assert context is not None
         assert "message 2: memory" in [part.component.source for part in context]
+
+
+async def test_a_conversation_is_recalled_however_much_its_run_did(
+    remembering: Any, database: Database, session: str
+) -> None:
+    looks = [calls(*(ToolUse("list_dir", {"path": "."}, f"c{turn}-{n}") for n in range(3))) for turn in range(4)]
+    helped = calls(*(delegate(f"part {n}", f"WORK {n}", f"d{n}") for n in range(4)))
+    loom, model = await remembering(
+        by_task({"WORK": [text("part done")], "my name": [*looks, helped, text(CODENAME)], "go on": [text("fine")]})
+    )
+    await loom.run("my name is Eva: what is the codename?", session_id=session)
+
+    async def kept() -> bool:
+        said = " ".join(await remembered(database, session, Layer.L1, "codename Zanzibar Eva"))
+        return CODENAME in said and "Eva" in said
+
+    await eventually(kept)
+    await loom.run("go on", session_id=session)
+
+    assert f"user: my name is Eva: what is the codename?\nassistant: {CODENAME}" in told(model, -1)
 
 
 async def test_what_was_important_is_summarised_when_its_run_has_ended(
@@ -208,6 +228,23 @@ async def test_an_agent_with_knowledge_reads_what_it_says_and_where(
     loom, model = await remembering(script([text("hourly")]), app="librarian:app")
     await loom.run("when are backups of the ledger taken?", agent="librarian")
     assert f"- {name}: ops.md:3\nBackups of the ledger are taken hourly by cron on pg-7." in told(model, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "- handbok: there is no knowledge base of this name."),
+        ({"database_url": None}, NO_KNOWLEDGE),
+    ],
+)
+async def test_a_knowledge_base_that_is_not_there_is_said_and_stops_nothing(
+    working: Working, tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
+    app = tmp_path / "mistyped.py"
+    app.write_text("from loom_app import LoomApp\napp = LoomApp()\napp.create_agent('clerk', knowledge=['handbok'])\n")
+    loom, model = await working(script([text("fine")]), app=f"{app}:app", **settings)
+    assert (await loom.run("when are backups taken?", agent="clerk")).output == "fine"
+    assert says in told(model, 0)
 
 
 async def test_the_task_of_a_run_is_shared_from_its_start(remembering: Any, database: Database, session: str) -> None:

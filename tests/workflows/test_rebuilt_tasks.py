@@ -39,6 +39,10 @@ async def _model_gives_up(loom: Any) -> str:
     return str(await loom.start())
 
 
+async def _short_of_tokens(loom: Any) -> str:
+    return str(await loom.start(budget={"tokens": 40_000}))
+
+
 MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
     "long-arguments": (
         _arguments_out_of_line,
@@ -46,6 +50,16 @@ MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
         {},
     ),
     "given-up": (_model_gives_up, script([status(400)]), {}),
+    "short-of-tokens": (
+        _short_of_tokens,
+        script(
+            [
+                *(replace(calls(ToolUse("list_dir", {"path": "."}, f"l{n}")), usage=(9_000, 500, 0)) for n in range(4)),
+                text("x"),
+            ]
+        ),
+        {},
+    ),
     "fallen-back": (
         _model_gives_up,
         script([*[status(429, retry_after=0.05)] * 3, text("done")]),

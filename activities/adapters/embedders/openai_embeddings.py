@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from activities.adapters.models.provider_wire import shown
-from activities.memory.ports import EmbedderUnavailable
+from activities.memory.ports import EmbedderUnavailable, TextRefused
 from loom_domain.errors import LLMConfigurationError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ KNOWN: Final = {
 BATCH: Final = 64
 LONGEST: Final = 20_000
 """Characters of a text that are sent; servers refuse what is longer than their model."""
+_OF_THE_TEXT: Final = (400, 413, 422)
+"""What servers answer to a text that is too long for their model, or has what they do not read."""
 _TIMEOUT: Final = 60.0
 
 
@@ -91,7 +93,8 @@ class OpenAIEmbedder:
             answer = await client.embeddings.create(model=self._model, input=texts, encoding_format="float")
             found = [entry.embedding for entry in sorted(answer.data, key=lambda entry: entry.index)]
         except openai.APIStatusError as error:
-            raise self._unavailable(f"status {error.status_code}") from None
+            kind = TextRefused if error.status_code in _OF_THE_TEXT else EmbedderUnavailable
+            raise kind(self._told(f"status {error.status_code}")) from None
         except openai.OpenAIError as error:
             raise self._unavailable(type(error).__name__) from None
         except (AttributeError, TypeError, ValueError):
@@ -116,8 +119,11 @@ class OpenAIEmbedder:
         return self._client
 
     def _unavailable(self, why: str) -> EmbedderUnavailable:
+        return EmbedderUnavailable(self._told(why))
+
+    def _told(self, why: str) -> str:
         # The server's own words are left out: they may repeat what was sent, and the key.
-        return EmbedderUnavailable(f"{shown(self._url)} gives no vectors of {self._model} ({why})")
+        return f"{shown(self._url)} gives no vectors of {self._model} ({why})"
 
 
 def _sendable(text: str) -> str:

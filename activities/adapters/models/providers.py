@@ -1,6 +1,6 @@
 """Which providers this worker can call, and what to do when one is not configured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -35,16 +35,27 @@ class ConfiguredProviders:
             "anthropic": (anthropic_api_key, anthropic_base_url),
         }
         self._made: dict[str, _Made] = {}
+        self._registered: dict[str, LLMProvider] = {}
         self._demo = DemoModel()
+
+    def register(self, providers: Mapping[str, LLMProvider]) -> None:
+        """Call these, too, by their prefixes; raises BadRequest for one that is built in. Who made them closes them."""
+        if taken := sorted({*PREFIXES, DEMO} & {*providers}):
+            raise BadRequest(
+                f"the app registers a provider {taken[0]!r}, which is built in: rename it", field="provider"
+            )
+        self._registered |= providers
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
         """The provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
         prefix, _, name = model.strip().partition(":")
         if prefix == DEMO:
             return self._demo, DEMO
-        if prefix not in PREFIXES or not name:
-            known = ", ".join(f"{known}:<name>" for known in PREFIXES)
+        if prefix not in (*PREFIXES, *self._registered) or not name:
+            known = ", ".join(f"{known}:<name>" for known in (*PREFIXES, *self._registered))
             raise BadRequest(f"no such model: {model!r}; write one of {known}, or {DEMO}", field="model")
+        if prefix in self._registered:
+            return self._registered[prefix], name
         if prefix not in self._made:
             self._made[prefix] = self._make(prefix)
         return self._made[prefix], name

@@ -1,0 +1,68 @@
+"""A user's handlers beside a worker: subscribed to the bus under their names, each task tried a few times.
+
+Whatever a handler raises is its own failure: it is said with the task's id, and after the last try the task is left
+aside. What a worker had no time to end is not said to be done, so another worker of the group gets it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from functools import partial
+from typing import Final
+
+import structlog
+
+from activities.bus import Bus
+from activities.memory_writer import patiently
+from activities.toolbox.hooks import answer_of
+from loom_domain.errors import HookFailedError
+from loom_domain.routing import TaskHandler
+from loom_domain.tasks import Task
+
+_log = structlog.get_logger("loom.handler")
+
+GROUP: Final = "handler:"
+"""What the consumer groups of handlers begin with, so that none is that of memory."""
+PAUSES: Final = (0.5, 2.0, 8.0)
+"""Seconds before each further try."""
+_AT_START: Final = 5.0
+"""Seconds that a worker waits for its handlers to be subscribed before it begins without them."""
+
+
+@asynccontextmanager
+async def handling(bus: Bus, handlers: Sequence[TaskHandler], pauses: Sequence[float] = PAUSES) -> AsyncIterator[None]:
+    """The handlers subscribed for as long as the body runs; while the bus is away, as soon as it is back."""
+    subscribing = asyncio.gather(*(_subscribed(bus, handler, pauses) for handler in handlers))
+    try:
+        await asyncio.wait({subscribing}, timeout=_AT_START)
+        if not subscribing.done():
+            _log.warning("handlers_wait_for_redis", handlers=[handler.name for handler in handlers])
+        yield
+    finally:
+        subscribing.cancel()
+        await asyncio.wait({subscribing})
+        await bus.aclose()
+
+
+async def _subscribed(bus: Bus, handler: TaskHandler, pauses: Sequence[float]) -> None:
+    tried = partial(_tried, handler, pauses)
+    await patiently(lambda: bus.subscribe(handler.pattern, tried, name=f"{GROUP}{handler.name}"))
+    _log.info("handler_ready", handler=handler.name, pattern=handler.pattern, origin=handler.origin)
+
+
+async def _tried(handler: TaskHandler, pauses: Sequence[float], task: Task) -> Task | None:
+    """The handler's answer; raises what its last try came to."""
+    with structlog.contextvars.bound_contextvars(task_id=task.task_id, action=task.action.value):
+        for attempt, pause in enumerate(pauses, start=1):
+            try:
+                return await _answer(handler, task)
+            except HookFailedError as error:
+                _log.warning("handler_failed", handler=handler.name, attempt=attempt, error=error.message, pause=pause)
+                await asyncio.sleep(pause)
+        return await _answer(handler, task)
+
+
+async def _answer(handler: TaskHandler, task: Task) -> Task | None:
+    answer = await answer_of(handler.name, handler.function, deepcopy(task), patience=None)
+    return answer if isinstance(answer, Task) else None
