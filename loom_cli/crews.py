@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from loom_cli.arguments import absolute, read_object, read_permissions, read_schema
-from loom_cli.output import console, one_line, plain, print_json, visible
+from loom_cli.output import console, counted, one_line, plain, print_json, visible
 from loom_cli.runs import BUDGET, given, launch, unattended
 from loom_cli.validate import validate as validate_files
 from loom_domain.errors import BadRequest
@@ -183,13 +183,13 @@ def _lines(crew: "Crew") -> list[str]:
         lines.append(f"{'member':<{COLUMN}}{member.name}{agent}: {one_line(member.about)}")
         after = f", then {member.substitute}" if member.substitute else ""
         end = "the crew goes on without" if crew.carries_on_without(member) else "the crew stops"
-        lines.append(f"{'':<{COLUMN}}  on failure: {member.retries + 1} attempts{after}, then {end}")
+        lines.append(f"{'':<{COLUMN}}  on failure: {counted(member.retries + 1, 'attempt')}{after}, then {end}")
     return lines
 
 
 def _how(crew: "Crew") -> str:
     told: dict[str, Any] = {
-        "coordinated": f", led by {crew.coordinator.agent}, {crew.coordinator.max_rounds} rounds at most",
+        "coordinated": f", led by {crew.coordinator.agent}, {counted(crew.coordinator.max_rounds, 'round')} at most",
         "routed": f", by {crew.router.by}" + (f", else {crew.router.fallback}" if crew.router.fallback else ""),
         "parallel": f", answers by {crew.aggregate.by}",
         "tree": f", scored by {crew.judge.agent}, rounds: {crew.judge.rounds}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
-from loom_cli.output import money, one_line, tokens
+from loom_cli.output import counted, money, one_line, tokens
 from loom_domain.run_diffs import Side, TurnPair, TurnSeen, first_difference, paired, tools_used
 
 Told: TypeAlias = tuple[Side, dict[str, Any]]
@@ -31,7 +31,10 @@ def lines(one: Told, other: Told) -> Iterator[str]:
     pairs = paired(one[0], other[0])
     first = first_difference(pairs)
     same = pairs.index(first) if first is not None else len(pairs)
-    yield f"{same} of {len(pairs)} turns are the same" if first is not None else f"all {len(pairs)} turns are the same"
+    turns = counted(len(pairs), "turn")
+    yield (
+        f"{same} of {turns} {'is' if same == 1 else 'are'} the same" if first is not None else f"{turns}, all the same"
+    )
     if first is not None:
         yield f"the first that is not differs in its {', '.join(first.differs)}:"
         for name, seen in (("a", first.a), ("b", first.b)):

@@ -141,13 +141,14 @@ def forget(
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
     gone, live, left = _with_memory(partial(_forgotten, session))
-    counts = {"notes": gone.notes, "artifacts": gone.artifacts, "effects": gone.effects, "keys in Redis": live}
+    counts = {"note": gone.notes, "artifact": gone.artifacts, "effect": gone.effects, "key": live}
     if as_json:
-        told = {name.split()[0]: count for name, count in counts.items()}
+        told = {f"{noun}s": count for noun, count in counts.items()}
         print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **told, "left": left})
         return
-    others = "".join(f", {count} {name}" for name, count in counts.items() if count)
-    typer.echo(f"forgot {gone.memories} memories{others} of session {plain(session)}")
+    others = [f"{counted(n, noun)}{' in Redis' if noun == 'key' else ''}" for noun, n in counts.items() if n]
+    memories = counted(gone.memories, "memory", "memories")
+    typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}")
     for reason in left:
         tell(reason)
 

@@ -96,9 +96,9 @@ def seconds(span: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02}m" if minutes < 48 * 60 else f"{minutes // 1440} days"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 turn`, `2 turns`; `plural` is that of a noun that takes more than an s."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _spelled(match: re.Match[str]) -> str:

@@ -132,7 +132,6 @@ def _argument(value: Any) -> Text:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     shown = Text(visible(text[:LONGEST_ARGUMENT]))
     if len(text) > LONGEST_ARGUMENT:
-        shown.append(
-            f"\n… {len(text) - LONGEST_ARGUMENT} more characters are not shown: `loom status RUN --json`", "red"
-        )
+        rest = counted(len(text) - LONGEST_ARGUMENT, "more character")
+        shown.append(f"\n… {rest} not shown: `loom status RUN --json`", "red")
     return shown

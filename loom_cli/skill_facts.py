@@ -10,7 +10,7 @@ import typer
 from activities.adapters.skills.front_matter import read_skill
 from activities.toolbox import skill_files
 from activities.toolbox.skill_files import SkillFile, digest_of, files_of, read, strange_files
-from loom_cli.output import plain, tell
+from loom_cli.output import counted, plain, tell
 from loom_domain.skill_documents import BrokenSkill, Described, Document
 from loom_domain.skill_scripts import tool_of
 from loom_domain.skills import Skill, tool_name
@@ -104,7 +104,7 @@ def print_facts(facts: dict[str, Any]) -> None:
             typer.echo(plain(f"{key:<14} {facts[key]}"))
     tokens = facts["tokens"]
     typer.echo(f"{'tokens':<14} {tokens['catalog']} in each prompt, {tokens['instructions']} once it is loaded")
-    typer.echo(f"{'files':<14} {facts['files']} ({facts['bytes']} bytes)")
+    typer.echo(f"{'files':<14} {facts['files']} ({counted(facts['bytes'], 'byte')})")
     for line in _may_do(facts):
         typer.echo(plain(line))
     for warning in facts["warnings"]:
@@ -115,9 +115,10 @@ def _may_do(found: dict[str, Any]) -> list[str]:
     """In words, what letting runs have it means."""
     told = ["Its instructions are read by models as they are: read them first, as you would read a program."]
     if found["scripts"]:
+        has = counted(len(found["scripts"]), "script")
         told.append(
-            f"It has {len(found['scripts'])} scripts, which run in the sandbox, on the workspace, without network; each"
-            " call asks, unless a rule allows it."
+            f"It has {has}, run in the sandbox, on the workspace, without network; each call asks, unless a rule allows"
+            " it."
         )
     if found["tools"]:
         told.append(f"Of these are tools of their own: {', '.join(found['tools'])}.")

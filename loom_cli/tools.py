@@ -14,7 +14,7 @@ import typer
 
 from loom_cli.arguments import absolute, read_object
 from loom_cli.exits import COMPLETED, FAILED
-from loom_cli.output import console, plain, print_json, seconds, tell
+from loom_cli.output import console, counted, plain, print_json, seconds, tell
 from loom_domain.errors import BadRequest
 from loom_domain.near import nearest
 
@@ -96,7 +96,7 @@ def call(
     else:
         typer.echo(plain(result.content))
         for part in result.parts:
-            typer.echo(f"({part.type} {part.name or part.media_type}, {len(b64decode(part.data))} bytes)")
+            typer.echo(f"({part.type} {part.name or part.media_type}, {counted(len(b64decode(part.data)), 'byte')})")
         tell(f"{tool}: {result.error_type or result.status}, {seconds(sum(result.stage_ms) / 1000)}")
     raise typer.Exit(FAILED if result.status == "error" else COMPLETED)
 

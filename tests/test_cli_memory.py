@@ -174,6 +174,7 @@ async def test_people_get_the_same_in_words(session: str) -> None:
     assert "the database of staging is pg-7" in shown
     assert f"task_id         {session}/1" in shown
     assert (await run("forget", "--session", session)).stdout == f"forgot 2 memories of session {session}\n"
+    assert (await run("forget", "--session", f"{session}x")).stdout == f"forgot 1 memory of session {session}x\n"
 
 
 @pytest.mark.parametrize("words", [("memory", "stats"), ("knowledge", "list"), ("knowledge", "search", "abort")])

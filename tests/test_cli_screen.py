@@ -25,7 +25,7 @@ from loom_cli.exits import code_of
 from loom_cli.following import Follower, approve_all
 from loom_cli.keyboard import Keyboard, edited
 from loom_cli.main import build_app
-from loom_cli.output import one_line, plain, print_json, seconds, tokens, visible
+from loom_cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
 from loom_cli.runs import CODES, unattended
 from loom_cli.screen import Screen
 from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
@@ -645,6 +645,11 @@ def test_a_run_that_nobody_watches_is_told_yes_beforehand(capsys: pytest.Capture
         judge("bash", (Subject(text=command),), rules, mode=Mode(request["mode"])).verdict
         for command in ("ls", "git push")
     ] == [Verdict.ALLOW, Verdict.ASK]
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    assert [counted(number, "turn") for number in (0, 1, 2)] == ["0 turns", "1 turn", "2 turns"]
+    assert [counted(number, "memory", "memories") for number in (0, 1, 2)] == ["0 memories", "1 memory", "2 memories"]
 
 
 def test_a_workspace_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

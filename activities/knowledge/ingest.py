@@ -126,7 +126,7 @@ class Ingestion:
         this.changed += shown in this.known
         this.added += shown not in this.known
         this.chunks += len(chunks)
-        self._tell(f"{shown}: {len(chunks)} chunks")
+        self._tell(f"{shown}: {len(chunks)} chunk{'' if len(chunks) == 1 else 's'}")
 
     async def _cut(self, data: bytes, suffix: str) -> tuple[Chunk, ...]:
         if suffix == "pdf":

@@ -38,6 +38,7 @@ async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: 
     shown = await cli("diff-runs", origin, fork)
     assert shown.code == 0
     assert "0 of 2 turns are the same" in shown.out
+    assert "3 turns, all the same" in (await cli("diff-runs", origin, origin)).out
     assert "first" in shown.out
     assert "tools        write_file 2" in shown.out
 
