@@ -222,7 +222,7 @@ class LoomClient:
         return await self._ask(run_id, "set_permissions", {"rules": dict(rules), "by": by})
 
     async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
-        """Tell the agent something; it reads it when its next turn begins."""
+        """Answer the agent's question, or tell it something that it reads when its next turn begins."""
         return await self._signal(run_id, "send_message", {"text": text, "by": by})
 
     async def list(

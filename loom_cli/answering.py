@@ -1,4 +1,6 @@
-"""Answering asks in place, with the keys of the person who watches: yes once, for the run, with other arguments, no."""
+"""Answering in place, with the keys of the person who watches: an ask by yes once, for the run, with other arguments or
+no, a question in words.
+"""
 
 import asyncio
 import json
@@ -12,9 +14,9 @@ from rich.text import Text
 
 from loom_cli import panels
 from loom_cli.arguments import read_object
-from loom_cli.asks import Answer, Ask
+from loom_cli.asks import Answer, Ask, Question
 from loom_cli.keyboard import Keyboard
-from loom_cli.output import visible
+from loom_cli.output import one_line, visible
 from loom_cli.screen import Screen
 from loom_domain.errors import BadRequest
 
@@ -22,7 +24,7 @@ CHOICES: Final = {"y": "once", "r": "for the run", "e": "edit", "n": "no"}
 
 
 class Prompter:
-    """Shows an ask and reads the answer to it."""
+    """Shows what waits for a person and reads the answer to it."""
 
     def __init__(self, screen: Screen, keyboard: Keyboard, run_id: str) -> None:
         self._screen = screen
@@ -39,6 +41,17 @@ class Prompter:
                 answer = await self._chosen(ask, await self._keyboard.choice("".join(_choices(ask))))
                 if answer is not None:
                     return answer
+        finally:
+            self._screen.prompt(None)
+
+    async def reply(self, question: Question) -> str:
+        """Read until something is said; the question is told in full by its event."""
+        self._keyboard.forget()
+        try:
+            while True:
+                text = await self._typed(f"{one_line(question.text, 60)} (Enter sends) ")
+                if text is not None and text.strip():
+                    return text.strip()
         finally:
             self._screen.prompt(None)
 

@@ -1,17 +1,19 @@
-"""Which calls of a run wait for a person, kept true while the run is watched.
+"""Which calls and questions of a run wait for a person, kept true while the run is watched.
 
 The run's `status` is the truth. An event on the stream is only a reason to look: it is written a moment before the run
 itself knows of the ask, and it may be lost.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import shlex
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from loom_domain.errors import UnreachableError
 from loom_domain.messages import JsonObject
+from loom_domain.requests import ENDED, RunStatus
 
 LOOK_EVERY: Final = 5.0
 """Seconds between looks when nothing hints at an ask."""
@@ -39,6 +41,43 @@ class Ask:
     """0: the run's own; else a sub-agent's, so many levels down."""
     cut: bool = False
     """The arguments are not whole here."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names this very ask."""
+        return (self.call_id, self.digest)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.tool} ({self.call_id})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What an agent asks with `ask_user`; the next message to its run is the answer."""
+
+    run_id: str
+    turn: int = 0
+    text: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names this very question."""
+        return (question_in(self.run_id), f"{self.turn} {self.text}")
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "the question"
+
+    @property
+    def hint(self) -> str:
+        """How to answer it."""
+        return f'answer with `loom send {shlex.quote(self.run_id)} "your answer"`'
+
+
+Waiting: TypeAlias = Ask | Question
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,37 +108,53 @@ def read_ask(given: Mapping[str, Any]) -> Ask:
     )
 
 
+def read_questions(status: JsonObject) -> Iterator[Question]:
+    """The questions that a run and everything below it wait with, from the run's status."""
+    if status.get("status") in ENDED:
+        return
+    if status.get("status") == RunStatus.WAITING_FOR_INPUT:
+        text = str(status.get("waiting_on") or "").removeprefix("answer: ")
+        yield Question(run_id=str(status.get("run_id", "")), turn=int(status.get("turn") or 0), text=text)
+    for child in status.get("children") or ():
+        yield from read_questions(child)
+
+
+def question_in(run_id: str) -> str:
+    """Names the question of a run, for hints."""
+    return f"question in {run_id}"
+
+
 class Asks:
-    """The open asks of one run, oldest first."""
+    """The open asks and questions of one run, asks first, oldest first."""
 
     def __init__(
         self,
         look: Callable[[], Awaitable[JsonObject]],
         *,
-        on_open: Callable[[Ask], None] = lambda _: None,
+        on_open: Callable[[Waiting], None] = lambda _: None,
         on_status: Callable[[JsonObject], None] = lambda _: None,
     ) -> None:
-        """`look` asks the run for its status; `on_open` is told of each ask once."""
+        """`look` asks the run for its status; `on_open` is told of each ask and each question once."""
         self._look = look
         self._on_open = on_open
         self._on_status = on_status
-        self._open: dict[tuple[str, str], Ask] = {}
+        self._open: dict[tuple[str, str], Waiting] = {}
         self._told: set[tuple[str, str]] = set()
         self._closed: set[tuple[str, str]] = set()
         self._hints: dict[str, float] = {}
         self._hinted = asyncio.Event()
         self._changed = asyncio.Event()
 
-    def hint(self, call_id: str) -> None:
-        """An event says that this call asks."""
-        self._hints[call_id] = monotonic() + BELIEVE
+    def hint(self, name: str) -> None:
+        """An event says that this call asks, or that there is something about this question."""
+        self._hints[name] = monotonic() + BELIEVE
         self._hinted.set()
 
-    def close(self, call_id: str, digest: str = "") -> None:
-        """The call was decided, here or elsewhere; a look that was under way does not open it again."""
-        self._hints.pop(call_id, None)
-        self._closed.add((call_id, digest))
-        for key in [key for key in self._open if key[0] == call_id]:
+    def close(self, name: str, digest: str = "") -> None:
+        """It was answered, here or elsewhere; a look that was under way does not open it again."""
+        self._hints.pop(name, None)
+        self._closed.add((name, digest))
+        for key in [key for key in self._open if key[0] == name]:
             self._closed.add(key)
             del self._open[key]
         self._announce()
@@ -110,23 +165,26 @@ class Asks:
         if status.get("stale"):
             return
         asks = [read_ask(given) for given in status.get("pending_approvals", ())]
-        self._open = {key: a for a in asks if (key := (a.call_id, a.digest)) not in self._closed}
-        for key, ask in self._open.items():
-            self._hints.pop(ask.call_id, None)
+        waiting: list[Waiting] = [*asks, *read_questions(status)]
+        self._open = {each.key: each for each in waiting if each.key not in self._closed}
+        for key, each in self._open.items():
+            self._hints.pop(key[0], None)
             if key not in self._told:
                 self._told.add(key)
-                self._on_open(ask)
+                self._on_open(each)
         self._announce()
 
-    async def first(self) -> Ask:
-        """Wait for an ask that nobody has answered yet."""
-        while not self._open:
+    async def first(self, *, questions: bool) -> Waiting:
+        """Wait for an ask that nobody has answered yet, or also for a question."""
+        while True:
+            for each in self._open.values():
+                if questions or isinstance(each, Ask):
+                    return each
             await self._changed.wait()
-        return next(iter(self._open.values()))
 
-    async def gone(self, ask: Ask) -> None:
-        """Wait until this ask is answered or withdrawn."""
-        while (ask.call_id, ask.digest) in self._open:
+    async def gone(self, waiting: Waiting) -> None:
+        """Wait until it is answered or withdrawn."""
+        while waiting.key in self._open:
             await self._changed.wait()
 
     async def keep_current(self) -> None:

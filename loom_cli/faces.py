@@ -1,7 +1,7 @@
 """Faces for programs: events as JSON lines, or nothing but the result; what people must know goes to standard error."""
 
 from activities.adapters.redis_stream import task_view
-from loom_cli.asks import Ask
+from loom_cli.asks import Ask, Question
 from loom_cli.output import one_line, print_json, tell
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Task
@@ -36,6 +36,10 @@ class Quiet:
             tell(f"approving {call}")
         else:
             tell(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
+
+    def questioned(self, question: Question) -> None:
+        """Say what the run asks, and how to answer it."""
+        tell(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
 
     def say(self, text: str) -> None:
         """Pass it on."""

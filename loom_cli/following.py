@@ -4,14 +4,15 @@ What is seen goes to a `Face`: the screen, plain lines, JSON lines, or nothing. 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 
 from client import LoomClient, Polled, Streamed, Watched
 from loom_cli.arguments import user_name
-from loom_cli.asks import Answer, Ask, Asks
+from loom_cli.asks import Answer, Ask, Asks, Question, Waiting, question_in
 from loom_domain.errors import BadRequest, RefusedError, UnreachableError
 from loom_domain.messages import JsonObject
 from loom_domain.requests import ENDED, RunResult
@@ -27,6 +28,10 @@ PATIENCE: Final = 60.0
 
 Answerer: TypeAlias = Callable[[Ask], Coroutine[Any, Any, Answer]]
 """Says what becomes of an ask; cancelled when somebody else has said it."""
+Replier: TypeAlias = Callable[[Question], Coroutine[Any, Any, str]]
+"""The same for a question."""
+Send: TypeAlias = Callable[[], Awaitable[JsonObject]]
+"""Sends an answer to the run and returns the receipt."""
 
 
 class Face(Protocol):
@@ -44,6 +49,9 @@ class Face(Protocol):
     def asked(self, ask: Ask) -> None:
         """Show a call that waits for a person."""
 
+    def questioned(self, question: Question) -> None:
+        """Show how to answer a question that waits for a person; the event shows what is asked."""
+
     def say(self, text: str) -> None:
         """Show a remark of the command itself."""
 
@@ -52,16 +60,24 @@ class Follower:
     """Follows one run."""
 
     def __init__(
-        self, loom: LoomClient, run_id: str, face: Face, answerer: Answerer | None = None, by: str = ""
+        self,
+        loom: LoomClient,
+        run_id: str,
+        face: Face,
+        answerer: Answerer | None = None,
+        by: str = "",
+        *,
+        replier: Replier | None = None,
     ) -> None:
-        """Without an `answerer` asks are only shown; `by` signs the answers."""
+        """Without an `answerer` asks are only shown, without a `replier` questions; `by` signs the answers."""
         self._loom = loom
         self._run_id = run_id
         self._face = face
         self._answerer = answerer
+        self._replier = replier
         self._by = by or user_name()
         self._last_event = monotonic()
-        self._asks = Asks(lambda: loom.status(run_id), on_open=face.asked, on_status=face.status)
+        self._asks = Asks(lambda: loom.status(run_id), on_open=self._opened, on_status=face.status)
 
     async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
         """Show the events beyond offset `after`, until the run has ended, and return its result."""
@@ -70,7 +86,7 @@ class Follower:
             return await self._loom.result(self._run_id)
         helpers = [asyncio.create_task(self._keep_asks(caught_up=just_started))]
         if self._answerer is not None:
-            helpers.append(asyncio.create_task(self._answer_asks(self._answerer)))
+            helpers.append(asyncio.create_task(self._answer_all(self._answerer)))
         watching = asyncio.create_task(self._watch(after))
         try:
             done, _ = await asyncio.wait({watching, *helpers}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,40 +152,54 @@ class Follower:
             self._asks.hint(call_id)
         elif task.action is Action.APPROVAL_DECIDED:
             self._asks.close(call_id, str(task.parameters.get("digest", "")))
+        elif task.action is Action.MESSAGE:  # a question, or the answer to one
+            self._asks.hint(question_in(task.run_id))
 
-    async def _answer_asks(self, answerer: Answerer) -> None:
+    def _opened(self, waiting: Waiting) -> None:
+        if isinstance(waiting, Question):
+            self._face.questioned(waiting)
+        else:
+            self._face.asked(waiting)
+
+    async def _answer_all(self, answerer: Answerer) -> None:
         while True:
-            ask = await self._asks.first()
-            answering = asyncio.create_task(answerer(ask))
-            gone = asyncio.create_task(self._asks.gone(ask))
+            waiting = await self._asks.first(questions=self._replier is not None)
+            answering = asyncio.create_task(self._answer(waiting, answerer))
+            gone = asyncio.create_task(self._asks.gone(waiting))
             try:
                 await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
                 if answering.done():
-                    await self._send(ask, answering.result())
+                    await self._give(waiting, answering.result())
                 else:
-                    self._face.say(f"{ask.tool} ({ask.call_id}) was answered elsewhere")
+                    self._face.say(f"{waiting.name} was answered elsewhere")
             finally:
                 for task in (answering, gone):
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
 
-    async def _send(self, ask: Ask, answer: Answer) -> None:
+    async def _answer(self, waiting: Waiting, answerer: Answerer) -> Send:
+        """Wait for the answer, and return how to send it."""
+        if isinstance(waiting, Question):
+            text = "" if self._replier is None else await self._replier(waiting)
+            return partial(self._loom.send, waiting.run_id, text, by=self._by)
+        answer = await answerer(waiting)
+        if not answer.approved:
+            return partial(self._loom.deny, self._run_id, waiting.call_id, reason=answer.reason, by=self._by)
+        return partial(
+            self._loom.approve,
+            self._run_id,
+            waiting.call_id,
+            scope="run" if answer.for_run else "once",
+            arguments=answer.arguments,
+            digest=waiting.digest or None,
+            by=self._by,
+        )
+
+    async def _give(self, waiting: Waiting, send: Send) -> None:
         """Give the answer; one that comes too late changes nothing."""
-        digest = ask.digest or None
         try:
-            if answer.approved:
-                scope = "run" if answer.for_run else "once"
-                receipt = await self._loom.approve(
-                    self._run_id,
-                    ask.call_id,
-                    scope=scope,  # type: ignore[arg-type]  # one of the two literals
-                    arguments=answer.arguments,
-                    digest=digest,
-                    by=self._by,
-                )
-            else:
-                receipt = await self._loom.deny(self._run_id, ask.call_id, reason=answer.reason, by=self._by)
+            receipt = await send()
         except (RefusedError, BadRequest) as error:
             self._face.say(f"not taken: {error.message}")
         except UnreachableError as error:
@@ -177,9 +207,9 @@ class Follower:
             await asyncio.sleep(1)
             return  # it still waits: it is asked again
         else:
-            if receipt.get("queued"):
+            if receipt.get("queued") and isinstance(waiting, Ask):  # what is sent is always left for the run
                 self._face.say("no worker answers now; the answer is kept for the run")
-        self._asks.close(ask.call_id, ask.digest)
+        self._asks.close(*waiting.key)
 
 
 async def approve_all(_: Ask) -> Answer:

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from loom_cli.asks import Ask
+from loom_cli.asks import Ask, Question
 from loom_cli.output import counted, money, plain, seconds, tokens, visible
 from loom_domain.messages import JsonObject
 from loom_domain.requests import RunResult, RunStatus
@@ -58,6 +58,11 @@ def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> Renderabl
             facts.add_row(Text(name, style="dim"), Text(text, style="dim"))
     body = Group(facts, Text(answer, style="yellow")) if hint else facts
     return Panel(body, title=Text(title), title_align="left", border_style="yellow")
+
+
+def how_to(question: Question) -> Text:
+    """The way to answer a question."""
+    return Text(f"  {visible(question.hint)}", style="yellow")
 
 
 def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = None) -> RenderableType:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom_cli import panels
-from loom_cli.asks import Ask
+from loom_cli.asks import Ask, Question
 from loom_cli.output import one_line, plain, seconds
 from loom_cli.story import RunningTool, Story
 from loom_domain.messages import JsonObject
@@ -37,13 +37,15 @@ class Screen:
         *,
         live: bool,
         answerable: bool = False,
+        replies: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`live`: there is a moving part; `answerable`: asks are answered in place."""
+        """`live`: there is a moving part; `answerable`: asks are answered in place; `replies`: questions are."""
         self._console = console
         self._run_id = run_id
         self._is_live = live
         self._answerable = answerable
+        self._replies = replies
         self._now = now
         self._story = Story(run_id, live=live)
         self._live: Live | None = None
@@ -128,6 +130,11 @@ class Screen:
         """Show a call that waits for a person and how to answer it; where it is answered in place, the prompt does."""
         if not self._answerable:
             self._print(panels.ask(ask, self._run_id, boxed=self._is_live))
+
+    def questioned(self, question: Question) -> None:
+        """Show how to answer a question, unless it is answered in place."""
+        if not self._replies:
+            self._print(panels.how_to(question))
 
     def prompt(self, shown: RenderableType | None) -> None:
         """Put a question at the end of the moving part, or take it away."""

@@ -83,7 +83,7 @@ def send(
     text: Annotated[str, typer.Argument(help="What to say.")],
     as_json: Json = False,
 ) -> None:
-    """Tell the agent something; it reads it when its next turn begins."""
+    """Answer the agent's question, or tell it something that it reads when its next turn begins."""
     if not text.strip():
         raise BadRequest("there is nothing to send: write what the agent should read", field="text")
     _acknowledge(

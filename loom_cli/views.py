@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom_cli import panels
-from loom_cli.asks import read_ask
+from loom_cli.asks import read_ask, read_questions
 from loom_cli.output import console, counted, one_line, plain, seconds
 from loom_cli.spending import Spending
 from loom_domain.messages import JsonObject
@@ -71,6 +71,7 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
     lines += [Text(line, style="dim") for line in _children(status, 1)]
+    lines += [panels.how_to(question) for question in read_questions(status)]
     if status.get("queued_messages"):
         lines.append(Text(f"messages not read yet: {status['queued_messages']}"))
     if error := status.get("error"):

@@ -66,12 +66,14 @@ async def watch_run(
         return await follower.follow(after, just_started=just_started)
     out = console()
     answerable = at_terminal() and by is None
-    screen = Screen(out, run_id, live=out.is_terminal, answerable=answerable or by is not None)
+    screen = Screen(out, run_id, live=out.is_terminal, answerable=answerable or by is not None, replies=answerable)
     keyboard = Keyboard(sys.stdin.fileno()) if answerable else None
-    prompter = Prompter(screen, keyboard, run_id).answer if keyboard else None
+    prompter = Prompter(screen, keyboard, run_id) if keyboard else None
+    answerer = prompter.answer if prompter else None
+    replier = prompter.reply if prompter else None
     with keyboard.opened() if keyboard else nullcontext():
         async with screen.moving():
-            follower = Follower(loom, run_id, screen, approve_all if by else prompter, by or "")
+            follower = Follower(loom, run_id, screen, approve_all if by else answerer, by or "", replier=replier)
             ended = await follower.follow(after, just_started=just_started)
     screen.ended(ended)
     return ended

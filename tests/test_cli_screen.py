@@ -20,7 +20,7 @@ from client import LoomClient, Polled, Streamed, Watched
 from loom_cli import faces, panels
 from loom_cli.answering import Prompter
 from loom_cli.arguments import absolute, read_object, read_permissions
-from loom_cli.asks import Answer, Ask, Asks, read_ask
+from loom_cli.asks import Answer, Ask, Asks, Question, Waiting, read_ask, read_questions
 from loom_cli.exits import code_of
 from loom_cli.following import Follower, approve_all
 from loom_cli.keyboard import Keyboard, edited
@@ -28,6 +28,7 @@ from loom_cli.main import build_app
 from loom_cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
 from loom_cli.runs import CODES, unattended
 from loom_cli.screen import Screen
+from loom_cli.views import print_status
 from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
 from loom_domain.messages import JsonObject
 from loom_domain.permissions import Mode, judge
@@ -35,6 +36,7 @@ from loom_domain.requests import RunError, RunResult, RunStatus
 from loom_domain.subjects import Subject
 from loom_domain.tasks import Action, Task
 from loom_domain.tool_calls import Verdict
+from tests.waiting import eventually
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BASH = Ask(
@@ -86,7 +88,7 @@ def task(action: Action, *, status: str = "completed", result: JsonObject | None
     )
 
 
-def screen(*, live: bool = False, answerable: bool = False) -> tuple[Screen, io.StringIO]:
+def screen(*, live: bool = False, answerable: bool = False, replies: bool = False) -> tuple[Screen, io.StringIO]:
     out = io.StringIO()
     console = Console(
         file=out,
@@ -98,7 +100,8 @@ def screen(*, live: bool = False, answerable: bool = False) -> tuple[Screen, io.
         highlight=False,
         emoji=False,
     )
-    shown = Screen(console, "r", live=live, answerable=answerable, now=lambda: BEGIN + timedelta(seconds=7))
+    now = BEGIN + timedelta(seconds=7)
+    shown = Screen(console, "r", live=live, answerable=answerable, replies=replies, now=lambda: now)
     return shown, out
 
 
@@ -492,7 +495,7 @@ async def test_an_ended_run_is_shown_without_waiting() -> None:
 
 
 async def test_a_decided_ask_is_not_opened_again_by_a_late_look() -> None:
-    opened: list[Ask] = []
+    opened: list[Waiting] = []
 
     async def look() -> JsonObject:
         return {}
@@ -504,7 +507,109 @@ async def test_a_decided_ask_is_not_opened_again_by_a_late_look() -> None:
     asks.close("c1")
     asks.take({"pending_approvals": [PENDING]})
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asks.first(), 0.05)
+        await asyncio.wait_for(asks.first(questions=True), 0.05)
+
+
+# Questions.
+
+
+ASKS_COLOUR: dict[str, Any] = {
+    "run_id": "r",
+    "status": "waiting_for_input",
+    "turn": 1,
+    "waiting_on": "answer: Red or blue?",
+    "pending_approvals": [],
+}
+COLOUR = Question(run_id="r", turn=1, text="Red or blue?")
+
+
+class Curious(Fake):
+    """A run that asks a question and ends when it is answered."""
+
+    asks = True
+
+    async def status(self, _: str) -> JsonObject:
+        ended = "completed" if self.ended.is_set() else "running"
+        return ASKS_COLOUR if self.asks and ended == "running" else {**ASKS_COLOUR, "status": ended}
+
+    async def watch(self, _: str, *, after: int = 0) -> AsyncIterator[Watched]:
+        asked = task(Action.MESSAGE, text="Red or blue?", by="agent", call_id="q1")
+        yield Streamed(offset=after + 1, task=asked)
+        await self.ended.wait()
+        yield Streamed(offset=after + 2, task=task(Action.COMPLETE))
+
+    async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
+        self.answers.append(("send", {"run_id": run_id, "text": text, "by": by}))
+        self.ended.set()
+        return {"accepted": True, "queued": True}
+
+
+async def test_a_question_is_answered_in_place() -> None:
+    run = Curious()
+    shown, out = screen(answerable=True, replies=True)
+
+    async def blue(question: Question) -> str:
+        assert question == COLOUR
+        return "blue"
+
+    follower = Follower(cast(LoomClient, run), "r", shown, approve_all, "ada", replier=blue)
+    assert await follower.follow(just_started=True) == DONE
+    assert run.answers == [("send", {"run_id": "r", "text": "blue", "by": "ada"})]
+    assert out.getvalue().splitlines() == ["✉ agent: Red or blue?"]
+
+
+async def test_who_says_yes_to_all_is_told_how_to_answer_a_question() -> None:
+    run = Curious()
+    shown, out = screen(answerable=True)
+    following_it = asyncio.create_task(following(run, shown, approve_all).follow())
+    await _said("loom send", out)
+    run.ended.set()
+    assert await following_it == DONE
+    assert out.getvalue().splitlines() == ["✉ agent: Red or blue?", '  answer with `loom send r "your answer"`']
+    assert run.answers == []
+
+
+async def test_a_question_that_is_answered_elsewhere_is_taken_back() -> None:
+    run = Curious()
+    shown, out = screen(replies=True)
+    asked = asyncio.Event()
+
+    async def never(_: Question) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    follower = Follower(cast(LoomClient, run), "r", shown, approve_all, "ada", replier=never)
+    following_it = asyncio.create_task(follower.follow(just_started=True))
+    await asked.wait()
+    run.asks = False
+    follower._show(Streamed(offset=2, task=task(Action.MESSAGE, text="blue", by="bob")))
+    await _said("— the question was answered elsewhere —", out)
+    run.ended.set()
+    assert await following_it == DONE
+
+
+async def _said(words: str, out: io.StringIO) -> None:
+    async def looked() -> bool:
+        return words in out.getvalue()
+
+    await eventually(looked)
+
+
+def test_questions_of_sub_agents_are_answered_at_their_runs() -> None:
+    child = {**ASKS_COLOUR, "run_id": "r/d1-1-9f2c", "turn": 3}
+    assert list(read_questions({**ASKS_COLOUR, "status": "running", "children": [child]})) == [
+        Question(run_id="r/d1-1-9f2c", turn=3, text="Red or blue?")
+    ]
+    assert list(read_questions({"status": "aborted", "children": [child]})) == []
+
+
+def test_a_status_says_how_to_answer_a_question(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status({**ASKS_COLOUR, "agent": "default", "model": "demo"})
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "waiting on answer: Red or blue?",
+        '  answer with `loom send r "your answer"`',
+    ]
 
 
 # Keys.
@@ -553,6 +658,12 @@ async def test_what_no_rule_can_allow_for_the_run_is_not_offered_for_it() -> Non
     ask = replace(BASH, for_run=())
     answer = await pressed("r|y", lambda keyboard: Prompter(shown, keyboard, "r").answer(ask))
     assert answer == Answer(approved=True)
+
+
+@pytest.mark.parametrize("keys", ["blue|\n", "\n|  |\n|blue\n", "re|\x1b|blue|\n"])
+async def test_keys_answer_a_question_once_something_is_said(keys: str) -> None:
+    shown, _ = screen(replies=True)
+    assert await pressed(keys, lambda keyboard: Prompter(shown, keyboard, "r").reply(COLOUR)) == "blue"
 
 
 async def test_arguments_are_edited_in_the_editor_of_the_person(
@@ -664,3 +775,10 @@ def test_events_for_programs_are_the_lines_of_the_contract(capsys: pytest.Captur
     assert json.loads(seen.out)["offset"] == 3
     assert json.loads(seen.out)["action"] == "node.turn"
     assert "waiting for approval of bash: rm -rf build; answer with `loom approve r c1`" in seen.err
+
+
+def test_a_program_that_waits_for_a_result_is_told_of_questions_too(capsys: pytest.CaptureFixture[str]) -> None:
+    faces.Quiet("r", answered=True).questioned(COLOUR)
+    seen = capsys.readouterr()
+    assert seen.err == 'waiting for an answer to "Red or blue?"; answer with `loom send r "your answer"`\n'
+    assert seen.out == ""

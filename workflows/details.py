@@ -14,6 +14,7 @@ from loom_domain.crew_log import last_choice
 from loom_domain.deadlines import deadline
 from loom_domain.digests import canonical
 from loom_domain.messages import JsonObject, ToolCall
+from loom_domain.requests import RunStatus
 from loom_domain.run_state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
 from loom_domain.tool_calls import describe
 from loom_domain.tree import Child, TreeAsk
@@ -38,6 +39,9 @@ def markdown(state: RunState) -> str:
     lines += _choice(last_choice(state.transcript.messages))
     if state.outcome is None:
         lines += [line for ask in open_asks(state) for line in _ask(state.run_id, ask)]
+        if state.question is not None:
+            told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
+            lines.append(f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}.")
         if state.hold is not None:
             lines.append(f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}.")
     elif state.outcome.error is not None:
@@ -67,7 +71,14 @@ def _of(spent: int, limit: int | None) -> str:
 
 def _child(child: Child) -> str:
     agent, about = _inline(child.agent), _inline(child.description)
-    return f"- {child.status} · {agent}: {about} · {_code(child.run_id)}"
+    line = f"- {child.status} · {agent}: {about} · {_code(child.run_id)}"
+    if child.status is not RunStatus.WAITING_FOR_INPUT:
+        return line
+    return f"{line} · {_inline(child.waiting_on)} · {_send(child.run_id)}"
+
+
+def _send(run_id: str) -> str:
+    return _code(f'loom send {shlex.quote(run_id)} "your answer"')
 
 
 def _how(state: RunState) -> str:

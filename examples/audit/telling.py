@@ -5,7 +5,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from loom_cli.asks import Ask, read_ask
+from loom_cli.asks import Ask, Question, read_ask
 from loom_cli.output import counted, one_line, plain, seconds
 from loom_domain.messages import JsonObject
 from loom_domain.tasks import Action, Task
@@ -59,6 +59,9 @@ class Teller:
 
     def asked(self, ask: Ask) -> None:
         """Nothing to show: the event does, in its place; the run may be asked sooner than its stream is read."""
+
+    def questioned(self, question: Question) -> None:
+        """Nothing to show: this agent asks nobody."""
 
     def has_shown(self, ask: Ask) -> bool:
         """Whether the story has come to this ask."""

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.waiting import eventually
 
 LOOM: Final = str(Path(sys.executable).parent / "loom")
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
+ASKS: Final = ToolUse("ask_user", {"question": "Red or blue?"}, "q1")
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,15 @@ class Cli:
 
     env: Mapping[str, str]
 
+    async def begun(self, *words: str, program: str = LOOM, stdin: int = DEVNULL) -> Process:
+        """Begin a command."""
+        return await asyncio.create_subprocess_exec(
+            program, *words, env=self.env, stdin=stdin, stdout=PIPE, stderr=PIPE
+        )
+
     async def __call__(self, *words: str) -> Ran:
         """Run a command to its end."""
-        process = await asyncio.create_subprocess_exec(
-            LOOM,
-            *words,
-            env=self.env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await self.begun(*words)
         out, err = await process.communicate()
         return Ran(code=process.returncode or 0, out=out.decode(), err=err.decode())
 
@@ -65,6 +66,12 @@ class Cli:
 def command_line(loom: Harness, **changed: str) -> Cli:
     """The command as a user of this worker would have it."""
     return Cli(env={**environment(loom.settings, loom.workspace.parent), **changed})
+
+
+async def said(stream: asyncio.StreamReader | None, words: str) -> str:
+    """What a command says until it has said these words."""
+    assert stream is not None
+    return (await asyncio.wait_for(stream.readuntil(words.encode()), 30)).decode()
 
 
 def new_id() -> str:
@@ -121,6 +128,40 @@ async def test_an_approval_for_the_run_says_when_it_is_for_one_call_only(working
     events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]
     decided = [event["parameters"] for event in events if event["action"] == "node.approval_decided"]
     assert [said["scope"] for said in decided] == ["once", "run"]
+
+
+async def test_a_question_says_how_to_answer_it_wherever_a_run_is_looked_at(working: Working) -> None:
+    loom, model = await working(script([calls(ASKS), text("blue it is")]))
+    cli, run_id = command_line(loom), new_id()
+    hint = f'answer with `loom send {run_id} "your answer"`'
+
+    running = await cli.begun("run", "paint", "--id", run_id, "--yes", "--json")
+    told = await said(running.stderr, hint)
+    watching = await cli.begun("watch", run_id)
+    shown = await said(watching.stdout, hint)
+    status = (await cli("status", run_id)).out
+    assert (await cli("send", run_id, "blue")).code == 0
+    (result, _), _ = await asyncio.gather(running.communicate(), watching.communicate())
+
+    assert told.endswith(f'waiting for an answer to "Red or blue?"; {hint}')
+    assert shown.splitlines()[-2:] == ["✉ default: Red or blue?", f"  {hint}"]
+    assert status.splitlines()[-2:] == ["waiting on answer: Red or blue?", f"  {hint}"]
+    assert json.loads(result)["output"] == "blue it is"
+    assert str(model.requests[1].messages[-1]["content"]).endswith("answers: blue")
+
+
+async def test_a_question_is_answered_at_the_terminal_that_watches(working: Working) -> None:
+    loom, model = await working(script([calls(ASKS), text("blue it is")]))
+    at_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    cli = command_line(loom, TERM="xterm")
+
+    running = await cli.begun("-c", at_terminal, LOOM, "run", "paint", program=sys.executable, stdin=PIPE)
+    asked = await said(running.stdout, "Red or blue? (Enter sends)")
+    out, _ = await running.communicate(b"blue\n")
+
+    assert "loom send" not in asked + out.decode()
+    assert (running.returncode, "blue it is" in out.decode()) == (0, True)
+    assert str(model.requests[1].messages[-1]["content"]).endswith("answers: blue")
 
 
 async def test_exit_codes_say_how_the_run_ended(working: Working, workspace: Path) -> None:

@@ -233,7 +233,8 @@ async def test_a_runs_stream_puts_its_tasks_on_the_bus_too_but_for_pieces_of_tex
     run_id = uuid4().hex
     every = [replace(task(action), run_id=run_id) for action in Action]
     await stream.publish(every, Segment(name="t1-model"))
-    await stream.publish(every, Segment(name="t1-model"))
+    again = [one for one in every if one.action is not Action.START]  # a start after an end is another run's
+    await stream.publish(again, Segment(name="t1-model"))
     assert not await stream.publish([replace(task(), run_id=run_id)], Segment(name="t1-model", attempt=0))
     await stream.aclose()
     taken = await inbox().take()

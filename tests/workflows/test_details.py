@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom_domain.messages import Usage
-from loom_domain.requests import Budget
+from loom_domain.requests import Budget, RunStatus
 from loom_domain.run import evolve
 from loom_domain.run_events import AbortRequested, PauseRequested
 from loom_domain.tool_calls import CallPlan
-from tests.domain.story import AT, BEGAN, SPEC, asks, call, says, told, wants
+from loom_domain.tree import Child
+from tests.domain.story import AT, BEGAN, READS, SPEC, asks, call, says, told, wants
 from workflows.details import markdown
 
 
@@ -46,6 +47,30 @@ def test_an_ask_shows_what_is_asked_and_every_way_to_answer() -> None:
         'Send the signal `approve` with `{"call_id": "a", "digest": "d1"}`, or `deny` with'
         ' `{"call_id": "a", "reason": "…"}`; or run `loom approve run-1 a`.',
     ]
+
+
+def test_a_question_shows_how_to_answer_it() -> None:
+    asks_blue = call("q", "ask_user", question="*Red* or blue?")
+    assert markdown(told(BEGAN, wants((asks_blue, READS)))).split("\n\n")[2:] == [
+        r"waiting on answer: \*Red\* or blue?",
+        'To answer: the signal `send_message` with `{"text": "…"}`, or `loom send run-1 "your answer"`.',
+    ]
+
+
+def test_a_sub_agents_question_shows_how_to_answer_it() -> None:
+    child = Child(
+        run_id="run-1/d1-1-9f2c",
+        call_id="d",
+        agent="scout",
+        description="look",
+        status=RunStatus.WAITING_FOR_INPUT,
+        waiting_on="answer: Where?",
+    )
+    state = told(BEGAN)
+    assert markdown(replace(state, tree=replace(state.tree, children=(child,)))).endswith(
+        "- waiting_for_input · scout: look · `run-1/d1-1-9f2c` · answer: Where?"
+        ' · `loom send run-1/d1-1-9f2c "your answer"`'
+    )
 
 
 def test_a_paused_run_says_how_to_go_on() -> None:
