@@ -10,15 +10,14 @@ from temporalio import activity
 from activities.heartbeat import heartbeating
 from activities.ports import EventStream, ToolBox
 from activities.stream_writer import StreamWriter, stream_writer
-from activities.toolbox.hooks import objection_to
+from activities.toolbox.hooks import gates_of, objection_to
 from activities.toolbox.hygiene import Hygiene
 from activities.toolbox.interceptors import before_call
 from activities.toolbox.joined import OwnTools
 from activities.toolbox.pipeline import plan
 from loom_domain.agents import AgentSpec
 from loom_domain.digests import call_digest
-from loom_domain.hooks import Hook, Objection, Registered, tightened
-from loom_domain.lifecycle import Moment
+from loom_domain.hooks import Objection, Registered, tightened
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Judgement
 from loom_domain.tasks import Action
@@ -61,7 +60,7 @@ class Planner:
     ) -> tuple[CallPlan, ...]:
         """The same for calls that interceptors have seen, when rules or a person have changed something since."""
         box = self._own.added_to(self._tools, spec.tools)
-        hooks = self._hooks_of(spec)
+        hooks = gates_of(self._of(spec))
         objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
         return tuple(
             plan(call, box=box, spec=spec, grants=grants, run_id=run_id, agents=self._agents, objection=objection)
@@ -73,14 +72,11 @@ class Planner:
 
         What the members then do is judged by rules; the crew's own task is to have members.
         """
-        hooks = self._hooks_of(spec)
+        hooks = gates_of(self._of(spec))
         objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
         return tuple(
             _with_objection(call, run_id, objection) for call, objection in zip(calls, objections, strict=True)
         )
-
-    def _hooks_of(self, spec: AgentSpec) -> list[Hook]:
-        return [each for each in self._of(spec) if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
 
     def _of(self, spec: AgentSpec) -> Sequence[Registered]:
         """What the agent has now, and what was pinned into the run."""

@@ -1,9 +1,11 @@
-"""permissions check: what the rules say of one tool call, by the very function that a run asks."""
+"""permissions check: what hooks and rules say of one tool call, by the very functions that a run asks."""
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from loom_cli.arguments import absolute, read_object, read_permissions
 from loom_cli.output import plain, print_json, visible
 from loom_domain.errors import BadRequest, LoomError, ToolValidationError
+from loom_domain.extending import DEFAULT_AGENT
 from loom_domain.messages import ToolCall
 from loom_domain.permissions import Mode
 from loom_domain.tool_names import MCP
@@ -19,11 +22,15 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
     from pathlib import Path
 
     from activities.ports import Tool, ToolBox
+    from activities.toolbox.interceptors import Intercepted
+    from loom_domain.agents import AgentSpec
+    from loom_domain.hooks import Objection, Registered
     from loom_domain.mcp import McpServer
     from loom_domain.messages import JsonObject
     from loom_domain.permissions import Judgement
     from loom_domain.rules import Rule
     from loom_domain.tool_calls import ToolSpec
+    from loom_registry.registry import Registry
 
 
 _EMPTY: Final = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
@@ -55,20 +62,23 @@ def check(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, such as bash.")],
     arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")],
     *,
+    agent: Annotated[str, typer.Option(help="Whose call it is: its tools, rules, mode and hooks.")] = DEFAULT_AGENT,
     permissions: Annotated[
-        str, typer.Option(metavar="FILE|JSON", help="Rules: a JSON object, or a JSON or TOML file.")
+        str,
+        typer.Option(metavar="FILE|JSON", help="Rules laid over the agent's: a JSON object, or a JSON or TOML file."),
     ] = "{}",
-    mode: Annotated[Mode, typer.Option(help="The run's mode.")] = Mode.DEFAULT,
+    mode: Annotated[Mode | None, typer.Option(help="The run's mode; left out: the agent's.")] = None,
     workspace: Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")] = ".",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
 ) -> None:
-    """Say whether a call would run, be asked about or be denied, and by which rule. Nothing is run.
+    """Say whether a call would run, be asked about or be denied, and by which rule. The tool is not run.
 
+    Interceptors and hooks of your app are asked as in a run.
     Arguments that the tool's own patterns are not for, such as the content of a file, may be left out.
     """
     rules = read_permissions(permissions)
     call = ToolCall(id="check", name=tool, arguments=read_object(arguments, "JSON"))
-    checked = checked_call(call, rules, mode, absolute(workspace))
+    checked = checked_call(call, rules, mode, absolute(workspace), agent)
     judged = checked.judgement
     if as_json:
         print_json({"verdict": judged.verdict, "rule": judged.rule, "reason": judged.reason})
@@ -81,49 +91,103 @@ def check(
         typer.echo(visible(f"  for the run: {grant}"))
 
 
-def checked_call(call: ToolCall, rules: dict[str, str], mode: Mode, workspace: str) -> Checked:
+def checked_call(
+    call: ToolCall, rules: dict[str, str], mode: Mode | None, workspace: str, agent: str = DEFAULT_AGENT
+) -> Checked:
     """Judge the call as a run in this workspace would; raises BadRequest for rules or arguments that cannot be."""
     from pathlib import Path  # noqa: PLC0415
 
     from activities.toolbox.authorization import authorize  # noqa: PLC0415
-    from loom_domain.agents import AgentSpec  # noqa: PLC0415
+    from loom_domain.hooks import tightened  # noqa: PLC0415
     from loom_domain.permissions import matching  # noqa: PLC0415
 
-    box, servers = worker_tools(call.name)
+    box, servers, registry = worker_tools(call.name)
     place = str(Path(workspace).resolve())
     if not Path(place).is_dir():
         raise BadRequest(f"--workspace: {workspace!r} is not a folder", field="--workspace")
-    _refuse_dead(rules, box, servers, place)
+    spec = _spec(agent, registry, box)
+    spec = replace(spec.with_permissions(rules), mode=mode or spec.mode, workspace=place)
+    _refuse_dead(spec, box, servers)
     tool = box.get(call.name)
-    spec = AgentSpec(
-        name="check",
-        model="",
-        tools=tuple(each.spec for each in box.values()),
-        permissions=rules,
-        mode=mode,
-        workspace=place,
-    )
     try:
-        valid = _parsed(tool, call.arguments) if tool else call.arguments
-        made = authorize(call, tool, valid, spec)
+        asked = replace(call, arguments=_whole(tool, call.arguments)) if tool else call
+        with redirect_stdout(sys.stderr):  # what a user's code prints is no answer of ours
+            met, objection = asyncio.run(_met(asked, agent, registry.hooks_for(agent)))
+        valid = tool.parse(met.call.arguments) if tool else call.arguments
+        made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
         raise BadRequest(f"JSON: {error.message}", field="JSON") from None
+    judged = _with_interceptors(tightened(made.judgement, objection), met, asked)
+    made = replace(made, judgement=_refused(spec, tool) or judged)
     return Checked(
         judgement=made.judgement,
-        matched=matching(call.name, made.subjects, rules, arguments=made.arguments, place=made.place),
+        matched=matching(call.name, made.subjects, spec.permissions, arguments=made.arguments, place=made.place),
         for_run=made.grants(tool, valid) if tool else (),
     )
 
 
-def _parsed(tool: "Tool", given: "JsonObject") -> object:
-    """The arguments as the tool takes them, where what hardly any rule is about is not there as if it were empty."""
+def _spec(name: str, registry: "Registry", box: "ToolBox") -> "AgentSpec":
+    """The agent with its tools and rules, as far as a call of it is judged by them."""
+    from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of  # noqa: PLC0415
+    from loom_domain.agents import AgentSpec  # noqa: PLC0415
+    from loom_domain.near import nearest  # noqa: PLC0415
+
+    agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **registry.agents}
+    if name not in agents:
+        hint = nearest(name, agents, "`loom agents list` shows them all")
+        raise BadRequest(f"--agent: there is no agent {name!r}: {hint}", field="--agent")
+    tools = tools_of(agents[name], (tool.spec for tool in box.values()))
+    return replace(spec_of(agents[name], AgentSpec(name=name, model="")), tools=tools)
+
+
+def _refused(spec: "AgentSpec", tool: "Tool | None") -> "Judgement | None":
+    """What a run says of a tool that others have and this agent has not."""
+    from loom_domain.permissions import Judgement  # noqa: PLC0415
+    from loom_domain.tool_calls import Verdict  # noqa: PLC0415
+
+    if tool is None or tool.spec.name in (each.name for each in spec.tools):
+        return None
+    reason = f"the agent {spec.name} does not have the tool {tool.spec.name}"
+    return Judgement(verdict=Verdict.DENY, rule="tools", reason=reason)
+
+
+async def _met(
+    call: ToolCall, agent: str, registered: "Sequence[Registered]"
+) -> "tuple[Intercepted, Objection | None]":
+    """What interceptors make of the call, and what hooks have against that."""
+    from activities.toolbox.hooks import gates_of, objection_to  # noqa: PLC0415
+    from activities.toolbox.interceptors import before_call  # noqa: PLC0415
+
+    met = await before_call(call, call.id, agent, registered)
+    return met, await objection_to(met.call, call.id, gates_of(registered))
+
+
+def _with_interceptors(judged: "Judgement", met: "Intercepted", asked: ToolCall) -> "Judgement":
+    """The judgement, and what interceptors had to do with it."""
+    from loom_domain.tool_calls import Verdict  # noqa: PLC0415
+
+    by = f"interceptor {met.by}"
+    if met.stopped:
+        return replace(judged, verdict=Verdict.DENY, rule=by, reason=met.stopped)
+    if met.answer is not None and judged.verdict is not Verdict.DENY:
+        return replace(judged, verdict=Verdict.ALLOW, rule=by, reason="it answers in the place of the tool")
+    if met.call.arguments != asked.arguments:
+        return replace(judged, reason=f"{judged.reason}; the {by} has changed the arguments")
+    return judged
+
+
+def _whole(tool: "Tool", given: "JsonObject") -> "JsonObject":
+    """The arguments, with what hardly any rule is about as if it were empty where it is not there."""
     try:
-        return tool.parse(given)
+        tool.parse(given)
     except ToolValidationError as error:
+        whole = {**_empty_ones(tool.spec), **given}
         try:
-            return tool.parse({**_empty_ones(tool.spec), **given})
+            tool.parse(whole)
         except ToolValidationError:
             raise error from None
+        return whole
+    return given
 
 
 def _empty_ones(spec: "ToolSpec") -> "JsonObject":
@@ -147,19 +211,19 @@ def _empty(schema: Any) -> Any:
             return None
 
 
-def _refuse_dead(rules: dict[str, str], box: "ToolBox", servers: Sequence[str], workspace: str) -> None:
+def _refuse_dead(spec: "AgentSpec", box: "ToolBox", servers: Sequence[str]) -> None:
     from pathlib import Path  # noqa: PLC0415
 
     from loom_domain.dead_rules import dead_rules  # noqa: PLC0415
     from loom_domain.subjects import Place  # noqa: PLC0415
 
-    place = Place(workspace=workspace, home=str(Path.home()))
-    if dead := dead_rules(rules, [tool.spec for tool in box.values()], servers=servers, place=place):
+    place = Place(workspace=spec.workspace, home=str(Path.home()))
+    if dead := dead_rules(spec.permissions, [tool.spec for tool in box.values()], servers=servers, place=place):
         raise BadRequest("--permissions: " + plain("\n  ".join(dead)), field="--permissions")
 
 
-def worker_tools(name: str) -> "tuple[ToolBox, list[str]]":
-    """The tools that a worker with these settings has, and its MCP servers; those are dialled for tools of theirs."""
+def worker_tools(name: str) -> "tuple[ToolBox, list[str], Registry]":
+    """A worker's tools with these settings, its MCP servers, dialled for tools of theirs, and its whole registry."""
     from activities.toolbox.made_tools import MadeTools  # noqa: PLC0415
     from deploy.settings import read_settings  # noqa: PLC0415
     from loom_parts.tools import registry_from  # noqa: PLC0415
@@ -168,8 +232,9 @@ def worker_tools(name: str) -> "tuple[ToolBox, list[str]]":
     registry = registry_from(settings, MadeTools(sandbox=None))
     servers = [server.name for server in registry.mcp_servers]
     if not name.startswith(MCP) or not servers:
-        return registry.tools, servers
-    return {**registry.tools, **asyncio.run(_of_servers(registry.mcp_servers, settings.home))}, servers
+        return registry.tools, servers, registry
+    tools = {**registry.tools, **asyncio.run(_of_servers(registry.mcp_servers, settings.home))}
+    return tools, servers, registry
 
 
 async def _of_servers(servers: "Sequence[McpServer]", home: "Path") -> "dict[str, Tool]":

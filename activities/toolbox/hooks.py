@@ -10,7 +10,8 @@ import structlog
 from activities.toolbox.user_call import in_thread, is_asked_to_stop
 from activities.toolbox.user_function import is_asynchronous
 from loom_domain.errors import HookFailedError
-from loom_domain.hooks import Ask, Deny, Hook, Objection, strictest
+from loom_domain.hooks import Ask, Deny, Hook, Objection, Registered, strictest
+from loom_domain.lifecycle import Moment
 from loom_domain.messages import ToolCall
 from loom_domain.tool_names import ASK_USER, DONE
 
@@ -18,6 +19,11 @@ _log = structlog.get_logger("loom.hook")
 
 FREE = (DONE, ASK_USER)
 """Calls that no hook and no interceptor sees: a run may always end itself, or ask."""
+
+
+def gates_of(registered: Sequence[Registered]) -> list[Hook]:
+    """Those of an agent's hooks that are asked before its tool calls."""
+    return [each for each in registered if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
 
 
 async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Objection | None:
