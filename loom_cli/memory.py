@@ -118,11 +118,14 @@ def stats(session: Session = None, as_json: Json = False) -> None:
 
 
 def export(session: ThisSession) -> None:
-    """Print everything that is kept of a session, one JSON object a line."""
+    """Print everything that is kept of a session, one JSON object a line; agents' notes are those with a version."""
+    from activities.adapters.postgres_scoped_memory import PostgresScopedMemory  # noqa: PLC0415
 
     async def lines(opened: Opened) -> None:
         async for memory in opened.memory.export(session):
             print_json(memory_view(memory, whole=True))
+        for note in await PostgresScopedMemory(opened.database).export(session):
+            print_json(note)
 
     _with_memory(lines)
 

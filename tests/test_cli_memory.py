@@ -114,6 +114,23 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     assert await told("search", "staging", "--session", session) == []
 
 
+async def test_what_agents_wrote_is_exported_and_counted_as_well(session: str, url: str) -> None:
+    async with aclosing(Database(url)) as database:
+        for words in ("first the tests", "docs, too"):
+            plan = ScopedWrite(id="plan", content=words, scope=MemoryScope.SHARED, by=("r", "r/c"), session_id=session)
+            await PostgresScopedMemory(database).write(plan)
+    exported = [json.loads(line) for line in (await run("export", "--session", session)).stdout.splitlines()]
+    notes = [line for line in exported if "version" in line]
+    assert (len(exported), [(note["id"], note["version"], note["content"]) for note in notes]) == (
+        4,
+        [("plan", 1, "first the tests"), ("plan", 2, "docs, too")],
+    )
+    assert (notes[1]["owner"], notes[1]["scope"], notes[1]["session_id"]) == (["r", "r/c"], "shared", session)
+    assert (await told("stats", "--session", session))["notes"] == 2
+    assert (await told("forget", "--session", session))["forgotten"] == 4
+    assert (await told("stats", "--session", session))["notes"] == 0
+
+
 async def test_with_a_session_goes_what_its_runs_left_behind(
     session: str, url: str, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
