@@ -18,7 +18,10 @@ from activities.adapters.postgres_effects import PostgresEffects
 from activities.adapters.postgres_knowledge import PostgresKnowledge
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
+from activities.adapters.temporal_histories import TemporalHistories
 from activities.knowledge.ports import Document
+from activities.rebuilding import CatchUp
+from activities.toolbox.hygiene import Hygiene
 from loom_cli import memory
 from loom_cli.retaining import retained
 from loom_domain.chunks import Chunk
@@ -26,6 +29,7 @@ from loom_domain.memory import Layer, MemoryScope, Query, View
 from loom_domain.memory_scopes import ScopedEntry
 from loom_domain.recalling import AWAY, NOTICE
 from loom_domain.requests import RunStatus
+from loom_parts.assembly import secret_mask
 from tests.activities.conftest import RedisServer
 from tests.databases import rows
 from tests.harness import Harness
@@ -223,6 +227,25 @@ async def test_the_task_of_a_run_is_shared_from_its_start(remembering: Any, data
 
     entry = await eventually(shared)
     assert (entry.content, entry.scope, entry.version) == ("count the beans", MemoryScope.SHARED, 1)
+
+
+async def test_what_the_bus_lost_is_shared_when_memory_catches_up(
+    working: Working, database: Database, session: str
+) -> None:
+    loom, _ = await working(script([text("done")]))
+    memory, scoped = PostgresMemory(database), PostgresScopedMemory(database)
+    kept, forgotten = session, f"{session}-forgotten"
+    for name in (kept, forgotten):
+        await loom.run(f"count the beans of {name}", session_id=name)
+    await memory.forget(forgotten)
+    histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
+    mask = Hygiene(secret_mask(loom.settings), None)
+    for _ in range(2):
+        await CatchUp(histories, memory, mask, scoped=scoped).until(datetime.now(UTC))
+
+    (note,) = await scoped.export(kept)
+    assert (note.id, note.content) == (f"task:{loom.started[0]}", f"count the beans of {kept}")
+    assert await scoped.export(forgotten) == ()
 
 
 async def test_a_sub_agent_is_given_no_conversation_of_the_session(
