@@ -12,7 +12,8 @@ import structlog
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
-from activities.memory.ports import MemoryStore
+from activities.memory.ports import MemoryStore, ScopedMemory
+from activities.memory.sharing import share_tasks
 from loom_domain.catching_up import CatchUpRequest, CaughtUp
 from loom_domain.history_facts import Fact
 from loom_domain.rebuilding import Mask, tasks_of
@@ -57,8 +58,16 @@ class CatchUp:
     """Fills memory's gaps."""
 
     def __init__(
-        self, histories: Histories, store: MemoryStore, mask: Mask, *, settled_after: timedelta = SETTLED_AFTER
+        self,
+        histories: Histories,
+        store: MemoryStore,
+        mask: Mask,
+        *,
+        scoped: ScopedMemory | None = None,
+        settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
+        """What runs were to do is shared in `scoped`, as the memory writer does it."""
+        self._scoped = scoped
         self._histories = histories
         self._store = store
         self._mask = mask
@@ -103,5 +112,8 @@ class CatchUp:
 
     async def _remember(self, tasks: Sequence[Task]) -> int:
         missing = await self._store.missing(tasks)
+        if self._scoped is not None:
+            # First: once memory has them they are not missing any more, and nobody would share them.
+            await share_tasks(self._scoped, missing)
         pages = range(0, len(missing), AT_ONCE)
         return sum([await self._store.remember(missing[start : start + AT_ONCE]) for start in pages])

@@ -25,6 +25,7 @@ import psutil
 from activities.adapters.postgres import Database
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_memory_search import Effort
+from bench.batches import batches
 from bench.report import percentile, put, table
 from bench.stage import servers
 from loom_domain.memory import Layer, Query, View
@@ -172,7 +173,9 @@ async def measure(url: str, count: int) -> str:
     """The section as Markdown."""
     database = Database(url, max_connections=1, first_use_within=600)
     try:
-        begun, load = perf_counter(), os.getloadavg()[0]
+        load = os.getloadavg()[0]
+        together = await batches(database)
+        begun = perf_counter()
         questions = await _made(database, count)
         await _fill(database, "session")
         filled = perf_counter() - begun
@@ -196,7 +199,7 @@ async def measure(url: str, count: int) -> str:
         f" buffers, pgvector {pgvector}; filled in {filled:.0f} s."
     )
     header = ["filtered to", "server's processor", "own processor", "median", "p95", "recall@10"]
-    return f"{told}\n\n{table(header, rows)}"
+    return f"{told}\n{together}\n\n{table(header, rows)}"
 
 
 async def _made(database: Database, count: int) -> list[Question]:

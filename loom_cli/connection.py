@@ -21,7 +21,7 @@ def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Setting
     from deploy.settings import load_settings  # noqa: PLC0415
 
     chosen = settings or load_settings()
-    _quiet_logs()
+    quiet_logs()
 
     async def connected() -> T:
         async with LoomClient.connected(chosen) as loom:
@@ -33,7 +33,7 @@ def with_client(work: "Callable[[LoomClient], Awaitable[T]]", settings: "Setting
         raise UnreachableError(f"the live stream is away: {error}") from error
 
 
-def _quiet_logs() -> None:
+def quiet_logs() -> None:
     """What the adapters log is said by the commands themselves; structlog's default is standard output."""
     import logging  # noqa: PLC0415
     import sys  # noqa: PLC0415

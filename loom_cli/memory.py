@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from loom_cli.output import console, counted, one_line, plain, print_json, tell
+from loom_cli.retaining import retain
 from loom_domain.errors import BadRequest, RunNotFoundError, UnreachableError
 from loom_domain.memory import Layer, Query, View, hit_view, memory_view
 
@@ -44,7 +45,7 @@ class Opened:
 def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="Memory: what is kept of runs, by session.", no_args_is_help=True)
-    for command in (search, show, stats, export, forget, reembed):
+    for command in (search, show, stats, export, forget, retain, reembed):
         group.command()(command)
     app.add_typer(group, name="memory")
 
@@ -118,12 +119,16 @@ def stats(session: Session = None, as_json: Json = False) -> None:
 
 
 def export(session: ThisSession, as_json: JsonLines = False) -> None:
-    """Print everything that is kept of a session, one JSON object a line."""
+    """Print everything that is kept of a session, one JSON object a line; agents' notes are those with a version."""
+    from activities.adapters.postgres_scoped_memory import PostgresScopedMemory  # noqa: PLC0415
+
     del as_json  # it always is
 
     async def lines(opened: Opened) -> None:
         async for memory in opened.memory.export(session):
             print_json(memory_view(memory, whole=True))
+        for note in await PostgresScopedMemory(opened.database).export(session):
+            print_json(note)
 
     _with_memory(lines)
 
@@ -159,7 +164,7 @@ async def _forgotten(session: str, opened: Opened) -> "tuple[Forgotten, int, lis
 
     gone, live, left = await opened.memory.forget(session), 0, []
     if gone.effects_left:
-        left.append(f"left: {counted(gone.effects_left, 'effect')} of runs that may still go on: `loom memory retain`")
+        left.append(f"left: {counted(gone.effects_left, 'effect')} of runs that may still go on")
     if opened.settings.redis_url is not None and gone.runs:
         try:
             live = await forget_runs(opened.settings.redis_url, gone.runs)
@@ -195,8 +200,10 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
     from activities.memory.ports import EmbedderUnavailable  # noqa: PLC0415
     from activities.ports import StoreUnavailable  # noqa: PLC0415
     from deploy.settings import load_settings  # noqa: PLC0415
+    from loom_cli.connection import quiet_logs  # noqa: PLC0415
 
     settings = load_settings()
+    quiet_logs()
 
     async def opened() -> T:
         async with _opened(settings) as found:

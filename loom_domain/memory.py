@@ -181,6 +181,8 @@ class MemoryStats:
     """Vectors by their model."""
     waiting: int = 0
     """Memories that are still to get a vector."""
+    notes: int = 0
+    """Versions of what agents wrote for themselves and each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

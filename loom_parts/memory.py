@@ -51,7 +51,7 @@ class Remembering:
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
         """What keeps the layers, off any run's path."""
-        catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask)
+        catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
         keeper = self.keeper
         return [catch_up.catch_up, keeper.promote_memories, keeper.expire_memories, keeper.embed_memories]
 

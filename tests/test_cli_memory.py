@@ -117,6 +117,23 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     assert await told("search", "staging", "--session", session) == []
 
 
+async def test_what_agents_wrote_is_exported_and_counted_as_well(session: str, url: str) -> None:
+    async with aclosing(Database(url)) as database:
+        for words in ("first the tests", "docs, too"):
+            plan = ScopedWrite(id="plan", content=words, scope=MemoryScope.SHARED, by=("r", "r/c"), session_id=session)
+            await PostgresScopedMemory(database).write(plan)
+    exported = [json.loads(line) for line in (await run("export", "--session", session)).stdout.splitlines()]
+    notes = [line for line in exported if "version" in line]
+    assert (len(exported), [(note["id"], note["version"], note["content"]) for note in notes]) == (
+        4,
+        [("plan", 1, "first the tests"), ("plan", 2, "docs, too")],
+    )
+    assert (notes[1]["owner"], notes[1]["scope"], notes[1]["session_id"]) == (["r", "r/c"], "shared", session)
+    assert (await told("stats", "--session", session))["notes"] == 2
+    assert (await told("forget", "--session", session))["forgotten"] == 4
+    assert (await told("stats", "--session", session))["notes"] == 0
+
+
 async def test_with_a_session_goes_what_its_runs_left_behind(
     session: str, url: str, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +163,7 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
             "effects": 1,
             "keys": 12,
         }
-        assert told_of["left"] == ["left: 2 effects of runs that may still go on: `loom memory retain`"]
+        assert told_of["left"] == ["left: 2 effects of runs that may still go on"]
         left = await link.call(lambda redis: redis.keys(f"*{session}*"))
     assert sorted(left) == [
         f"loom:{what}:{foreign}{call}".encode()
@@ -162,9 +179,8 @@ async def test_what_redis_has_is_said_to_be_left_when_it_is_away(
     monkeypatch.setenv("LOOM_REDIS_URL", "redis://127.0.0.1:1/0")
     async with aclosing(Database(url)) as database:
         await PostgresMemory(database).remember([task("said", session_id=session, run_id=session)])
-    result = await run("forget", "--session", session)
-    assert "left: what Redis has of 1 run, for up to seven days: it is away" in result.stderr
-    assert result.exit_code == 0
+    (left,) = (await told("forget", "--session", session))["left"]
+    assert left == "left: what Redis has of 1 run, for up to seven days: it is away"
 
 
 async def test_people_get_the_same_in_words(session: str) -> None:

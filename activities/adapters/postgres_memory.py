@@ -37,8 +37,10 @@ SELECT layer, coalesce(model, ''), count(*), count(superseded_by),
 FROM loom_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s GROUP BY 1, 2
 """
 _COUNTS: Final = """
-SELECT count(DISTINCT session_id), count(*) FROM loom_memory_tasks
-WHERE %(session)s::text IS NULL OR session_id = %(session)s
+SELECT count(DISTINCT session_id), count(*), (
+    SELECT count(*) FROM loom_scoped_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s
+)
+FROM loom_memory_tasks WHERE %(session)s::text IS NULL OR session_id = %(session)s
 """
 
 
@@ -135,7 +137,7 @@ class PostgresMemory:
         async with self._database.connection(within=_WITHIN) as connection:
             found = await (await connection.execute(_STATS, asked)).fetchall()
             counted = await (await connection.execute(_COUNTS, asked)).fetchone()
-        sessions, tasks = counted or (0, 0)
+        sessions, tasks, notes = counted or (0, 0, 0)
         return MemoryStats(
             sessions=sessions,
             tasks=tasks,
@@ -143,6 +145,7 @@ class PostgresMemory:
             superseded=sum(row[3] for row in found),
             vectors=_summed((model, count) for _, model, count, _, _ in found if model),
             waiting=sum(row[4] for row in found),
+            notes=notes,
         )
 
     async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:

@@ -29,6 +29,9 @@ SELECT DISTINCT ON (place, id) {_COLUMNS} FROM loom_scoped_memory
 WHERE place = ANY(%(places)s) AND (%(id)s::text IS NULL OR id = %(id)s) ORDER BY place, id, version DESC
 """  # noqa: S608 - constants
 _VERSIONS: Final = f"SELECT {_COLUMNS} FROM loom_scoped_memory WHERE place = %s AND id = %s ORDER BY version"  # noqa: S608
+_OF_SESSION: Final = (
+    f"SELECT {_COLUMNS} FROM loom_scoped_memory WHERE session_id = %s ORDER BY updated_at, place, id, version"  # noqa: S608
+)
 _INSERT: Final = """
 INSERT INTO loom_scoped_memory (
     place, id, version, content, scope, owner, session_id, created_by, updated_by, parent_version, conflicts_with
@@ -81,6 +84,12 @@ class PostgresScopedMemory:
                 return ()
             place = place_of(found[1].scope, found[1].owner)
             rows = await (await connection.execute(_VERSIONS, (key_text(place), key_text(entry_id)))).fetchall()
+        return tuple(map(_entry, rows))
+
+    async def export(self, session_id: str) -> tuple[ScopedEntry, ...]:
+        """Every version of everything that was written in a session, oldest first, for the people who run Loom."""
+        async with self._database.connection() as connection:
+            rows = await (await connection.execute(_OF_SESSION, (key_text(session_id),))).fetchall()
         return tuple(map(_entry, rows))
 
     async def _first(

@@ -1,24 +1,38 @@
 """Memory at work: what one run leaves, the upkeep keeps and the next run of its session is reminded of."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from activities.adapters.postgres import Database
+from activities.adapters.postgres_artifacts import PostgresArtifacts
+from activities.adapters.postgres_effects import PostgresEffects
 from activities.adapters.postgres_knowledge import PostgresKnowledge
 from activities.adapters.postgres_memory import PostgresMemory
 from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
+from activities.adapters.temporal_histories import TemporalHistories
 from activities.knowledge.ports import Document
+from activities.rebuilding import CatchUp
+from activities.toolbox.hygiene import Hygiene
+from loom_cli import memory
+from loom_cli.retaining import retained
 from loom_domain.chunks import Chunk
 from loom_domain.errors import RunNotFoundError
 from loom_domain.memory import Layer, MemoryScope, Query, View
 from loom_domain.memory_scopes import ScopedEntry
 from loom_domain.recalling import AWAY, NO_KNOWLEDGE, NOTICE
 from loom_domain.requests import RunStatus
+from loom_parts.assembly import secret_mask
 from tests.activities.conftest import RedisServer
+from tests.databases import rows
 from tests.harness import Harness
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 from tests.trees import by_task, delegate
@@ -260,6 +274,25 @@ async def test_the_task_of_a_run_is_shared_from_its_start(remembering: Any, data
     assert (entry.content, entry.scope, entry.version) == ("count the beans", MemoryScope.SHARED, 1)
 
 
+async def test_what_the_bus_lost_is_shared_when_memory_catches_up(
+    working: Working, database: Database, session: str
+) -> None:
+    loom, _ = await working(script([text("done")]))
+    memory, scoped = PostgresMemory(database), PostgresScopedMemory(database)
+    kept, forgotten = session, f"{session}-forgotten"
+    for name in (kept, forgotten):
+        await loom.run(f"count the beans of {name}", session_id=name)
+    await memory.forget(forgotten)
+    histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
+    mask = Hygiene(secret_mask(loom.settings), None)
+    for _ in range(2):
+        await CatchUp(histories, memory, mask, scoped=scoped).until(datetime.now(UTC))
+
+    (note,) = await scoped.export(kept)
+    assert (note.id, note.content) == (f"task:{loom.started[0]}", f"count the beans of {kept}")
+    assert await scoped.export(forgotten) == ()
+
+
 async def test_a_sub_agent_is_given_no_conversation_of_the_session(
     remembering: Any, database: Database, session: str
 ) -> None:
@@ -278,3 +311,50 @@ async def test_a_sub_agent_is_given_no_conversation_of_the_session(
     (of_child,) = (n for n, request in enumerate(model.requests) if "LOOK IT UP" in str(request.messages[1]["content"]))
     assert "Earlier in this session" in told(model, 1)
     assert "Earlier in this session" not in told(model, of_child)
+
+
+async def test_what_runs_left_is_deleted_when_they_ended_long_ago(
+    remembering: Any, database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = calls(ToolUse("publish_memory", {"id": "x", "content": "y"}, id="p"))
+    loom, _ = await remembering(by_task({"wait": [publish, text("done")], "end": [text("done")]}))
+    waiting = await loom.start("wait")
+    await loom.asked(waiting)
+    await loom.run("end")
+    ended, gone = loom.started[1], f"gone-{uuid4().hex}"
+    for run_id in (waiting, f"{waiting}/d1-1-aaaa", ended, gone):
+        await PostgresArtifacts(database).save(run_id, "t1-c1", "a long output")
+        await PostgresEffects(database).reserve(f"{run_id}/c1", run_id, 1)
+    await rows(url, "UPDATE loom_artifacts SET created_at = now() - interval '40 days'")
+    await rows(url, "UPDATE loom_effects SET created_at = now() - interval '40 days'")
+    monkeypatch.setenv("LOOM_DATABASE_URL", url)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", loom.settings.temporal_address)
+
+    async def kept() -> set[str]:
+        sql = "SELECT run_id FROM loom_artifacts INTERSECT SELECT run_id FROM loom_effects"
+        return {run for (run,) in await rows(url, sql)}
+
+    app = typer.Typer()
+    memory.register(app)
+    words = ["memory", "retain", "--older-than", "30", "--json"]
+    trial = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--dry-run"])
+    assert await kept() == {waiting, f"{waiting}/d1-1-aaaa", ended, gone}
+    done = await asyncio.to_thread(CliRunner().invoke, app, words)
+    for result, dry_run in ((trial, True), (done, False)):
+        told = json.loads(result.stdout)
+        assert {name: told[name] for name in ("dry_run", "runs", "artifacts", "effects", "kept")} == {
+            "dry_run": dry_run,
+            "runs": 1,
+            "artifacts": 1,
+            "effects": 1,
+            "kept": 3,
+        }
+    assert await kept() == {waiting, f"{waiting}/d1-1-aaaa", ended}
+
+    async def deleted() -> bool:
+        return bool((await retained(loom.client, datetime.now(UTC), dry_run=False))["runs"])
+
+    await eventually(deleted)
+    assert await kept() == {waiting, f"{waiting}/d1-1-aaaa"}, "what still goes on keeps the account of its effects"
+    await loom.client.abort(waiting)
+    await loom.client.result(waiting)

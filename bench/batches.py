@@ -1,0 +1,91 @@
+"""What writing memory in batches is worth: the same Tasks and vectors taken in one by one and together.
+
+`python -m bench.batches` measures this alone; `bench.memory` writes it beside what a search costs.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from random import Random
+from time import perf_counter
+from typing import Final, TypeVar
+from uuid import uuid4
+
+from activities.adapters.postgres import Database
+from activities.adapters.postgres_memory import PostgresMemory
+from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
+from bench.stage import servers
+from loom_domain.tasks import Action, Task
+
+TASKS: Final = 1_000
+TASKS_AT_ONCE: Final = 200
+VECTORS: Final = 500
+VECTORS_AT_ONCE: Final = 10
+DIMENSION: Final = 384
+_MODEL: Final = "batches"
+
+T = TypeVar("T")
+
+
+async def batches(database: Database) -> str:
+    """Two sentences."""
+    memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database, model=_MODEL, dimension=DIMENSION)
+    await memory.remember(_tasks(TASKS_AT_ONCE))  # warm
+    slow = await _rate(_tasks(TASKS), 1, memory.remember)
+    fast = await _rate(_tasks(TASKS), TASKS_AT_ONCE, memory.remember)
+    due = await upkeep.due_for_vector(2 * VECTORS)
+    draw = Random(1)  # noqa: S311 - no secret
+    vectors = [(one.id, [draw.gauss(0, 1) for _ in range(DIMENSION)]) for one in due]
+    slow_vectors = await _rate(vectors[:VECTORS], 1, upkeep.keep_vectors)
+    fast_vectors = await _rate(vectors[VECTORS:], VECTORS_AT_ONCE, upkeep.keep_vectors)
+    return (
+        f"Tasks are taken in at {slow:,.0f} a second one by one and at {fast:,.0f} in batches of {TASKS_AT_ONCE}:"
+        f" {fast / slow:.1f} times as many.\nVectors are written at {slow_vectors:,.0f} a second one by one and at"
+        f" {fast_vectors:,.0f} in batches of {VECTORS_AT_ONCE}: {fast_vectors / slow_vectors:.1f} times as many."
+    )
+
+
+async def _rate(given: Sequence[T], at_once: int, write: Callable[[Sequence[T]], Awaitable[int]]) -> float:
+    begun = perf_counter()
+    for start in range(0, len(given), at_once):
+        await write(given[start : start + at_once])
+    return len(given) / (perf_counter() - begun)
+
+
+def _tasks(count: int) -> list[Task]:
+    """Important ones of one session, each with words of its own, and long enough for a vector."""
+    session = uuid4().hex
+    return [
+        Task(
+            task_id=f"{session}/{number}",
+            run_id=session,
+            root_run_id=session,
+            session_id=session,
+            action=Action.MESSAGE,
+            created_at=datetime.now(UTC),
+            parameters={"text": f"Message {number} of this session says what nobody else has said: {uuid4()}."},
+        )
+        for number in range(count)
+    ]
+
+
+async def _alone(url: str) -> str:
+    database = Database(url, max_connections=1)
+    try:
+        return await batches(database)
+    finally:
+        await database.aclose()
+
+
+def main() -> None:
+    """Command line."""
+    load = os.getloadavg()[0]
+    with servers() as (_, addresses):
+        told = asyncio.run(_alone(addresses["postgres"]))
+    sys.stdout.write(f"{told}\n{os.cpu_count()} cores with a load of {load:.1f} before.\n")
+
+
+if __name__ == "__main__":
+    main()
