@@ -21,7 +21,7 @@ from loom_domain.errors import ManifestChangedError
 from loom_domain.hooks import Registered
 from loom_domain.messages import JsonObject, ToolCall
 from loom_domain.tasks import Action
-from loom_domain.telling import call_facts, result_facts, tool_segment
+from loom_domain.telling import call_facts, has_made_a_tool, registered_facts, result_facts, tool_segment
 from loom_domain.tool_calls import Scope, ToolResult, artifact_id, describe, failed, tool_message
 from loom_domain.work import ToolRequest
 
@@ -118,6 +118,9 @@ class ToolRunner:
             warn=told.show,
         )
         told.ended(result)
+        if has_made_a_tool(request.tool, result):
+            shown = self._hygiene.clean_arguments(arguments)
+            writer.emit(Action.REGISTERED, key="registered", **registered_facts(shown, agent, request.turn))
         stages = result.metadata["stage_breakdown"]
         _log.info("tool_finished", status=result.status, error_type=result.error_type, **stages)
         if state:

@@ -25,6 +25,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.service import RPCError
 
 from activities.adapters.sandbox.bubblewrap import find_program, find_sandbox, held_by
+from activities.adapters.temporal_errors import unconnected
 from deploy.connection import connect
 from deploy.embedded.home import ROOM_TO_GO_ON
 from deploy.embedded.parts import TUNED_RATES
@@ -43,8 +44,8 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
     try:
         return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
-        reason = " ".join(str(error).split())[:200] or f"no answer within {patience:.0f} s"
-        return {"ok": False, "hint": f"{hint} ({reason})"}
+        reason = unconnected(error)[:200] if str(error) else f"no answer within {patience:.0f} s"
+        return {"ok": False, "hint": f"{hint} ({reason})" if reason else hint}
 
 
 async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:

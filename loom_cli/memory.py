@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
     from activities.adapters.postgres import Database
     from activities.adapters.postgres_memory import PostgresMemory
     from activities.memory.ports import Embedder
+    from loom_domain.memory import Forgotten
     from loom_settings import Settings
 
 T = TypeVar("T")
@@ -131,17 +133,38 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete everything of a session from memory, for good; what was said in it until now never comes back.
+    """Delete everything of a session for good; what was said in it until now never comes back.
 
-    The histories of its runs on the Temporal server stay: their retention is the namespace's.
+    With its memories go what its agents wrote, whole outputs, results of calls, and what Redis has of its runs. The
+    histories of its runs on the Temporal server stay, with the payloads they need: their retention is the namespace's.
     """
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
-    gone = _with_memory(lambda opened: opened.memory.forget(session))
+    gone, live, left = _with_memory(partial(_forgotten, session))
+    counts = {"notes": gone.notes, "artifacts": gone.artifacts, "effects": gone.effects, "keys in Redis": live}
     if as_json:
-        print_json({"session_id": session, "forgotten": gone})
+        told = {name.split()[0]: count for name, count in counts.items()}
+        print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **told, "left": left})
         return
-    typer.echo(f"forgot {gone} memories of session {plain(session)}")
+    others = "".join(f", {count} {name}" for name, count in counts.items() if count)
+    typer.echo(f"forgot {gone.memories} memories{others} of session {plain(session)}")
+    for reason in left:
+        tell(reason)
+
+
+async def _forgotten(session: str, opened: Opened) -> "tuple[Forgotten, int, list[str]]":
+    from activities.adapters.redis_forgetting import forget_runs  # noqa: PLC0415
+    from activities.ports import StreamUnavailable  # noqa: PLC0415
+
+    gone, live, left = await opened.memory.forget(session), 0, []
+    if gone.effects_left:
+        left.append(f"left: {counted(gone.effects_left, 'effect')} of runs that may still go on: `loom memory retain`")
+    if opened.settings.redis_url is not None and gone.runs:
+        try:
+            live = await forget_runs(opened.settings.redis_url, gone.runs)
+        except (StreamUnavailable, TimeoutError):
+            left.append(f"left: what Redis has of {counted(len(gone.runs), 'run')}, for up to seven days: it is away")
+    return gone, live, left
 
 
 def reembed(as_json: Json = False) -> None:

@@ -231,6 +231,7 @@ def _with_new_child(state: RunState, call: OpenCall, run_id: str, share: Share, 
     state = replace(state, tree=replace(state.tree, children=(*state.tree.children, child)))
     told = Notice(
         action=Action.EXECUTE,
+        target_agent=agent,
         key=_key(child.call_id),
         at=at,
         status="running",

@@ -183,6 +183,23 @@ class MemoryStats:
     """Memories that are still to get a vector."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forgotten:
+    """What was deleted of a session."""
+
+    memories: int = 0
+    notes: int = 0
+    """Versions of what its agents wrote for themselves and each other."""
+    artifacts: int = 0
+    """Long outputs, whole."""
+    effects: int = 0
+    """Results of calls that act on the outside."""
+    effects_left: int = 0
+    """The same of runs that may still go on: without them they would act again."""
+    runs: tuple[str, ...] = ()
+    """Whose they were."""
+
+
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:
     """The layer to name for a memory that a question about these layers has found."""
     if not asked or stored in asked:

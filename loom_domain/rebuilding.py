@@ -7,7 +7,8 @@
     a model call that began                              node.turn
     its answer, or its error                             node.model_call; an approval requested for each ask
     a crew's step                                        node.turn, node.planning
-    a tool call that began, its result                   node.tool_call, node.tool_result
+    a tool call that began, its result                   node.tool_call, node.tool_result; tool.registered where it
+                                                         made a tool
     an evaluated answer                                  node.model_call
     calls judged again, a compressed conversation        an approval requested for each ask; node.compression
     the end                                              node.complete, node.error
@@ -39,11 +40,13 @@ from loom_domain.telling import (
     compression_segment,
     evaluation_facts,
     evaluation_segment,
+    has_made_a_tool,
     hook_facts,
     hook_key,
     milliseconds,
     model_facts,
     model_segment,
+    registered_facts,
     result_facts,
     run_facts,
     spent,
@@ -242,6 +245,9 @@ def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: M
         yield task_of(
             asked.origin, Action.TOOL_RESULT, key, at=did.ended, status=came.status, parameters=named, result=result
         )
+        if has_made_a_tool(asked.tool, came):
+            made = registered_facts(said["arguments"], asked.origin.agent, asked.turn)
+            yield task_of(asked.origin, Action.REGISTERED, f"{where}/registered", at=did.ended, parameters=made)
 
 
 def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:

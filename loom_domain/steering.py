@@ -87,7 +87,8 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
             return _noted(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case MessageReceived():
             heard = _heard(state, event)
-            return _noted(heard, Action.MESSAGE, event.at, text=event.text, by=event.by)
+            target = state.request.agent
+            return _noted(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
         case PermissionsSet():
             return _set_permissions(state, event)
         case _:
@@ -268,9 +269,11 @@ def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
     return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
 
 
-def _noted(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
+def _noted(
+    state: RunState, action: Action, at: datetime, *, target_agent: str | None = None, **parameters: Any
+) -> RunState:
     said = {name: value for name, value in parameters.items() if value not in ("", None)}
-    return noticed(state, Notice(action=action, key="", at=at, parameters=said))
+    return noticed(state, Notice(action=action, key="", at=at, target_agent=target_agent, parameters=said))
 
 
 def noticed(state: RunState, notice: Notice) -> RunState:

@@ -53,6 +53,8 @@ class Notice:
     parameters: JsonObject = field(default_factory=dict)
     status: str = "completed"
     result: JsonObject | None = None
+    target_agent: str | None = None
+    """The agent that is given work, or told something."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +131,7 @@ def task_of(
     parameters: JsonObject | None = None,
     result: JsonObject | None = None,
     parent_task_id: str | None = None,
+    target_agent: str | None = None,
 ) -> Task:
     """The task of one run that `key` names; the same key and action give the same `task_id`, whoever makes it."""
     return Task(
@@ -139,6 +142,7 @@ def task_of(
         action=action,
         created_at=at,
         source_agent=origin.agent,
+        target_agent=target_agent,
         status=status,
         parameters=parameters or {},
         result=result,
@@ -156,4 +160,5 @@ def task_of_notice(origin: Origin, notice: Notice) -> Task:
         status=notice.status,
         parameters=notice.parameters,
         result=notice.result,
+        target_agent=notice.target_agent,
     )

@@ -11,7 +11,8 @@ from loom_domain.messages import JsonObject, ToolCall, Usage
 from loom_domain.requests import RunRequest, fork_view
 from loom_domain.risk import risk_of
 from loom_domain.tasks import Origin, Segment
-from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
+from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, made_tool
+from loom_domain.tool_names import CREATE_TOOL
 from loom_domain.turn_state import turn_id
 from loom_domain.work import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
 
@@ -152,6 +153,17 @@ def call_facts(request: ToolRequest) -> JsonObject:
 def result_facts(result: ToolResult) -> JsonObject:
     """What came of a tool call."""
     return {"content": result.content[:PREVIEW], "length": len(result.content), "metadata": result.metadata}
+
+
+def registered_facts(arguments: JsonObject, agent: str, turn: int) -> JsonObject:
+    """A tool that an agent has made with `create_tool`; `arguments` without secrets."""
+    made = made_tool(arguments)
+    return {"turn": turn, "name": made.name, "description": made.description, "from": agent}
+
+
+def has_made_a_tool(tool: str, result: ToolResult) -> bool:
+    """Whether the run has one tool more after this call."""
+    return tool == CREATE_TOOL and result.status == "success"
 
 
 def milliseconds(seconds: float) -> float:

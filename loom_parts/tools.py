@@ -46,6 +46,7 @@ def registry_from(
         no_sandbox=made.missing,
         shell_parser=BashParser(),
         tool_timeout=settings.tool_timeout,
+        home=settings.home,
         artifacts=artifacts,
         mailbox=mailbox,
         others=(
@@ -63,6 +64,7 @@ def registry_from(
         app=settings.app,
         packages=settings.packages,
         tool_timeout=settings.tool_timeout,
+        home=settings.home,
         servers=read_servers(settings.mcp),
         agents=(settings.home / agent_files.FOLDER, *settings.agents),
         crews=(settings.home / crew_files.FOLDER, *settings.crews),

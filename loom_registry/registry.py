@@ -74,6 +74,7 @@ def collect(
     app: str | None = None,
     packages: str = "",
     tool_timeout: float = 120.0,
+    home: Path | None = None,
     servers: Sequence[McpServer] = (),
     agents: Sequence[Path] = (),
     crews: Sequence[Path] = (),
@@ -83,8 +84,8 @@ def collect(
     """Load what the settings name; raises BadRequest for whatever is not there, is broken or clashes.
 
     `servers` are the MCP servers that the settings bring themselves, `agents` and `crews` folders of such files; beside
-    the app's module there may be more of them, and agents in `files` are read in any case. `checks_rules` is off for
-    whoever looks at rules file by file.
+    the app's module there may be more of them, and agents in `files` are read in any case. `home` is Loom's own state.
+    `checks_rules` is off for whoever looks at rules file by file.
     """
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
@@ -99,6 +100,7 @@ def collect(
         built_in=built_in,
         skills=skills_of(chosen),
         tool_timeout=tool_timeout,
+        home=home,
         servers=servers,
         written=agent_files.read_agents(dict.fromkeys((*named, *agent_files.agent_files(folders)))),
         teams=crew_files.read_crews(crew_files.crew_files(crew_folders)),
@@ -112,6 +114,7 @@ def merged(
     built_in: Mapping[str, Tool],
     skills: Iterable[SkillFolder] = (),
     tool_timeout: float = 120.0,
+    home: Path | None = None,
     servers: Sequence[McpServer] = (),
     written: Iterable[AgentDefinition] = (),
     teams: Iterable[Crew] = (),
@@ -121,7 +124,7 @@ def merged(
     apps = tuple(sources.items())
     own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
     offered = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *own]
-    tools = _each_once("tool", ((name, _with_timeout(tool, tool_timeout), origin) for name, tool, origin in offered))
+    tools = _each_once("tool", ((name, _settled(tool, tool_timeout, home), origin) for name, tool, origin in offered))
     reached = ((server, source) for source, app in apps for server in app.mcp_servers)
     given = ((server, "the settings'") for server in servers)
     known = _each_once("server", ((server.name, server, origin) for server, origin in (*given, *reached)))
@@ -180,8 +183,8 @@ def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
     return things
 
 
-def _with_timeout(tool: Tool, seconds: float) -> Tool:
-    """The tool with the setting's time limit where its registration gave none."""
-    if not isinstance(tool, UserTool) or tool.has_own_timeout:
+def _settled(tool: Tool, seconds: float, home: Path | None) -> Tool:
+    """The tool with the settings' home, and with their time limit where its registration gave none."""
+    if not isinstance(tool, UserTool):
         return tool
-    return replace(tool, spec=replace(tool.spec, timeout=seconds))
+    return replace(tool, home=home, spec=tool.spec if tool.has_own_timeout else replace(tool.spec, timeout=seconds))

@@ -172,7 +172,7 @@ def test_an_agent_is_shown_with_all_that_it_inherits_and_without_a_server_no_fig
     )
     assert (shown["permissions"], shown["stats"]) == ({"bash": "ask"}, None)
     said = loom("agents", "show", "night").out
-    assert "no Temporal server answers at 127.0.0.1:1" in said
+    assert said.endswith("no Temporal server answers at 127.0.0.1:1: run `loom up`, or set TEMPORAL_ADDRESS\n")
     assert loom("agents", "show", "nigt").err == "there is no agent 'nigt': did you mean 'night'?"
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,10 +13,22 @@ import typer
 from typer.testing import CliRunner, Result
 
 from activities.adapters.postgres import Database
+from activities.adapters.postgres_artifacts import PostgresArtifacts
+from activities.adapters.postgres_effects import PostgresEffects
 from activities.adapters.postgres_memory import PostgresMemory
+from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
+from activities.adapters.redis_link import RedisLink
+from activities.adapters.redis_stream import RedisStream
+from activities.adapters.transcripts import CachedTranscripts
 from loom_cli import memory
 from loom_cli.exits import UNREACHABLE, USAGE, code_of
+from loom_domain.memory import MemoryScope
+from loom_domain.memory_scopes import ScopedWrite
+from loom_domain.messages import Message
+from loom_domain.tasks import Action
 from tests.commands import commands_in
+from tests.databases import rows
+from tests.harness import Addresses
 from tests.memories import task
 
 APP = typer.Typer()
@@ -97,10 +110,61 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     assert (await run("export", "--session", session, "--json")).stdout == exported.stdout
     before = await told("stats", "--session", session)
     assert before["layers"] == {"L1": 1, "L2": 1}
-    assert await told("forget", "--session", session) == {"session_id": session, "forgotten": 2}
+    gone = {"forgotten": 2, "notes": 0, "artifacts": 0, "effects": 0, "keys": 0, "left": []}
+    assert await told("forget", "--session", session) == {"session_id": session, **gone}
     assert (await told("stats", "--session", session))["tasks"] == 0
     assert (await run("export", "--session", session)).stdout == ""
     assert await told("search", "staging", "--session", session) == []
+
+
+async def test_with_a_session_goes_what_its_runs_left_behind(
+    session: str, url: str, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, running, foreign = f"{session}-ended", f"{session}-running", f"{session}-foreign"
+    redis_url = addresses.redis
+    monkeypatch.setenv("LOOM_REDIS_URL", redis_url)
+    async with aclosing(Database(url)) as database, aclosing(RedisLink(redis_url)) as link:
+        for run_id in (ended, f"{ended}/d1-1-aaaa", running, foreign):
+            of = session if run_id != foreign else f"{session}x"
+            said = [task("said", session_id=of, run_id=run_id)]
+            if run_id == ended:
+                said.append(task("done", session_id=of, run_id=run_id, action=Action.COMPLETE))
+            await PostgresMemory(database).remember(said)
+            await PostgresArtifacts(database).save(run_id, "t1-c1", "a long output")
+            await PostgresEffects(database).reserve(f"{run_id}/c1", run_id, 1)
+            async with aclosing(CachedTranscripts(link)) as transcripts:
+                await transcripts.save_result(run_id, Message(role="tool", content="out", tool_call_id="c:1"))
+            await RedisStream(link).publish(said)
+        note = ScopedWrite(id="plan", content="tests", scope=MemoryScope.SHARED, by=(running,), session_id=session)
+        await PostgresScopedMemory(database).write(note)
+        told_of = await told("forget", "--session", session)
+        assert {name: count for name, count in told_of.items() if name != "left"} == {
+            "session_id": session,
+            "forgotten": 7,
+            "notes": 1,
+            "artifacts": 3,
+            "effects": 1,
+            "keys": 12,
+        }
+        assert told_of["left"] == ["left: 2 effects of runs that may still go on: `loom memory retain`"]
+        left = await link.call(lambda redis: redis.keys(f"*{session}*"))
+    assert sorted(left) == [
+        f"loom:{what}:{foreign}{call}".encode()
+        for what, call in (("events", ""), ("fence", ""), ("result", ":c:1"), ("written", ""))
+    ]
+    artifacts = await rows(url, "SELECT run_id FROM loom_artifacts WHERE starts_with(run_id, %s)", (session,))
+    assert artifacts == [(foreign,)]
+
+
+async def test_what_redis_has_is_said_to_be_left_when_it_is_away(
+    session: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOM_REDIS_URL", "redis://127.0.0.1:1/0")
+    async with aclosing(Database(url)) as database:
+        await PostgresMemory(database).remember([task("said", session_id=session, run_id=session)])
+    result = await run("forget", "--session", session)
+    assert "left: what Redis has of 1 run, for up to seven days: it is away" in result.stderr
+    assert result.exit_code == 0
 
 
 async def test_people_get_the_same_in_words(session: str) -> None:

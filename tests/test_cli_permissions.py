@@ -130,6 +130,12 @@ def test_what_cannot_be_checked_is_refused_with_what_is_wrong(words: tuple[str, 
     assert message in refusal(*words)
 
 
+def test_loom_s_own_state_is_refused_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOM_HOME", str(tmp_path / "var/state"))
+    said = refusal("read_file", '{"path": "var/state/stack.json"}', "--workspace", str(tmp_path))
+    assert "var/state/stack.json is Loom's own state" in said
+
+
 def test_an_unknown_mode_is_wrong_usage() -> None:
     assert check("bash", "{}", "--mode", "brave").exit_code == USAGE
 

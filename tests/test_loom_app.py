@@ -22,6 +22,7 @@ from examples.tools import shop
 from loom_app import Ask, BadRequest, Deny, LoomApp, Task, ToolCall, ToolContext
 from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
 from loom_domain.agents import AgentSpec
+from loom_domain.errors import ToolValidationError
 from loom_domain.extending import resolved
 from loom_domain.lifecycle import Moment
 from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
@@ -431,6 +432,27 @@ def test_a_registry_has_all_tools_with_their_origins_and_time_limits() -> None:
     assert [(name, tool.spec.timeout) for name, tool in found.tools.items()] == [("a", 33), ("b", 5), ("done", 120)]
     assert found.origins["done"] == "built-in"
     assert found.origins["a"].startswith("app 0: tests.test_loom_app.numpy_style (")
+
+
+def size_of(file: Path) -> int:
+    """Its size."""
+    return file.stat().st_size
+
+
+def test_a_tool_s_paths_do_not_lead_into_the_state_that_the_settings_name(tmp_path: Path) -> None:
+    app, place = LoomApp(), tmp_path.resolve()
+    app.register_tool(size_of)
+    (place / "state").mkdir()
+    (place / "state/stack.json").write_text("{}")
+    (place / "short").symlink_to("state")
+    tool = merged({"app": app}, built_in={}, home=place / "state").tools["size_of"]
+    context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=5)
+    for path in ("state/stack.json", "short/stack.json"):
+        given = tool.parse({"file": path})
+        with pytest.raises(ToolValidationError, match="is Loom's own state"):
+            tool.subjects(given, place)
+        with pytest.raises(ToolValidationError, match="is Loom's own state"):
+            tool.run(given, context)
 
 
 def test_a_name_given_twice_is_refused_with_both_origins() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from loom_domain.budget import Want
+from loom_domain.digests import canonical
 from loom_domain.errors import BadRequest
 from loom_domain.lineage import Lineage
 from loom_domain.messages import JsonObject
@@ -144,6 +145,11 @@ _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
 STEERING: Final = tuple(_STEERING)
 """Names of the signals and updates of a run."""
 
+STOPS: Final = ("abort", "pause")
+"""Those that stop a run: as signals they count whatever comes with them."""
+_LONGEST: Final = 500
+"""Characters of what was sent in the place of a text."""
+
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
 _WANT: Final = TypeAdapter(Want)
@@ -185,6 +191,20 @@ def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
     checked = _check(form, {} if payload is None else payload, f"the payload of `{name}`")
     steering: SteeringEvent = event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
     return steering
+
+
+def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
+    """An order to stop with what can be read of its payload, whatever that is; never refused."""
+    form, event = _STEERING[name]
+    given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
+    steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
+    return steering
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, Undecodable):
+        return ""
+    return value if isinstance(value, str) else canonical(value)[:_LONGEST]
 
 
 def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetWanted | BudgetAnswered:

@@ -1,7 +1,7 @@
 """The signals and updates of a run: read by hand, refused or recorded; the loop acts on what they changed.
 
-A signal never raises, whatever it carries: an unknown, malformed or late one leaves a notice. An update is refused by
-its validator, which adds nothing to history, or answered with a receipt at once.
+A signal never raises, whatever it carries: an unknown, malformed or late one leaves a notice, but an order to stop is
+carried out. An update is refused by its validator, which adds nothing to history, or answered with a receipt at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from loom_domain.messages import JsonObject
 from loom_domain.run_events import Event, SignalIgnored
 from loom_domain.run_state import RunState, status_of
 from loom_domain.steering import extent, refusal
-from workflows.border import RELATIVES, STEERING, read_from_relative, read_steering
+from workflows.border import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,12 @@ def _on_signal(run: Steered, name: str) -> Callable[..., None]:
         try:
             run.advance(read_steering(name, payload, workflow.now()))
         except BadRequest as error:
-            _ignore(run, name, error.message)
+            # Until 0.3.0 such an order was ignored, and the histories of runs that went on say so.
+            if name in STOPS and workflow.patched("lenient-stops"):
+                workflow.logger.warning("signal taken as far as it can be read: %s: %s", name, error.message)
+                run.advance(read_stop(name, payload, workflow.now()))
+            else:
+                _ignore(run, name, error.message)
 
     return handle
 

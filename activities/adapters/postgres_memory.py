@@ -11,30 +11,25 @@ from datetime import datetime
 from typing import Any, Final, LiteralString
 
 from activities.adapters.postgres import Connection, Database
+from activities.adapters.postgres_forgetting import forget
 from activities.adapters.postgres_memory_rows import COLUMNS, LOCK, conditions, digest, key_text, read_memory
 from activities.adapters.postgres_memory_search import Effort, distinct, search
 from activities.adapters.postgres_memory_tasks import INSERT_ROW, INSERT_TASK, memory_row, session_of, task_row
 from activities.memory.asking import PATIENT
 from activities.memory.ports import Embedder
-from loom_domain.memory import Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
+from loom_domain.memory import Forgotten, Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
 from loom_domain.memory_importance import judged_importance
 from loom_domain.tasks import SHOWN_ONLY, Task
 
 _WITHIN: Final = 15.0
 _AT_ONCE: Final = 200
 _PAGE: Final = 500
-_TABLES: Final[tuple[LiteralString, ...]] = ("loom_memory_tasks", "loom_scoped_memory", "loom_memory")
 
 _KNOWN: Final = "SELECT id FROM loom_memory_tasks WHERE id = ANY(%s)"
 _FORGOTTEN: Final = "SELECT session, until FROM loom_memory_forgotten WHERE session = ANY(%s)"
 _LAST: Final = """
 SELECT run, coalesce((SELECT ordinal FROM loom_memory_tasks WHERE run_id = run ORDER BY ordinal DESC LIMIT 1), 0)
 FROM unnest(%s::text[]) AS run
-"""
-_FORGET: Final = """
-INSERT INTO loom_memory_forgotten (session, until)
-SELECT %(digest)s, greatest(clock_timestamp(), max(created_at)) FROM loom_memory_tasks WHERE session_id = %(session)s
-ON CONFLICT (session) DO UPDATE SET until = greatest(excluded.until, loom_memory_forgotten.until)
 """
 _STATS: Final = """
 SELECT layer, coalesce(model, ''), count(*), count(superseded_by),
@@ -130,17 +125,9 @@ class PostgresMemory:
                 return
             last = rows[-1][0]
 
-    async def forget(self, session_id: str) -> int:
-        """See the port; returns how many memories there were."""
-        session = key_text(session_id)
-        gone = 0
-        async with self._database.transaction(within=60) as connection:
-            await connection.execute(LOCK, ([session],))
-            await connection.execute(_FORGET, {"digest": digest(session_id), "session": session})
-            for table in _TABLES:
-                cursor = await connection.execute(f"DELETE FROM {table} WHERE session_id = %s", (session,))  # noqa: S608
-                gone = cursor.rowcount
-        return gone
+    async def forget(self, session_id: str) -> Forgotten:
+        """See the port."""
+        return await forget(self._database, session_id)
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:
         """See the port."""

@@ -113,7 +113,7 @@ class RedisStream:
         if not tasks:
             return True
         runs = (tasks[0].run_id, *runs_above(tasks[0].run_id, tasks[0].root_run_id))
-        keys = (self._bus, *(key for run_id in runs for key in _keys(run_id)))
+        keys = (self._bus, *(key for run_id in runs for key in stream_keys(run_id)))
         name, attempt = (segment.name, segment.attempt) if segment else ("", 0)
         starts = tasks[0].run_id if any(task.action is Action.START for task in tasks) else ""
         arguments: list[Any] = [*self._limits, name, attempt, starts, *(self._last.get(run_id, 0) for run_id in runs)]
@@ -169,7 +169,8 @@ def stream_key(run_id: str) -> str:
     return f"loom:events:{run_id}"
 
 
-def _keys(run_id: str) -> tuple[str, str, str]:
+def stream_keys(run_id: str) -> tuple[str, str, str]:
+    """Everything that is kept of a run's stream."""
     return stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}"
 
 

@@ -1,5 +1,6 @@
 """What Temporal's errors mean to whoever asked for a run: the one place where they become Loom's."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -13,6 +14,9 @@ from loom_domain.errors import BadRequest, LoomError, RefusedError, RunNotFoundE
 
 _NO_STORAGE: Final = "TMPRL1105"
 """The SDK's number for a payload that lies where this process was not told to look."""
+
+_QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
+"""Where the SDK's text for programmers says something to people."""
 
 
 @contextmanager
@@ -35,11 +39,19 @@ def answered(run_id: str) -> Iterator[None]:
 
 
 def no_server(address: str, error: Exception) -> UnreachableError:
-    """Why there is no connection to the server."""
-    return UnreachableError(
-        f"no Temporal server answers at {address}: run `loom up`, or set TEMPORAL_ADDRESS"
-        f" ({str(error).splitlines()[0]})"
-    )
+    """Why there is no connection to the server, as far as it does not go without saying."""
+    why = unconnected(error)
+    where = f"{address} ({why})" if why else address
+    return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
+
+
+def unconnected(error: Exception) -> str:
+    """Why a server cannot be connected to, on one line; nothing where nobody listens, which goes without saying."""
+    text = " ".join(str(error).split())
+    if "ConnectionRefused" in text:
+        return ""
+    said = _QUOTED.search(text)
+    return said[1] if said else text
 
 
 def unanswered(error: RPCError, run_id: str) -> LoomError:

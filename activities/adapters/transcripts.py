@@ -29,6 +29,7 @@ from loom_domain.transcript import ResultRef, Tail, Transcript, TranscriptRef, m
 K = TypeVar("K")
 V = TypeVar("V")
 
+RESULT: Final = "loom:result:"
 _ENTRIES: Final = 10_000
 _BYTES: Final = 64 * 1024 * 1024
 _WRITES_WAITING: Final = 256
@@ -208,12 +209,13 @@ def _arguments(messages: Sequence[Message], call_id: str) -> JsonObject | None:
     return next((call.arguments for call in calls if call.id == call_id), None)
 
 
-def _transcript_key(run_id: str) -> str:
+def transcript_key(run_id: str) -> str:
+    """Where a run's transcript is."""
     return f"loom:transcript:{run_id}"
 
 
 def _result_key(run_id: str, ref: ResultRef) -> str:
-    return f"loom:result:{run_id}:{ref.call_id}"
+    return f"{RESULT}{run_id}:{ref.call_id}"
 
 
 def _spec_key(digest: str) -> str:
@@ -223,7 +225,7 @@ def _spec_key(digest: str) -> str:
 async def _fetch(run_id: str, count: int, refs: Sequence[ResultRef], redis: Redis) -> _Fetched:
     async with redis.pipeline(transaction=False) as pipe:
         if count:
-            pipe.lrange(_transcript_key(run_id), 0, count - 1)
+            pipe.lrange(transcript_key(run_id), 0, count - 1)
         if refs:
             pipe.mget([_result_key(run_id, ref) for ref in refs])
         answers = await pipe.execute()
@@ -239,7 +241,7 @@ async def _fetch(run_id: str, count: int, refs: Sequence[ResultRef], redis: Redi
 
 
 async def _fetch_last(run_id: str, redis: Redis) -> tuple[Message, ...]:
-    return _read(await redis.lrange(_transcript_key(run_id), -1, -1))
+    return _read(await redis.lrange(transcript_key(run_id), -1, -1))
 
 
 async def _fetch_spec(digest: str, redis: Redis) -> AgentSpec | None:
@@ -259,7 +261,7 @@ def _read(items: Iterable[bytes | str]) -> tuple[Message, ...]:
 
 
 def _write_transcript(run_id: str, count: int, added: Sequence[Message], pipe: Pipeline) -> None:
-    key = _transcript_key(run_id)
+    key = transcript_key(run_id)
     if count:
         pipe.ltrim(key, 0, count - 1)
     else:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loom_domain.memory import Hit, Memory, MemoryStats, Query, View
+from loom_domain.memory import Forgotten, Hit, Memory, MemoryStats, Query, View
 from loom_domain.memory_scopes import NodePath, ScopedEntry, ScopedWrite
 from loom_domain.tasks import Task
 
@@ -89,8 +89,11 @@ class MemoryStore(Protocol):
         """Everything kept of a session, superseded memories too, oldest first."""
         ...
 
-    async def forget(self, session_id: str) -> int:
-        """Delete everything of a session for good; its Tasks of until now are never taken in again."""
+    async def forget(self, session_id: str) -> Forgotten:
+        """Delete everything of a session for good; its Tasks of until now are never taken in again.
+
+        With it goes what its runs left: their artifacts, and the effects of those that have ended.
+        """
         ...
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:

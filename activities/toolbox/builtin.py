@@ -1,6 +1,7 @@
 """The tools that every worker has."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from activities.ports import ArtifactStore, Tool
 from activities.toolbox.artifacts import read_artifact_tool, share_artifact_tool
@@ -18,15 +19,19 @@ def built_in_tools(
     sandbox: Sandbox | None,
     shell_parser: ShellParser,
     tool_timeout: float,
+    home: Path | None = None,
     no_sandbox: str = "there is no sandbox",
     artifacts: ArtifactStore | None = None,
     mailbox: Mailbox | None = None,
     others: Iterable[Tool] = (),
 ) -> dict[str, Tool]:
-    """By name, sorted, so that a model's prompt is the same every time; `no_sandbox` says what to do without one."""
+    """By name, sorted, so that a model's prompt is the same every time; `no_sandbox` says what to do without one.
+
+    `home` is Loom's own state, which those that work with files do not see into.
+    """
     tools = (
-        *file_tools(tool_timeout),
-        *search_tools(tool_timeout),
+        *file_tools(tool_timeout, home),
+        *search_tools(tool_timeout, home),
         shell_tool(sandbox, shell_parser, tool_timeout, no_sandbox),
         python_tool(sandbox, tool_timeout, no_sandbox),
         read_artifact_tool(artifacts),

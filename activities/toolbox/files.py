@@ -6,6 +6,7 @@ would change when nobody expects it any more.
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -59,8 +60,8 @@ class ListDir(Arguments):
     path: str = Field(default=".", description="Folder inside the workspace, relative to it")
 
 
-async def _read(arguments: ReadFile, context: ToolContext) -> str:
-    real = workspace.resolve(context.workspace, arguments.path)
+async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) -> str:
+    real = workspace.resolve(context.workspace, arguments.path, home=home)
     with workspace.open_file(context.workspace, real) as file:
         if _size(file) <= _IN_ONE_GO:
             return page(file, arguments)
@@ -113,8 +114,8 @@ def _size(file: BinaryIO) -> int:
     return size
 
 
-async def _write(arguments: WriteFile, context: ToolContext) -> str:
-    real = workspace.resolve(context.workspace, arguments.path, must_exist=False)
+async def _write(home: Path | None, arguments: WriteFile, context: ToolContext) -> str:
+    real = workspace.resolve(context.workspace, arguments.path, home=home, must_exist=False)
     data = arguments.content.encode()
     is_new = workspace.replace_file(context.workspace, real, data)
     name = workspace.shown(context.workspace, real)
@@ -125,12 +126,12 @@ def _lines(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n") and text != "")
 
 
-async def _edit(arguments: EditFile, context: ToolContext) -> str:
+async def _edit(home: Path | None, arguments: EditFile, context: ToolContext) -> str:
     if not arguments.old_string:
         raise ToolValidationError("`old_string` is empty: give the text to replace, or use write_file for a new file")
     if arguments.old_string == arguments.new_string:
         raise ToolValidationError("`old_string` and `new_string` are the same: nothing would change")
-    real = workspace.resolve(context.workspace, arguments.path)
+    real = workspace.resolve(context.workspace, arguments.path, home=home)
     text = _editable_text(context.workspace, real)
     old, new = _with_line_ends_of(text, arguments)
     lines = list(_occurrences(text, old))
@@ -189,8 +190,8 @@ def _not_found(text: str, arguments: EditFile) -> str:
     return f"`old_string` is not in {arguments.path}{hint}: read the file again and copy the text exactly"
 
 
-async def _list(arguments: ListDir, context: ToolContext) -> str:
-    real = workspace.resolve(context.workspace, arguments.path)
+async def _list(home: Path | None, arguments: ListDir, context: ToolContext) -> str:
+    real = workspace.resolve(context.workspace, arguments.path, home=home)
     found = workspace.entries(context.workspace, real)
     marks = {"folder": "/", "link": "@", "other": " (not a file)"}
     lines = [entry.name + marks.get(entry.kind, f" ({entry.size} bytes)") for entry in found[:_LISTED]]
@@ -199,20 +200,21 @@ async def _list(arguments: ListDir, context: ToolContext) -> str:
     return "\n".join(lines) or "(the folder is empty)"
 
 
-def _path_subjects(arguments: ReadFile | WriteFile | EditFile | ListDir, root: Path) -> tuple[Subject, ...]:
-    return workspace.subjects(root, arguments.path)
+def _named(home: Path | None, arguments: ReadFile | WriteFile | EditFile | ListDir, root: Path) -> tuple[Subject, ...]:
+    return workspace.subjects(root, arguments.path, home=home)
 
 
-def file_tools(timeout: float) -> tuple[Tool, ...]:
-    """The tools of this module."""
+def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
+    """The tools of this module; `home` is Loom's own state, which they do not see into."""
+    touches = partial(_named, home)
     return (
         FunctionTool(
             spec=tool_spec(
                 "read_file", "Read a text file, with line numbers.", ReadFile, effect=Effect.READ, timeout=timeout
             ),
             arguments=ReadFile,
-            function=_read,
-            touches=_path_subjects,
+            function=partial(_read, home),
+            touches=touches,
         ),
         FunctionTool(
             spec=tool_spec(
@@ -223,8 +225,8 @@ def file_tools(timeout: float) -> tuple[Tool, ...]:
                 timeout=timeout,
             ),
             arguments=WriteFile,
-            function=_write,
-            touches=_path_subjects,
+            function=partial(_write, home),
+            touches=touches,
         ),
         # Once: after a crash the second try would not find the old text and report a failure that did not happen.
         FunctionTool(
@@ -236,8 +238,8 @@ def file_tools(timeout: float) -> tuple[Tool, ...]:
                 timeout=timeout,
             ),
             arguments=EditFile,
-            function=_edit,
-            touches=_path_subjects,
+            function=partial(_edit, home),
+            touches=touches,
         ),
         FunctionTool(
             spec=tool_spec(
@@ -248,7 +250,7 @@ def file_tools(timeout: float) -> tuple[Tool, ...]:
                 timeout=timeout,
             ),
             arguments=ListDir,
-            function=_list,
-            touches=_path_subjects,
+            function=partial(_list, home),
+            touches=touches,
         ),
     )

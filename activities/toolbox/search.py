@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -74,38 +75,38 @@ async def _in_thread(work: Callable[[_Stop], list[str]], stop: _Stop) -> list[st
         stop.tell()
 
 
-async def _glob(arguments: Glob, context: ToolContext) -> str:
-    start = workspace.resolve(context.workspace, arguments.path)
+async def _glob(home: Path | None, arguments: Glob, context: ToolContext) -> str:
+    start = workspace.resolve(context.workspace, arguments.path, home=home)
     stop = _Stop(_SECONDS)
 
     def look(stop: _Stop) -> list[str]:
-        return list(islice(_matching(context.workspace, start, arguments.pattern, stop), _FOUND + 1))
+        paths = walk(context.workspace, start, stop, home)
+        return list(islice(_matching(paths, context.workspace, start, arguments.pattern), _FOUND + 1))
 
     found = await _in_thread(look, stop)
     return _answer(found, "no file matches", is_early=stop.was_early)
 
 
-async def _grep(arguments: Grep, context: ToolContext) -> str:
+async def _grep(home: Path | None, arguments: Grep, context: ToolContext) -> str:
     try:
         re.compile(arguments.pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise ToolValidationError(
             f"`pattern` is not a regular expression: {error}; put a backslash before characters meant literally"
         ) from None
-    start = workspace.resolve(context.workspace, arguments.path)
+    start = workspace.resolve(context.workspace, arguments.path, home=home)
     stop = _Stop(_SECONDS)
 
     def look(stop: _Stop) -> list[str]:
-        return list(_matching(context.workspace, start, arguments.glob, stop))
+        return list(_matching(walk(context.workspace, start, stop, home), context.workspace, start, arguments.glob))
 
     paths = await _in_thread(look, stop)
     found, is_early = await _search(arguments, paths, context.workspace) if paths else ([], False)
     return _answer(found, "no line matches", is_early=is_early or stop.was_early)
 
 
-def _matching(root: Path, start: Path, pattern: str | None, stop: _Stop) -> Iterator[str]:
-    """Files below `start` whose path relative to it matches."""
-    paths = walk(root, start, stop)
+def _matching(paths: Iterator[str], root: Path, start: Path, pattern: str | None) -> Iterator[str]:
+    """Those of the files below `start` whose path relative to it matches."""
     if pattern is None:
         yield from paths
         return
@@ -173,18 +174,18 @@ def _answer(found: list[str], nothing: str, *, is_early: bool) -> str:
     return "\n".join([*(found[:_FOUND] or [f"({nothing})"]), *notes])
 
 
-def _path_subjects(arguments: Glob, root: Path) -> tuple[Subject, ...]:
-    return workspace.subjects(root, arguments.path)
+def _named(home: Path | None, arguments: Glob, root: Path) -> tuple[Subject, ...]:
+    return workspace.subjects(root, arguments.path, home=home)
 
 
-def _searched(arguments: Grep, root: Path) -> tuple[Subject, ...]:
+def _searched(home: Path | None, arguments: Grep, root: Path) -> tuple[Subject, ...]:
     """Of a folder every file is read."""
-    is_folder = workspace.resolve(root, arguments.path, must_exist=False).is_dir()
-    return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path))
+    is_folder = workspace.resolve(root, arguments.path, home=home, must_exist=False).is_dir()
+    return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path, home=home))
 
 
-def search_tools(timeout: float) -> tuple[Tool, ...]:
-    """The tools of this module."""
+def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
+    """The tools of this module; `home` is Loom's own state, which they do not see into."""
     return (
         FunctionTool(
             spec=tool_spec(
@@ -195,8 +196,8 @@ def search_tools(timeout: float) -> tuple[Tool, ...]:
                 timeout=timeout,
             ),
             arguments=Glob,
-            function=_glob,
-            touches=_path_subjects,
+            function=partial(_glob, home),
+            touches=partial(_named, home),
         ),
         FunctionTool(
             spec=tool_spec(
@@ -207,7 +208,7 @@ def search_tools(timeout: float) -> tuple[Tool, ...]:
                 timeout=timeout,
             ),
             arguments=Grep,
-            function=_grep,
-            touches=_searched,
+            function=partial(_grep, home),
+            touches=partial(_searched, home),
         ),
     )

@@ -23,28 +23,28 @@ _READS: Final = ("read_file",)
 _WRITES: Final = ("read_file", "write_file")
 
 
-def confined(value: Any, place: Path) -> Any:
+def confined(value: Any, place: Path, home: Path | None) -> Any:
     """The value with its paths resolved inside the workspace; raises ToolValidationError for one outside."""
     if isinstance(value, PurePath):
-        return workspace.resolve(place, str(value), must_exist=False)
+        return workspace.resolve(place, str(value), home=home, must_exist=False)
     if isinstance(value, _LISTS) and any(isinstance(item, PurePath) for item in value):
-        return type(value)(confined(item, place) for item in value)
+        return type(value)(confined(item, place, home) for item in value)
     return value
 
 
-def subjects_of(name: str, value: Any, place: Path | None, *, reads: bool) -> Iterator[Subject]:
+def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None, reads: bool) -> Iterator[Subject]:
     """Every text, number and path in an argument; `place` is where paths are confined to, if they are.
 
     A path counts under the rules of the file tools, too: whoever denies reading a file means every way to it.
     """
     if isinstance(value, PurePath) and place is not None:
-        for subject in workspace.subjects(place, str(value)):
+        for subject in workspace.subjects(place, str(value), home=home):
             tools = _READS if reads else _WRITES
             files = tuple(Touched(tool=tool, text=subject.text, loose=subject.loose) for tool in tools)
             yield replace(subject, files=files)
     elif isinstance(value, _LISTS):
         for item in value:
-            yield from subjects_of(name, item, place, reads=reads)
+            yield from subjects_of(name, item, place, home=home, reads=reads)
     elif value is not None:
         yield _subject(name, value)
 

@@ -52,6 +52,8 @@ class UserTool:
     blocking: bool
     available: Callable[[], object] | None
     has_own_timeout: bool
+    home: Path | None = None
+    """Loom's own state on the worker, which no path leads into."""
     code: str = ""
     """Names the user's code as it stands; empty where it cannot be read."""
 
@@ -78,7 +80,9 @@ class UserTool:
         """What permission patterns are held against: every text, number and path that it is given."""
         values = cast("Given", arguments).values
         place, reads = workspace if self._is_confined else None, self.spec.effect is Effect.READ
-        return tuple(each for name in values for each in subjects_of(name, values[name], place, reads=reads))
+        return tuple(
+            each for name in values for each in subjects_of(name, values[name], place, home=self.home, reads=reads)
+        )
 
     def grants(self, arguments: object) -> Sequence[str]:
         """An approval for the rest of the run covers the tool as a whole."""
@@ -96,7 +100,7 @@ class UserTool:
         return self.spec.scope is Scope.SANDBOXED
 
     def _within(self, given: Given, place: Path) -> Given:
-        values = {name: confined(value, place) for name, value in given.values.items()}
+        values = {name: confined(value, place, self.home) for name, value in given.values.items()}
         changed = {self.fields[name]: value for name, value in values.items() if value is not given.values[name]}
         checked = given.checked.model_copy(update=changed) if changed else given.checked
         return Given.model_construct(values=values, checked=checked)

@@ -12,16 +12,20 @@ Layers = tuple[tuple[str, GitIgnoreSpec], ...]
 """The ignore files from the workspace down, each with the folder that it stands in (`""` or `a/b/`)."""
 
 
-def walk(root: Path, start: Path, is_stopped: Callable[[], bool]) -> Iterator[str]:
-    """Paths relative to `root` of the files below `start`, links left out; ends early when `is_stopped`."""
+def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | None = None) -> Iterator[str]:
+    """Paths relative to `root` of the files below `start`, links and `home` left out; ends early when `is_stopped`."""
     if start.is_file():
         yield workspace.shown(root, start)
         return
     base = "" if start == root else workspace.shown(root, start) + "/"
-    yield from _below(root, base, _layers_above(root, base), is_stopped)
+    own = workspace.own_state(root, home)
+    hidden = None if own is None else workspace.shown(root, own)
+    yield from _below(root, base, _layers_above(root, base), is_stopped, hidden)
 
 
-def _below(root: Path, prefix: str, layers: Layers, is_stopped: Callable[[], bool]) -> Iterator[str]:
+def _below(
+    root: Path, prefix: str, layers: Layers, is_stopped: Callable[[], bool], hidden: str | None
+) -> Iterator[str]:
     try:
         found = workspace.entries(root, root / prefix)
     except LoomError:
@@ -37,9 +41,10 @@ def _below(root: Path, prefix: str, layers: Layers, is_stopped: Callable[[], boo
         elif (
             entry.kind == "folder"
             and entry.name not in (workspace.READ_ONLY, workspace.HIDDEN)
+            and path != hidden
             and not is_ignored(path + "/", layers)
         ):
-            yield from _below(root, path + "/", layers, is_stopped)
+            yield from _below(root, path + "/", layers, is_stopped, hidden)
 
 
 def is_ignored(path: str, layers: Layers) -> bool:

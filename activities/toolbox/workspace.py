@@ -1,4 +1,7 @@
-"""Confinement: every path that a model names is resolved, checked and opened inside the run's workspace."""
+"""Confinement: every path that a model names is resolved, checked and opened inside the run's workspace.
+
+`home` is where this worker keeps Loom's own state. It may lie in a workspace, and no tool sees into it there.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,10 +18,10 @@ from loom_domain.subjects import Subject
 READ_ONLY: Final = ".git"
 """What Git runs or obeys later, outside any sandbox: tools may read it and never write it."""
 HIDDEN: Final = ".loom"
-"""Loom's own state, with the passwords of its servers and the histories of all runs: no tool sees into it."""
+"""Loom's own state by its usual name, with the passwords of its servers and the histories of all runs."""
 
 
-def resolve(workspace: Path, path: str, *, must_exist: bool = True) -> Path:
+def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
     """The real path that `path` means; raises ToolValidationError when it is outside, impossible or not there."""
     if not workspace.is_absolute():
         raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
@@ -30,16 +33,23 @@ def resolve(workspace: Path, path: str, *, must_exist: bool = True) -> Path:
         raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
     if not real.is_relative_to(workspace):
         raise ToolValidationError(f"{path} is outside the workspace: use a path relative to the workspace")
-    if HIDDEN in real.relative_to(workspace).parts:
+    own = own_state(workspace, home)
+    if HIDDEN in real.relative_to(workspace).parts or (own is not None and real.is_relative_to(own)):
         raise ToolValidationError(f"{path} is Loom's own state, which no tool sees into: choose another path")
     if must_exist and not os.path.lexists(real):
         raise ToolValidationError(_missing(workspace, path, real))
     return real
 
 
-def subjects(workspace: Path, path: str) -> tuple[Subject, ...]:
+def own_state(workspace: Path, home: Path | None) -> Path | None:
+    """The real path of Loom's own state, where it lies in the workspace; it need not be there yet."""
+    real = None if home is None else Path(os.path.realpath(home))
+    return real if real is not None and real.is_relative_to(workspace) else None
+
+
+def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject, ...]:
     """What path patterns are held against: the path as named and, where a link makes it another one, as it is."""
-    real = resolve(workspace, path, must_exist=False)
+    real = resolve(workspace, path, home=home, must_exist=False)
     named = Path(os.path.normpath(workspace / path))
     paths = (named, real) if named.is_relative_to(workspace) else (real,)
     return tuple(Subject(text=shown(workspace, each), loose=str(each)) for each in dict.fromkeys(paths))

@@ -181,7 +181,7 @@ async def test_no_server_is_code_5_with_the_way_out(working: Working, words: tup
     ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")(*words)
 
     assert (ran.code, ran.out) == (5, "")
-    assert ran.err.startswith("loom: no Temporal server answers at 127.0.0.1:9: run `loom up`, or set TEMPORAL_ADDRESS")
+    assert ran.err == "loom: no Temporal server answers at 127.0.0.1:9: run `loom up`, or set TEMPORAL_ADDRESS\n"
 
 
 async def test_a_worker_says_which_setting_is_wrong(working: Working) -> None:
@@ -191,6 +191,25 @@ async def test_a_worker_says_which_setting_is_wrong(working: Working) -> None:
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("loom: LOOM_MAX_TURNS: ")
+
+
+async def test_of_a_server_that_is_none_of_temporal_s_only_what_helps_is_told(working: Working) -> None:
+    loom, _ = await working(script([text("never")]))
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        ran = await command_line(loom, TEMPORAL_ADDRESS=f"127.0.0.1:{port}")("list")
+
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.startswith(f"loom: no Temporal server answers at 127.0.0.1:{port} (")
+    assert ran.err.endswith("): run `loom up`, or set TEMPORAL_ADDRESS\n")
+    assert not any(internal in ran.err for internal in ("tonic", "Failed client connect", "{"))
 
 
 async def test_the_command_line_takes_a_schema_from_a_file(working: Working, workspace: Path) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -475,17 +475,19 @@ async def test_a_killed_worker_leaves_no_server_behind_even_one_that_hangs(raw: 
 
 
 class Http:
-    """The echo server over HTTP, on one port for as many lives as a test gives it."""
+    """A server over HTTP, on one port for as many lives as a test gives it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, *command: str, diary: Path | None = None) -> None:
+        """`PORT` in the command stands for the port, which is in its environment, too."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        self.diary = folder / "diary"
+        self.diary = diary or Path(os.devnull)
+        self._command = [str(self.port) if word == "PORT" else word for word in command]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen([*ECHO, "--http", str(self.port), "--diary", str(self.diary)])
+        self._process = subprocess.Popen(self._command, env={**os.environ, "PORT": str(self.port)})
 
     def kill(self) -> None:
         if self._process is not None:
@@ -497,13 +499,37 @@ class Http:
 
 
 @asynccontextmanager
-async def http(folder: Path) -> AsyncIterator[Http]:
-    web = Http(folder)
+async def serving(web: Http) -> AsyncIterator[Http]:
+    """The server, gone at the end."""
     web.start()
     try:
         yield web
     finally:
         web.kill()
+
+
+def http(folder: Path) -> AbstractAsyncContextManager[Http]:
+    """The echo server."""
+    diary = folder / "diary"
+    return serving(Http(*ECHO, "--http", "PORT", "--diary", str(diary), diary=diary))
+
+
+async def test_a_published_server_over_http_is_killed_in_a_call_and_found_again(node_server: str) -> None:
+    async with serving(Http(node_server, "streamableHttp")) as web, connect(web.server(), first_wait=0.1) as servers:
+        await until_available(servers, "mcp__web__echo")
+        assert (await call(servers, "mcp__web__echo", message="hi")).text == "Echo: hi"
+
+        progress: list[str] = []
+        long = "mcp__web__trigger-long-running-operation"
+        lost = asyncio.create_task(call(servers, long, duration=600, steps=6000, told=progress.append))
+        await until(lambda: bool(progress))
+        web.kill()
+        with pytest.raises(ToolExecutionError, match="went away during the call"):
+            await lost
+
+        web.start()
+        await until_available(servers, "mcp__web__echo")
+        assert (await call(servers, "mcp__web__echo", message="back")).text == "Echo: back"
 
 
 async def test_a_server_over_http_is_called_told_apart_killed_and_found_again(tmp_path: Path) -> None:

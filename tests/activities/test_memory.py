@@ -126,7 +126,7 @@ async def test_whatever_the_texts_are_a_task_is_kept_as_it_was_and_found(
     assert hit.memory.task == said
     assert len(await memory.by_node(view(name), node)) == 1
     assert [kept.task async for kept in memory.export(name)] == [said]
-    assert await memory.forget(name) == 1
+    assert (await memory.forget(name)).memories == 1
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ async def test_what_is_forgotten_never_comes_back_and_the_rest_stays(memory: Pos
     said = [task(f"private {n}", session_id=session) for n in range(3)]
     shared = task("private and global", session_id=session, metadata={"scope": "global"})
     await memory.remember([*said, shared, task("of another", session_id=other)])
-    assert await memory.forget(session) == 4
+    assert (await memory.forget(session)).memories == 4
     assert await memory.missing(said) == ()
     assert await memory.remember([*said, shared]) == 0
     assert texts(await memory.recent(view(other))) == ["of another"]

@@ -128,6 +128,24 @@ async def test_a_hidden_folder_inside_the_workspace_is_hidden(place: Path) -> No
     assert await run(place, "ls -A state; touch state/x 2> /dev/null || echo refused", sandbox) == "refused\n"
 
 
+async def test_a_hidden_folder_is_hidden_although_it_is_made_later(place: Path) -> None:
+    sandbox = Bubblewrap(find_program() or "", hidden=[place / "state"])
+    (place / "state").mkdir()
+    (place / "state/secret").write_text("secret")
+    assert await run(place, "ls -A state; touch state/x 2> /dev/null || echo refused", sandbox) == "refused\n"
+
+
+async def test_what_holds_a_hidden_folder_is_not_moved_with_it_to_where_it_is_seen(place: Path) -> None:
+    (place / "var/lib/state").mkdir(parents=True)
+    (place / "var/lib/state/secret").write_text("secret")
+    (place / "var/mine").write_text("mine")
+    sandbox = Bubblewrap(find_program() or "", hidden=[place / "var/lib/state"])
+    for name in ("var", "var/lib", "var/lib/state"):
+        assert "busy" in await run(place, f"mv {name} moved-$RANDOM 2>&1", sandbox)
+    assert await run(place, "find . -name secret; mv var/mine here && cat here", sandbox) == "mine"
+    assert [str(path.relative_to(place)) for path in place.rglob("secret")] == ["var/lib/state/secret"]
+
+
 async def test_a_folder_that_others_made_sticky_is_not_taken_for_ours_while_it_holds_something(place: Path) -> None:
     (place / ".agents").mkdir()
     (place / ".agents/skill").touch()

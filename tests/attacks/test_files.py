@@ -3,7 +3,7 @@
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -15,18 +15,24 @@ from hypothesis import strategies as st
 from activities.ports import Tool, ToolContext
 from activities.toolbox.files import file_tools
 from activities.toolbox.search import search_tools
-from loom_domain.errors import LoomError
+from loom_domain.errors import LoomError, ToolValidationError
 
-TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in (*file_tools(30), *search_tools(30))}
+
+def tools_of(home: Path | None) -> dict[str, Tool]:
+    """Those of a worker that keeps Loom's own state there."""
+    return {tool.spec.name: tool for tool in (*file_tools(30, home), *search_tools(30, home))}
+
+
+TOOLS = tools_of(None)
 SECRET = "outside-secret"
 _EXCHANGE = 2
 _RACE = 1.2
 """Seconds that each race goes on: thousands of rounds."""
 
 
-async def call(name: str, workspace: Path, **arguments: object) -> str:
+async def call(name: str, workspace: Path, tools: Mapping[str, Tool] = TOOLS, **arguments: object) -> str:
     """What the model would read, errors included."""
-    tool = TOOLS[name]
+    tool = tools[name]
     context = ToolContext(workspace=workspace, run_id="r", call_id="c", idempotency_key="k", timeout=20)
     try:
         return str(await tool.run(tool.parse(arguments), context))
@@ -202,3 +208,74 @@ async def test_devices_pipes_and_sockets_are_not_read(place: Path) -> None:
     assert "not a regular file" in await call("read_file", workspace, path="pipe")
     assert "outside the workspace" in await call("read_file", workspace, path="zero")
     assert "not a regular file" in await call("write_file", workspace, path="pipe", content="x")
+
+
+@pytest.fixture
+def workspace(place: Path) -> Path:
+    """A workspace that holds Loom's own state under another name than the usual one, with links to it."""
+    workspace = place / "workspace"
+    (workspace / "var/state/agents").mkdir(parents=True)
+    (workspace / "var/state/stack.json").write_text(SECRET)
+    for name, target in {
+        "short": "var/state",
+        "direct": "var/state/stack.json",
+        "over": "var",
+        "home": "short",
+    }.items():
+        (workspace / name).symlink_to(target)
+    return workspace
+
+
+STATE = ["var/state", "home"]
+"""`LOOM_HOME` as it may be given: the folder itself, or by links."""
+
+
+@pytest.mark.parametrize("home", STATE)
+@pytest.mark.parametrize("way", ["var/state", "inside/../var/./state", "short", "over/state", "home", "{}/short"])
+async def test_no_name_leads_into_loom_s_own_state(workspace: Path, home: str, way: str) -> None:
+    tools, folder = tools_of(workspace / home), way.format(workspace)
+    named = f"{folder}/stack.json"
+    said = [
+        await call("read_file", workspace, tools, path=named),
+        await call("read_file", workspace, tools, path="direct"),
+        await call("edit_file", workspace, tools, path=named, old_string=SECRET, new_string="changed"),
+        await call("write_file", workspace, tools, path=named, content="changed"),
+        await call("write_file", workspace, tools, path=f"{folder}/agents/mine.yaml", content="name: mine"),
+        await call("list_dir", workspace, tools, path=folder),
+        await call("glob", workspace, tools, pattern="*", path=folder),
+        await call("grep", workspace, tools, pattern="secret", path=folder),
+        await call("grep", workspace, tools, pattern="secret", path=named),
+    ]
+    assert [text for text in said if "is Loom's own state" not in text] == []
+    kept = [path for path in (workspace / "var/state").rglob("*") if path.is_file()]
+    assert [(path.name, path.read_text()) for path in kept] == [("stack.json", SECRET)]
+
+
+@pytest.mark.parametrize("home", STATE)
+async def test_a_search_from_above_leaves_loom_s_own_state_out(workspace: Path, home: str) -> None:
+    (workspace / "var/stack.json").write_text("no secret here")
+    tools = tools_of(workspace / home)
+    for path in (".", "var"):
+        assert await call("glob", workspace, tools, pattern="stack.json", path=path) == "var/stack.json"
+        found = await call("grep", workspace, tools, pattern="secret", path=path)
+        assert found == "var/stack.json:1:no secret here"
+
+
+async def test_loom_s_own_state_is_kept_free_before_it_is_there(workspace: Path) -> None:
+    tools = tools_of(workspace / "later/state")
+    said = await call("write_file", workspace, tools, path="later/state/agents/mine.yaml", content="name: mine")
+    assert "is Loom's own state" in said
+    assert not (workspace / "later").exists()
+    assert "created" in await call("write_file", workspace, tools, path="later/stated", content="")
+
+
+async def test_rules_are_not_asked_about_loom_s_own_state(workspace: Path) -> None:
+    tools = tools_of(workspace / "var/state")
+    for name, more in {"read_file": {}, "write_file": {"content": ""}, "grep": {"pattern": "x"}}.items():
+        with pytest.raises(ToolValidationError, match="is Loom's own state"):
+            tools[name].subjects(tools[name].parse({"path": "short/stack.json", **more}), workspace)
+
+
+async def test_a_workspace_below_loom_s_own_state_is_a_workspace_as_any(place: Path) -> None:
+    workspace = place / "workspace/inside"
+    assert await call("read_file", workspace, tools_of(place / "workspace"), path="f") == "     1\tinside"

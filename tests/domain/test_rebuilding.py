@@ -199,6 +199,28 @@ def test_a_tool_call_shows_no_secrets_and_the_beginning_of_its_result() -> None:
     assert (told.status, told.result["content"], told.result["length"]) == ("success", "x" * 2000, 3000)
 
 
+def test_a_call_that_made_a_tool_tells_of_it() -> None:
+    made = {"name": "double", "description": "Keeps a secret.", "parameters": {}, "code": "def run(x): ..."}
+    asked = replace(TOOL, tool="create_tool", arguments=made)
+    assert only(Action.REGISTERED, did(asked, ToolResult(content="made"))) == Task(
+        task_id="r/t1-call-c1.1/registered/tool.registered",
+        run_id="r",
+        root_run_id="r",
+        session_id="s",
+        action=Action.REGISTERED,
+        created_at=LATER,
+        source_agent="writer",
+        parameters={"turn": 1, "name": "made__double", "description": "Keeps a *.", "from": "writer"},
+    )
+    refused = did(asked, ToolResult(content="the tool was not made", status="error"))
+    assert [task.action for task in tasks_of([refused], MASK)] == [Action.TOOL_CALL, Action.TOOL_RESULT]
+
+
+def test_a_notice_to_an_agent_names_it() -> None:
+    published = Published(notices=(replace(NOTICE, target_agent="writer"),))
+    assert only(Action.MESSAGE, Began(origin=ORIGIN), Told(published=published)).target_agent == "writer"
+
+
 def test_arguments_that_went_by_name_are_those_of_the_models_answer() -> None:
     by_name = replace(TOOL, arguments=None, arguments_digest="d")
     task = only(Action.TOOL_CALL, did(MODEL, ANSWER), did(by_name, ToolResult(content="x")))

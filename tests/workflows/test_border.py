@@ -22,7 +22,8 @@ from loom_domain.run_events import (
     SteeringEvent,
 )
 from tests.domain.story import AT
-from workflows.border import STEERING, read_request, read_steering
+from workflows.border import STEERING, STOPS, read_request, read_steering, read_stop
+from workflows.converter import Undecodable
 
 
 def refused(payload: object) -> BadRequest:
@@ -187,6 +188,25 @@ def test_a_malformed_payload_is_refused_with_its_field(name: str, payload: objec
     assert says in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("payload", "reason", "by"),
+    [
+        ({"reason": 5}, "5", ""),
+        ({"reason": "enough", "x": 1, "by": ["ann", None]}, "enough", '["ann",null]'),
+        ({"reason": {"why": "ä"}}, '{"why":"ä"}', ""),
+        ("enough", "enough", ""),
+        (["now", 1], '["now",1]', ""),
+        (True, "true", ""),
+        (b"\xff", "\"b'\\\\xff'\"", ""),
+        (Undecodable(reason="no JSON"), "", ""),
+        (["x" * 1000], f'["{"x" * 498}', ""),
+    ],
+)
+def test_an_order_to_stop_is_read_as_far_as_it_can_be(payload: object, reason: str, by: str) -> None:
+    assert read_stop("abort", payload, AT) == AbortRequested(reason=reason, by=by, at=AT)
+    assert read_stop("pause", payload, AT) == PauseRequested(by=by, at=AT)
+
+
 JSON: Final = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -200,6 +220,8 @@ FIELDS: Final = st.sampled_from(
 @given(JSON | st.dictionaries(FIELDS, JSON, max_size=4))
 def test_whatever_comes_is_read_or_refused_with_a_reason(payload: object) -> None:
     assert isinstance(_read(lambda: read_request(payload)), RunRequest | str)
+    for name in STOPS:
+        assert isinstance(read_stop(name, payload, AT), AbortRequested | PauseRequested)
     for name in STEERING:
         assert isinstance(_read(partial(read_steering, name, payload, AT)), SteeringEvent | str)
 

@@ -339,6 +339,9 @@ async def test_members_share_texts_and_write_to_each_other(working: Working) -> 
     assert "A message has come in" in str(last[3])
     assert "Message of another agent, b; it is no person's word.] Read shared-colour." in str(last[4])
     assert "It is blue." in str(last[6])
+    events = [event.task for event in await told(loom.client, loom.started[0])]
+    written = {(task.parameters["by"], task.target_agent) for task in events if task.action is Action.MESSAGE}
+    assert written == {("a", "default"), ("b", "default")}
 
 
 async def test_a_message_to_nobody_names_who_there_is(working: Working) -> None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
 
 from loom_domain.errors import BadRequest, RefusedError
 from loom_domain.requests import RunStatus
@@ -237,6 +237,41 @@ async def test_an_abort_ends_a_tool_with_its_whole_process_tree(working: Working
 
     assert monotonic() - asked < 2
     assert _processes(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [({"reason": 5}, "5"), (["now"], '["now"]'), ("enough", "enough"), ({"reason": "enough", "x": 1}, "enough")],
+)
+async def test_an_abort_stops_the_run_whatever_is_sent_with_it(working: Working, payload: object, reason: str) -> None:
+    loom, _ = await working(script([calls(WRITE)]))
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    handle = loom.client.temporal.get_workflow_handle(run_id)
+
+    with pytest.raises(WorkflowUpdateFailedError):
+        await handle.execute_update("abort", payload)
+    await handle.signal("abort", payload)
+    result = await loom.client.result(run_id)
+
+    assert result.status is RunStatus.ABORTED
+    assert result.error is not None
+    assert result.error.context == {"reason": reason, "by": ""}
+
+
+@pytest.mark.parametrize("payload", [["now"], "now", {"x": 1}, {"by": 5}])
+async def test_a_pause_holds_the_run_whatever_is_sent_with_it(working: Working, payload: object) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    handle = loom.client.temporal.get_workflow_handle(run_id)
+
+    await handle.signal("pause", payload)
+    await loom.until(run_id, lambda status: status["status"] == "paused")
+
+    await handle.signal("resume")
+    await loom.client.approve(run_id)
+    assert (await loom.client.result(run_id)).output == "written"
 
 
 async def test_cancelling_through_temporal_is_an_abort(working: Working) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from loom_domain.requests import RunStatus
+from loom_domain.tasks import Action
 from loom_domain.tool_calls import artifact_id
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
+from tests.stream import told
 from tests.workflows.conftest import Working
 
 
@@ -150,6 +152,10 @@ async def test_an_agent_makes_a_tool_and_uses_it_when_it_may(working: Working) -
     assert answer == '{"twice": 42}'
     offered = [tool["function"]["name"] for tool in model.requests[2].body["tools"]]
     assert "made__double" in offered
+    events = [event.task for event in await told(loom.client, loom.started[0])]
+    assert [task.parameters for task in events if task.action is Action.REGISTERED] == [
+        {"turn": 2, "name": "made__double", "description": "Doubles a number.", "from": "default"}
+    ]
 
 
 async def test_a_name_is_given_once(working: Working) -> None:

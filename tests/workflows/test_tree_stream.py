@@ -69,6 +69,7 @@ async def test_work_that_is_handed_over_stands_before_it_is_done_and_its_result_
     assert order.index((Action.COMPLETE, grandchild)) < order.index((Action.TOOL_RESULT, child))
     assert order.index((Action.COMPLETE, child)) < order.index((Action.TOOL_RESULT, run_id))
     handed_over = {task.task_id: task for task in events if task.action is Action.EXECUTE}
+    assert {task.target_agent for task in handed_over.values()} == {"default"}
     begun = [task for task in events if task.action is Action.START and task.run_id != run_id]
     assert [handed_over[task.parent_task_id or ""].parameters["child_run_id"] for task in begun] == [child, grandchild]
     depths = {task.run_id: task.parameters["depth"] for task in events if task.action is Action.TURN}

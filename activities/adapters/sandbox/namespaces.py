@@ -70,7 +70,7 @@ class Bubblewrap:
     def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
         """`hidden` are further folders that commands must not see, such as Loom's own state."""
         self._binary = binary
-        self._hidden = hidden_folders(hidden)
+        self._further = hidden
         self._files = hidden_files()
         self._visible = (Path(sys.base_prefix),)
         self._limits = limits or Limits()
@@ -122,18 +122,24 @@ class Bubblewrap:
     @contextmanager
     def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[Prepared]:
         """The words before a command that put it into the sandbox, good until the end of the block."""
-        with mounted(workspace, self._repositories, readable) as mounts, ExitStack() as stack:
+        hidden = hidden_folders(self._further)  # each time: Loom's own state may be made meanwhile
+        outside = [folder for folder in hidden if not folder.is_relative_to(workspace)]
+        inside = [folder for folder in hidden if folder.is_relative_to(workspace) and folder != workspace]
+        with (
+            mounted(workspace, self._repositories, readable, _above(inside, workspace)) as mounts,
+            ExitStack() as stack,
+        ):
             report, told = _pipe(stack)
             mounts.descriptors.append(told)
             filters = () if self._filter is None else ("--seccomp", str(_holding(self._filter, stack, mounts)))
             words = [
                 *(self._binary, *_NAMESPACES, "--info-fd", str(told), *filters),
                 *self._system(),
-                *self._places(workspace, mounts),
+                *self._places(workspace, mounts, outside, inside),
                 *("--chdir", str(workspace), "--"),
                 *limiting(self._limits, _kernel(stack, mounts)),
             ]
-            temporary = (*TEMPORARIES, *self._outside(workspace))
+            temporary = (*TEMPORARIES, *outside)
             yield Prepared(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
 
     def _system(self) -> Sequence[str]:
@@ -144,10 +150,10 @@ class Bubblewrap:
             *("--remount-ro", "/dev"),
         )
 
-    def _places(self, workspace: Path, mounts: Mounts) -> Iterator[str]:
+    def _places(
+        self, workspace: Path, mounts: Mounts, outside: Sequence[Path], inside: Sequence[Path]
+    ) -> Iterator[str]:
         """Later mounts lie over earlier ones: the workspace may be in a folder that is hidden else, and hold one."""
-        outside = self._outside(workspace)
-        inside = [folder for folder in self._hidden if folder.is_relative_to(workspace) and folder != workspace]
         covered = (*TEMPORARIES, *outside)
         for folder in outside:
             yield from ("--size", "4096", "--tmpfs", str(folder))
@@ -164,8 +170,11 @@ class Bubblewrap:
         for name in (*self._files, *listening_sockets(covered, workspace)):
             yield from ("--ro-bind", "/dev/null", name)
 
-    def _outside(self, workspace: Path) -> Sequence[Path]:
-        return [folder for folder in self._hidden if not folder.is_relative_to(workspace)]
+
+def _above(hidden: Sequence[Path], workspace: Path) -> Sequence[Path]:
+    """The folders of the workspace that these lie in, outer ones first."""
+    found = {folder for each in hidden for folder in each.parents if folder.is_relative_to(workspace)}
+    return sorted(found - {workspace})
 
 
 def _pipe(stack: ExitStack) -> tuple[int, int]:

@@ -58,13 +58,23 @@ class Mounts:
 
 
 @contextmanager
-def mounted(workspace: Path, repositories: Repositories, readable: Sequence[Path] = ()) -> Iterator[Mounts]:
-    """The workspace and what is protected in it; the placeholders stay until the end of the block."""
+def mounted(
+    workspace: Path, repositories: Repositories, readable: Sequence[Path] = (), fixed: Sequence[Path] = ()
+) -> Iterator[Mounts]:
+    """The workspace and what is protected in it; the placeholders stay until the end of the block.
+
+    `fixed` folders of it keep their names, as mounts do: else one that holds something hidden could be moved with it,
+    and the next command would see it there.
+    """
     with ExitStack() as stack:
         mounts = Mounts()
         here = _opened_folder(workspace, "workspace")
         stack.callback(os.close, here)
         mounts.add("--bind-fd", here, workspace)
+        for folder in fixed:
+            if (found := _opened(workspace, folder.relative_to(workspace).parts)) is not None:
+                stack.callback(os.close, found)
+                mounts.add("--bind-fd", found, folder)
         is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
         folders, others = ((READ_ONLY,), KEPT_FREE) if is_inside else ((), (READ_ONLY, *KEPT_FREE))
         stack.enter_context(kept_free(here, folders, others))
