@@ -110,7 +110,8 @@ def _surroundings(agents: Iterable[Path], app: str | None) -> "Surroundings":
 
     settings = read_settings()
     settings = settings.model_copy(update={"app": app}) if app else settings
-    registry = registry_from(settings, MadeTools(sandbox=None), files=_with_those_beside(agents))
+    # Rules are looked at file by file.
+    registry = registry_from(settings, MadeTools(sandbox=None), files=_with_those_beside(agents), checks_rules=False)
     return Surroundings(registry=registry, place=Place(workspace=str(settings.workspace), home=str(Path.home())))
 
 

@@ -37,6 +37,7 @@ def registry_from(
     knowledge: KnowledgeStore | None = None,
     memory: Remembering | None = None,
     files: Sequence[Path] = (),
+    checks_rules: bool = True,
 ) -> Registry:
     """The built-in tools with what the app and the enabled packages bring; raises BadRequest for what clashes."""
     fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
@@ -68,6 +69,7 @@ def registry_from(
         agents=(settings.home / agent_files.FOLDER, *settings.agents),
         crews=(settings.home / crew_files.FOLDER, *settings.crews),
         files=files,
+        checks_rules=checks_rules,
     )
     # Only now it is known whom work can be given to.
     return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})

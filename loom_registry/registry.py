@@ -11,6 +11,7 @@ from activities.toolbox.user_tool import UserTool
 from loom_app import LoomApp
 from loom_domain.agent_definitions import AgentDefinition, check_tools
 from loom_domain.crews import Crew
+from loom_domain.dead_rules import dead_rules
 from loom_domain.errors import BadRequest
 from loom_domain.extending import resolved
 from loom_domain.hooks import Registered, check_hooks, is_for, pieces_of
@@ -78,11 +79,13 @@ def collect(
     agents: Sequence[Path] = (),
     crews: Sequence[Path] = (),
     files: Iterable[Path] = (),
+    checks_rules: bool = True,
 ) -> Registry:
     """Load what the settings name; raises BadRequest for whatever is not there, is broken or clashes.
 
     `servers` are the MCP servers that the settings bring themselves, `agents` and `crews` folders of such files; beside
     the app's module there may be more of them, and agents in `files` are read in any case. `home` is Loom's own state.
+    `checks_rules` is off for whoever looks at rules file by file.
     """
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
@@ -101,6 +104,7 @@ def collect(
         servers=servers,
         written=agent_files.read_agents(dict.fromkeys((*named, *agent_files.agent_files(folders)))),
         teams=crew_files.read_crews(crew_files.crew_files(crew_folders)),
+        checks_rules=checks_rules,
     )
 
 
@@ -114,6 +118,7 @@ def merged(
     servers: Sequence[McpServer] = (),
     written: Iterable[AgentDefinition] = (),
     teams: Iterable[Crew] = (),
+    checks_rules: bool = True,
 ) -> Registry:
     """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
     apps = tuple(sources.items())
@@ -131,6 +136,8 @@ def merged(
     heard = ((name, one, f"{source}: {one.origin}") for source, app in apps for name, one in app.handlers.items())
     bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
     check_tools(agents.values(), tools, tuple(known))
+    if checks_rules:
+        _refuse_dead_rules((*agents.values(), *crews.values()), tools, tuple(known))
     hooks = tuple(hook for app in sources.values() for hook in app.hooks)
     check_hooks(hooks, agents.values())
     return Registry(
@@ -145,6 +152,17 @@ def merged(
         providers=_each_once("provider", answering),
         knowledge=_each_once("knowledge base", bases),
     )
+
+
+def _refuse_dead_rules(
+    owners: Iterable[AgentDefinition | Crew], tools: Mapping[str, Tool], servers: Sequence[str]
+) -> None:
+    """A rule that can never match protects nobody; each run would be refused for it."""
+    specs = [tool.spec for tool in tools.values()]
+    for owner in owners:
+        if dead := dead_rules(owner.permissions, specs, servers=servers):
+            kind = "crew" if isinstance(owner, Crew) else "agent"
+            raise BadRequest(f"{kind} {owner.name!r} ({owner.origin}): {'; '.join(dead)}", field="permissions")
 
 
 def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:

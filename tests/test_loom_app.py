@@ -547,6 +547,24 @@ def test_an_agent_with_a_tool_that_is_not_there_is_refused_at_start() -> None:
         of(app)
 
 
+def test_a_rule_that_can_never_match_is_refused_at_start() -> None:
+    app = with_tool("rate")
+    app.mcp_server("time", command=["x"])
+    rules = {"rate": "ask", "bash(rm:*)": "deny", "mcp__time__now": "allow", "default": "deny"}
+    app.create_agent("good", permissions=rules)
+    app.create_crew("team", mode="sequential", members=[{"name": "good"}], permissions=rules)
+    assert list(of(app).agents) == ["good"]
+    wrong = {"bsh(rm:*)": "deny"}
+    agent, crew = LoomApp(), LoomApp()
+    agent.create_agent("bad", permissions=wrong)
+    crew.create_crew("bad", mode="sequential", members=[{"name": "x"}], permissions=wrong)
+    says = r"'bad' .*test_loom_app.*'bsh\(rm:\*\)' names no tool: did you mean b"
+    with pytest.raises(BadRequest, match=f"agent {says}"):
+        of(app, agent)
+    with pytest.raises(BadRequest, match=f"crew {says}"):
+        of(app, crew)
+
+
 def test_the_example_is_whole() -> None:
     found = merged({"app": shop.app}, built_in={"read_file": done_tool()})
     assert list(found.tools) == [
