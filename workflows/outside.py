@@ -209,7 +209,8 @@ def is_sub_agent(execution: WorkflowExecution) -> bool:
 
 def listing(*, status: str | None, session: str | None, below: str | None) -> str:
     """The server's query for runs, of a status, of a session, in the tree below a run; raises BadRequest."""
-    filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')"]
+    # A run that continued as new is one run: its last execution.
+    filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')", "ExecutionStatus != 'ContinuedAsNew'"]
     if status is not None:
         filters.append(_with_status(status))
     if session is not None:

@@ -20,6 +20,7 @@ from loom_domain.tasks import Action
 from tests.harness import Harness
 from tests.model_server import Script, SeenRequest, ToolUse, calls, script, text, turns
 from tests.stream import assert_whole, count, told
+from tests.waiting import eventually
 from tests.workflows.conftest import Working
 from workflows import options
 from workflows.agent_run import AgentRun
@@ -52,6 +53,12 @@ async def test_a_run_of_many_executions_is_one_run(working: Working) -> None:
     assert len(model.requests) == TURNS + 1
     assert [len(request.messages) for request in model.requests] == [2 + 2 * turn for turn in range(TURNS + 1)]
     assert (await loom.client.status(run_id))["status"] == "completed"
+
+    async def is_listed_once() -> bool:
+        listed = await loom.client.list(limit=500)
+        return [run.status for run in listed if run.run_id == run_id] == ["completed"]
+
+    await eventually(is_listed_once)
 
 
 async def test_an_ask_and_unread_messages_survive_a_rotation(working: Working) -> None:
