@@ -15,7 +15,7 @@ from loom_cli.arguments import user_name
 from loom_cli.asks import Answer, Ask, Asks, Question, Waiting, question_in
 from loom_domain.errors import BadRequest, RefusedError, UnreachableError
 from loom_domain.messages import JsonObject
-from loom_domain.requests import ENDED, RunResult
+from loom_domain.requests import RunResult
 from loom_domain.tasks import Action, Task
 from loom_watching import closing
 
@@ -81,7 +81,8 @@ class Follower:
 
     async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
         """Show the events beyond offset `after`, until the run has ended, and return its result."""
-        if not just_started and (await self._loom.status(self._run_id))["status"] in ENDED:
+        # A run whose status says that it is over may still have its last event to tell.
+        if not just_started and await self._loom.has_ended(self._run_id):
             await self._replay(after)
             return await self._loom.result(self._run_id)
         helpers = [asyncio.create_task(self._keep_asks(caught_up=just_started))]

@@ -398,6 +398,9 @@ class Fake:
     async def status(self, _: str) -> JsonObject:
         return {"status": "completed" if self.ended.is_set() else "running", "pending_approvals": list(self.pending)}
 
+    async def has_ended(self, _: str) -> bool:
+        return self.ended.is_set()
+
     async def watch(self, _: str, *, after: int = 0) -> AsyncIterator[Watched]:
         if self.seen:
             asked = task(Action.APPROVAL_REQUESTED, status="pending", **PENDING)

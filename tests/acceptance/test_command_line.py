@@ -191,7 +191,7 @@ async def test_an_aborted_run_ends_its_watchers_with_code_3(working: Working) ->
 
     watched = await watching
     assert watched.code == 3
-    assert json.loads(watched.out.splitlines()[-1])["action"] == "node.complete"
+    assert json.loads(watched.out.splitlines()[-1])["action"] == "node.complete", watched
     assert (await cli("result", run_id, "--json")).code == 3
 
 
