@@ -188,8 +188,12 @@ def _segment(pattern: str) -> str:
     return _wild(chunks)
 
 
+_RANGE: Final = re.compile(r"(.)(?:-(.))?", re.DOTALL)
+"""A range of characters in a set, or one of its characters; each end may be anything, a hyphen too."""
+
+
 def _set(inner: str, negated: str) -> str:
-    text = re.sub(r"[\\\[\]^&~|]", lambda match: "\\" + match[0], inner)
+    text = _RANGE.sub(lambda match: "-".join(re.escape(end) for end in match.groups() if end), inner)
     source = f"[{'^' if negated else ''}{text}]"
     try:
         re.compile(source)

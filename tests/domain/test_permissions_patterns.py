@@ -58,6 +58,8 @@ def is_denied(pattern: str, text: str) -> bool:
         ("[ab].txt", "a.txt", True, True),
         ("[!ab].txt", "a.txt", False, False),
         ("[!ab].txt", "c.txt", True, True),
+        ("[:--].txt", ":.txt", False, False),
+        ("[+--].txt", ",.txt", True, True),
         ("[z-a].txt", "b.txt", False, False),
         ("a[.txt", "a[.txt", True, True),
         (r"\*.txt", "*.txt", True, True),
