@@ -6,7 +6,7 @@
             ...
         result = await loom.result(run_id)
 
-Every method takes the run's id, which is its workflow id. Errors are those of `loom_domain.errors`: BadRequest,
+Every method takes the run's id, which is its workflow id. Errors are those of `loom.domain.core.errors`: BadRequest,
 RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 """
 
@@ -22,24 +22,22 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from activities.adapters.redis_stream import RedisReader
-from activities.adapters.temporal_errors import answered, no_run
-from activities.adapters.temporal_pasts import TemporalPasts
-from activities.adapters.temporal_runs import TemporalRuns
-from activities.ports import EventReader
-from deploy.connection import connected
-from deploy.settings import load_settings
-from loom_domain.agent_stats import AgentStats, stats_of
-from loom_domain.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
-from loom_domain.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
-from loom_domain.messages import JsonObject, Message
-from loom_domain.past import PastTurn, turns_of
-from loom_domain.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
-from loom_output import schema_of, typed
-from loom_settings import Settings
-from loom_watching import Polled, Streamed, Watched, closing, streamed, watched
-from workflows.border import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
-from workflows.outside import (
+from loom.activities.adapters.redis.stream import RedisReader
+from loom.activities.adapters.temporal.errors import answered, no_run
+from loom.activities.adapters.temporal.run_history import TemporalPasts
+from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.ports import EventReader
+from loom.app.output_types import schema_of, typed
+from loom.composition.load_settings import load_settings
+from loom.composition.settings import Settings
+from loom.composition.temporal_connection import connected
+from loom.domain.agents.stats import AgentStats, stats_of
+from loom.domain.core.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
+from loom.domain.core.messages import JsonObject, Message
+from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
+from loom.domain.history.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
+from loom.domain.history.past_turns import PastTurn, turns_of
+from loom.visibility import (
     RunSummary,
     ended_untold,
     ended_view,
@@ -51,6 +49,8 @@ from workflows.outside import (
     runs_of,
     summary_of,
 )
+from loom.watching import Polled, Streamed, Watched, closing, streamed, watched
+from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 
 __all__ = ["LoomClient", "Polled", "Streamed", "Watched"]
 

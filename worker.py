@@ -19,25 +19,25 @@ from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker, WorkerConfig
 
-from activities.adapters.temporal_mailbox import TemporalMailbox
-from activities.adapters.temporal_pasts import TemporalPasts
-from deploy.connection import connected
-from deploy.embedded.ports import any_free
-from deploy.logs import configure_logs
-from deploy.search_attributes import register_missing
-from deploy.settings import load_settings
-from loom_cli.exits import code_of, leave
-from loom_domain.errors import BadRequest, LoomError
-from loom_parts.assembly import parts_from, secret_mask
-from loom_parts.handlers import handled
-from loom_parts.knowledge import taken_in
-from loom_parts.memory import kept
-from loom_parts.parts import Parts
-from loom_settings import Settings
-from workflows.agent_run import AgentRun
-from workflows.crew_run import CrewRun
-from workflows.memory_upkeep import MemoryUpkeep
-from workflows.runner import WORKFLOW_RUNNER
+from loom.activities.adapters.temporal.run_history import TemporalPasts
+from loom.activities.adapters.temporal.run_signals import TemporalMailbox
+from loom.activities.adapters.temporal.search_attributes import register_missing
+from loom.composition.build import parts_from, secret_mask
+from loom.composition.knowledge import taken_in
+from loom.composition.load_settings import load_settings
+from loom.composition.logs import configure_logs
+from loom.composition.memory import kept
+from loom.composition.settings import Settings
+from loom.composition.task_handlers import handled
+from loom.composition.temporal_connection import connected
+from loom.composition.worker_parts import Parts
+from loom.domain.core.errors import BadRequest, LoomError
+from loom.exit_codes import code_of, leave
+from loom.stack.ports import any_free
+from loom.workflows.agent_run import AgentRun
+from loom.workflows.crew_run import CrewRun
+from loom.workflows.memory_upkeep import MemoryUpkeep
+from loom.workflows.runner import WORKFLOW_RUNNER
 
 _log = structlog.get_logger("loom.worker")
 

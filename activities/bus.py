@@ -14,8 +14,8 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from loom_domain.routing import checked
-from loom_domain.tasks import Task
+from loom.domain.core.task_routing import checked
+from loom.domain.core.tasks import Task
 
 _log = structlog.get_logger("loom.bus")
 

@@ -15,11 +15,11 @@ from typing import Final, Literal
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from activities.ports import EffectLedger, Snapshots, StoreUnavailable
-from loom_domain.acting import UNKNOWN_OUTCOME
-from loom_domain.retries import STORE_AWAY
-from loom_domain.tool_calls import Effect, Scope, ToolResult, failed
-from loom_domain.work import ToolRequest
+from loom.activities.ports import EffectLedger, Snapshots, StoreUnavailable
+from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
+from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
+from loom.domain.run.activity_payloads import ToolRequest
+from loom.domain.run.retry_policy import STORE_AWAY
 
 _log = structlog.get_logger("loom.tool")
 

@@ -22,8 +22,8 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from loom_domain.errors import LoomError
-from loom_domain.retries import STORE_AWAY, TIMED_OUT, Failure, FailureKind
+from loom.domain.core.errors import LoomError
+from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
 """Types under which an activity fails that its worker broke off: nobody asked the run to stop."""

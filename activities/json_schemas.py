@@ -10,7 +10,7 @@ from referencing import Registry
 from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from loom_domain.messages import JsonObject
+from loom.domain.core.messages import JsonObject
 
 SCHEMA_LIMIT: Final = 64 * 1024
 """Characters of one schema: it is part of every model call."""

@@ -15,14 +15,14 @@ from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from activities.json_schemas import BrokenSchema, deepest, require_sound, shortened, subschemas
-from loom_domain.agents import AgentSpec
-from loom_domain.errors import BadRequest
-from loom_domain.messages import JsonObject, Message
-from loom_domain.output_schema import CheckedAnswer, NotJson, values_of, values_of_done
-from loom_domain.tool_calls import CallPlan
-from loom_domain.tool_names import DONE
-from loom_domain.work import StopReason
+from loom.activities.json_schemas import BrokenSchema, deepest, require_sound, shortened, subschemas
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject, Message
+from loom.domain.core.output_schema import CheckedAnswer, NotJson, values_of, values_of_done
+from loom.domain.core.tool_calls import CallPlan
+from loom.domain.core.tool_names import DONE
+from loom.domain.run.activity_payloads import StopReason
 
 FIELD: Final = "output_schema"
 _COMPLAINTS: Final = 5

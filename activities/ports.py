@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from loom_domain.agents import AgentSpec
-from loom_domain.messages import JsonObject, Message, Part, Usage
-from loom_domain.past import Record
-from loom_domain.skills import SkillUse
-from loom_domain.subjects import Subject
-from loom_domain.tasks import Segment, Task
-from loom_domain.tool_calls import ToolResult, ToolSpec
-from loom_domain.transcript import Tail, Transcript
-from loom_domain.work import StopReason
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import JsonObject, Message, Part, Usage
+from loom.domain.core.tasks import Segment, Task
+from loom.domain.core.tool_calls import ToolResult, ToolSpec
+from loom.domain.core.transcript import Tail, Transcript
+from loom.domain.history.past_turns import Record
+from loom.domain.permissions.subjects import Subject
+from loom.domain.run.activity_payloads import StopReason
+from loom.domain.skills.catalog import SkillUse
 
 OnDelta: TypeAlias = Callable[[str], None]
 """Called with each piece of text as the provider sends it; must not block."""
@@ -49,7 +49,7 @@ class ModelAnswer:
 class LLMProvider(Protocol):
     """A source of model answers.
 
-    `answer` raises the LLM errors of `loom_domain.errors` and no others; cancellation closes the connection.
+    `answer` raises the LLM errors of `loom.domain.core.errors` and no others; cancellation closes the connection.
     """
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
@@ -182,7 +182,7 @@ class Tool(Protocol):
         ...
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Do it; returns the output for the model, raises the tool errors of `loom_domain.errors`."""
+        """Do it; returns the output for the model, raises the tool errors of `loom.domain.core.errors`."""
         ...
 
 

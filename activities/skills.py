@@ -8,20 +8,20 @@ from typing import Protocol
 
 import structlog
 
-from activities.toolbox import skill_files
-from activities.toolbox.authorization import chain_of
-from activities.toolbox.skill_content import within_limit
-from activities.toolbox.skills import SkillTools
-from loom_domain.agent_config import Activation, AgentConfig
-from loom_domain.agents import AgentSpec
-from loom_domain.ancestry import judge_under
-from loom_domain.errors import BadRequest
-from loom_domain.near import nearest
-from loom_domain.requests import RunRequest
-from loom_domain.skill_choice import Chosen, chosen
-from loom_domain.skill_documents import BrokenSkill
-from loom_domain.skill_scripts import tool_of
-from loom_domain.skills import (
+from loom.activities.toolbox.authorization import chain_of
+from loom.activities.toolbox.built_in import skill_files
+from loom.activities.toolbox.built_in.skill_content import within_limit
+from loom.activities.toolbox.built_in.skills import SkillTools
+from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.skill_selection import Chosen, chosen
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import RunRequest
+from loom.domain.core.suggestions import nearest
+from loom.domain.core.tool_calls import ToolSpec, Verdict
+from loom.domain.permissions.ancestor_rules import judge_under
+from loom.domain.permissions.subjects import Subject
+from loom.domain.skills.catalog import (
     LOAD_SKILL,
     READ_RESOURCE,
     RUN_SCRIPT,
@@ -33,8 +33,8 @@ from loom_domain.skills import (
     pinned,
     tool_name,
 )
-from loom_domain.subjects import Subject
-from loom_domain.tool_calls import ToolSpec, Verdict
+from loom.domain.skills.documents import BrokenSkill
+from loom.domain.skills.scripts import tool_of
 
 _log = structlog.get_logger("loom.skills")
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import structlog
 
-from activities.ports import EventStream, StreamAbsent, StreamUnavailable
-from loom_domain.messages import JsonObject
-from loom_domain.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
-from loom_domain.telling import where_of
+from loom.activities.ports import EventStream, StreamAbsent, StreamUnavailable
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tasks import Action, Notice, Origin, Segment, Task, task_of, task_of_notice
+from loom.domain.run.stream_events import where_of
 
 _log = structlog.get_logger("loom.stream")
 

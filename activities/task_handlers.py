@@ -13,12 +13,12 @@ from typing import Final
 
 import structlog
 
-from activities.bus import Bus
-from activities.memory_writer import patiently
-from activities.toolbox.hooks import answer_of
-from loom_domain.errors import HookFailedError
-from loom_domain.routing import TaskHandler
-from loom_domain.tasks import Task
+from loom.activities.bus import Bus
+from loom.activities.memory.writer import patiently
+from loom.activities.toolbox.hooks import answer_of
+from loom.domain.core.errors import HookFailedError
+from loom.domain.core.task_routing import TaskHandler
+from loom.domain.core.tasks import Task
 
 _log = structlog.get_logger("loom.handler")
 

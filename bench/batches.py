@@ -13,11 +13,11 @@ from time import perf_counter
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
 from bench.stage import servers
-from loom_domain.tasks import Action, Task
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.domain.core.tasks import Action, Task
 
 TASKS: Final = 1_000
 TASKS_AT_ONCE: Final = 200

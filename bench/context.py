@@ -13,13 +13,13 @@ from statistics import median
 from time import perf_counter
 
 from bench.report import table
-from loom_domain.agents import AgentSpec
-from loom_domain.compression import Compressing, KnownFacts, compress
-from loom_domain.context import Measures, look
-from loom_domain.messages import Message, ToolCall, user
-from loom_domain.sections import SECTIONS, question
-from loom_domain.tokens import conversation_tokens, text_tokens, tools_tokens
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.compression import Compressing, KnownFacts, compress
+from loom.domain.context.model_context import Measures, look
+from loom.domain.context.summary_sections import SECTIONS, question
+from loom.domain.core.messages import Message, ToolCall, user
+from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
+from loom.domain.core.tool_calls import ToolSpec
 
 ROOT = Path(__file__).parent.parent
 CLIP = 10_000

@@ -11,11 +11,11 @@ from uuid import uuid4
 import psutil
 from temporalio.client import Client, WorkflowHandle
 
-from activities.adapters.redis_stream import RedisReader
 from bench.report import percentile, spread, table
 from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
-from loom_domain.tasks import Action
+from loom.activities.adapters.redis.stream import RedisReader
+from loom.domain.core.tasks import Action
 
 REPEATS = 5
 

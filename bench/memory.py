@@ -22,13 +22,13 @@ from typing import Final, LiteralString
 
 import psutil
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_memory_search import Effort
 from bench.batches import batches
 from bench.report import percentile, put, table
 from bench.stage import servers
-from loom_domain.memory import Layer, Query, View
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_search import Effort
+from loom.domain.memory.layers import Layer, Query, View
 
 DOC: Final = Path(__file__).parent.parent / "docs" / "memory.md"
 MARKS: Final = ("<!-- measured by make bench-memory -->", "<!-- end of what was measured -->")

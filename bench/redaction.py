@@ -6,8 +6,8 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from activities.adapters.redacting.redaction import SecretMask
 from bench.report import table
+from loom.activities.adapters.redaction.mask import SecretMask
 from tests.corpora.secrets.decoys import decoys
 from tests.corpora.secrets.making import ALNUM, Maker
 from tests.corpora.secrets.ordinary import ordinary_code

@@ -15,16 +15,16 @@ from statistics import mean
 from time import perf_counter
 from typing import Final
 
-from activities.adapters.embedders.offline import OfflineEmbedder
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_knowledge import K, PostgresKnowledge
-from activities.adapters.postgres_knowledge_search import DEPTH
-from activities.knowledge.ports import Document
 from bench.report import percentile, put, table
 from bench.stage import servers
-from loom_domain.chunks import Chunk
-from loom_domain.knowledge import KnowledgeQuery
-from loom_domain.ranking import fused
+from loom.activities.adapters.embedders.offline import OfflineEmbedder
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.knowledge import K, PostgresKnowledge
+from loom.activities.adapters.postgres.knowledge_search import DEPTH
+from loom.activities.knowledge.ports import Document
+from loom.domain.memory.chunks import Chunk
+from loom.domain.memory.knowledge import KnowledgeQuery
+from loom.domain.memory.rank_fusion import fused
 from tests.corpora.retrieval import Passage, passages
 
 DOC: Final = Path(__file__).parent.parent / "docs" / "knowledge.md"

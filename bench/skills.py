@@ -13,19 +13,19 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from activities.adapters.skills.folders import SkillFolders
-from activities.adapters.skills.front_matter import read_skill
-from activities.skills import RunSkills
-from activities.toolbox.skill_files import files_of, read
-from activities.toolbox.skills import SkillTools
 from bench.report import put, table
-from loom_domain.agents import AgentSpec
-from loom_domain.context import Measures, look
-from loom_domain.messages import user
-from loom_domain.requests import RunRequest
-from loom_domain.skill_choice import hint
-from loom_domain.skills import SkillFolder
-from loom_domain.tokens import text_tokens
+from loom.activities.adapters.skills.folders import SkillFolders
+from loom.activities.adapters.skills.front_matter import read_skill
+from loom.activities.skills import RunSkills
+from loom.activities.toolbox.built_in.skill_files import files_of, read
+from loom.activities.toolbox.built_in.skills import SkillTools
+from loom.domain.agents.skill_selection import hint
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.model_context import Measures, look
+from loom.domain.core.messages import user
+from loom.domain.core.requests import RunRequest
+from loom.domain.core.tokens import text_tokens
+from loom.domain.skills.catalog import SkillFolder
 
 COLLECTION: Final = Path(__file__).parent.parent / "tests" / "corpora" / "skills"
 DOC: Final = Path(__file__).parent.parent / "docs" / "skills.md"

@@ -13,9 +13,9 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from loom_cli.exits import code_of
-from loom_cli.main import build_app
-from loom_domain.errors import LoomError
+from loom.cli.main import build_app
+from loom.domain.core.errors import LoomError
+from loom.exit_codes import code_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, settings
 
-from activities.adapters.postgres import Database
+from loom.activities.adapters.postgres.database import Database
 from tests.databases import fresh_database
 from tests.harness import Addresses
 

@@ -1,6 +1,6 @@
 """An app with an agent that others can give work to."""
 
-from loom_app import LoomApp
+from loom import LoomApp
 
 app = LoomApp()
 app.create_agent(

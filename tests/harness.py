@@ -11,18 +11,18 @@ from uuid import uuid4
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from client import LoomClient
-from loom_domain.errors import RunNotFoundError
-from loom_domain.messages import JsonObject
-from loom_domain.requests import RunResult
-from loom_settings import Settings
+from loom._worker import working
+from loom.client import LoomClient
+from loom.composition.settings import Settings
+from loom.domain.core.errors import RunNotFoundError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunResult
+from loom.workflows.agent_run import AgentRun
+from loom.workflows.crew_run import CrewRun
+from loom.workflows.payload_converter import data_converter
+from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.model_server import ModelServer
 from tests.waiting import eventually
-from worker import working
-from workflows.agent_run import AgentRun
-from workflows.converter import data_converter
-from workflows.crew_run import CrewRun
-from workflows.runner import WORKFLOW_RUNNER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from itertools import count
 from math import sqrt
 from typing import Any
 
-from activities.memory.ports import EmbedderUnavailable
-from loom_domain.lexemes import lexemes_of
-from loom_domain.tasks import Action, Task
+from loom.activities.memory.ports import EmbedderUnavailable
+from loom.domain.core.lexemes import lexemes_of
+from loom.domain.core.tasks import Action, Task
 
 _serial = count(1)
 

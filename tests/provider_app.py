@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from loom_app import LoomApp, Message, ModelAnswer, ModelCall, Usage
+from loom import LoomApp, Message, ModelAnswer, ModelCall, Usage
 
 
 class Echo:

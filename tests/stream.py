@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from client import LoomClient, Streamed
-from loom_domain.tasks import Action
+from loom.client import LoomClient, Streamed
+from loom.domain.core.tasks import Action
 
 
 async def told(client: LoomClient, run_id: str, *, after: int = 0) -> list[Streamed]:

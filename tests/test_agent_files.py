@@ -8,17 +8,17 @@ import jsonschema
 import pytest
 import yaml
 
-from activities.toolbox.conversation import done_tool
-from loom_app import LoomApp
-from loom_domain.agent_config import Activation, AgentConfig
-from loom_domain.agent_definitions import AgentDefinition
-from loom_domain.errors import BadRequest
-from loom_domain.permissions import Mode
-from loom_domain.requests import Budget
-from loom_forms.agent_form import AgentFields, AgentForm
-from loom_registry.agent_files import agent_files, read_agent_file, read_agents
-from loom_registry.kinds import schema_of
-from loom_registry.registry import Registry, merged
+from loom import LoomApp
+from loom.activities.toolbox.built_in.conversation import done_tool
+from loom.app.agent_files import agent_files, read_agent_file, read_agents
+from loom.app.file_kinds import schema_of
+from loom.app.forms.agent import AgentFields, AgentForm
+from loom.app.registry import Registry, merged
+from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import Budget
+from loom.domain.permissions.judge import Mode
 
 PUBLISHED = Path(__file__).parent.parent / "docs" / "schemas"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loom_cli.exits import COMPLETED, USAGE
+from loom.exit_codes import COMPLETED, USAGE
 from tests.commands import Commands, commands_in
 from tests.harness import Addresses
 

@@ -12,20 +12,20 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_artifacts import PostgresArtifacts
-from activities.adapters.postgres_effects import PostgresEffects
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
-from activities.adapters.redis_link import RedisLink
-from activities.adapters.redis_stream import RedisStream
-from activities.adapters.transcripts import CachedTranscripts
-from loom_cli import memory
-from loom_cli.exits import UNREACHABLE, USAGE, code_of
-from loom_domain.memory import MemoryScope
-from loom_domain.memory_scopes import ScopedWrite
-from loom_domain.messages import Message
-from loom_domain.tasks import Action
+from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.effects import PostgresEffects
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.stream import RedisStream
+from loom.activities.adapters.redis.transcripts import CachedTranscripts
+from loom.cli.commands import memory
+from loom.domain.core.messages import Message
+from loom.domain.core.tasks import Action
+from loom.domain.memory.layers import MemoryScope
+from loom.domain.memory.scopes import ScopedWrite
+from loom.exit_codes import UNREACHABLE, USAGE, code_of
 from tests.commands import commands_in
 from tests.databases import rows
 from tests.harness import Addresses

@@ -8,15 +8,15 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from activities.adapters.shell.shell_parser import BashParser
-from activities.toolbox.builtin import built_in_tools
-from activities.toolbox.pipeline import plan
-from loom_cli import permissions
-from loom_cli.exits import USAGE, code_of
-from loom_domain.agents import AgentSpec
-from loom_domain.errors import BadRequest
-from loom_domain.messages import ToolCall
-from loom_domain.permissions import Mode
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.pipeline import plan
+from loom.cli.commands import permissions
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import ToolCall
+from loom.domain.permissions.judge import Mode
+from loom.exit_codes import USAGE, code_of
 
 APP = typer.Typer()
 permissions.register(APP)

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.redacting.redaction import SecretMask
-from activities.adapters.shell.shell_parser import BashParser
-from activities.planning import Planner
-from activities.toolbox.builtin import built_in_tools
-from activities.toolbox.hygiene import Hygiene
-from activities.toolbox.joined import OwnTools
-from activities.toolbox.made_tools import MadeTools
-from activities.toolbox.skills import SkillTools
-from deploy.logs import configure_logs
-from loom_cli import permissions
-from loom_cli.exits import USAGE
-from loom_domain.agent_definitions import spec_of, tools_of
-from loom_domain.agents import AgentSpec
-from loom_domain.messages import ToolCall
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.plan_calls import Planner
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.built_in.made_tools import MadeTools
+from loom.activities.toolbox.built_in.skills import SkillTools
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.tool_sets import OwnTools
+from loom.cli.commands import permissions
+from loom.composition.logs import configure_logs
+from loom.domain.agents.definitions import spec_of, tools_of
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import ToolCall
+from loom.exit_codes import USAGE
 from tests.commands import Commands, commands_in
 from tests.test_cli_permissions import Unused
 
 APP_FILE = """
 from dataclasses import replace
 
-from loom_app import Ask, Deny, Instead, LoomApp, ToolCall
+from loom.app.loom_app import Ask, Deny, Instead, LoomApp, ToolCall
 
 app = LoomApp()
 app.create_agent(

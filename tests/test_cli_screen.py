@@ -16,26 +16,27 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from client import LoomClient, Polled, Streamed, Watched
-from loom_cli import faces, panels
-from loom_cli.answering import Prompter
-from loom_cli.arguments import absolute, read_object, read_permissions
-from loom_cli.asks import Answer, Ask, Asks, Question, Waiting, read_ask, read_questions
-from loom_cli.exits import code_of
-from loom_cli.following import Follower, approve_all
-from loom_cli.keyboard import Keyboard, edited
-from loom_cli.main import build_app
-from loom_cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
-from loom_cli.runs import CODES, unattended
-from loom_cli.screen import Screen
-from loom_cli.views import print_status
-from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
-from loom_domain.messages import JsonObject
-from loom_domain.permissions import Mode, judge
-from loom_domain.requests import RunError, RunResult, RunStatus
-from loom_domain.subjects import Subject
-from loom_domain.tasks import Action, Task
-from loom_domain.tool_calls import Verdict
+from loom.cli.arguments import absolute, read_object, read_permissions
+from loom.cli.commands.runs import CODES, unattended
+from loom.cli.commands.views import print_status
+from loom.cli.main import build_app
+from loom.cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
+from loom.cli.watch import json_output as faces
+from loom.cli.watch import panels
+from loom.cli.watch.approval_prompt import Prompter
+from loom.cli.watch.follower import Follower, approve_all
+from loom.cli.watch.keyboard import Keyboard, edited
+from loom.cli.watch.pending_approvals import Answer, Ask, Asks, Question, Waiting, read_ask, read_questions
+from loom.cli.watch.screen import Screen
+from loom.client import LoomClient, Polled, Streamed, Watched
+from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunError, RunResult, RunStatus
+from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.judge import Mode, judge
+from loom.domain.permissions.subjects import Subject
+from loom.exit_codes import code_of
 from tests.waiting import eventually
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from loom_cli.exits import USAGE
+from loom.exit_codes import USAGE
 from tests.commands import Commands, commands_in
 from tests.skills import write_broken_ones, write_release_notes, write_skill
 
-APP = "from loom_app import LoomApp\napp = LoomApp()\napp.register_skill('{}')\n"
+APP = "from loom import LoomApp\napp = LoomApp()\napp.register_skill('{}')\n"
 
 
 @pytest.fixture
@@ -161,13 +161,11 @@ def test_skills_of_packages_are_known_before_they_are_enabled_and_nothing_is_imp
 def test_an_app_registers_skills_from_beside_its_file(loom: Commands) -> None:
     write_release_notes(loom.folder / "mine" / "skills")
     (loom.folder / "mine/app.py").write_text(
-        "from loom_app import LoomApp\napp = LoomApp()\napp.register_skill('skills')\n"
+        "from loom import LoomApp\napp = LoomApp()\napp.register_skill('skills')\n"
     )
     told = json.loads(loom("skills", "list", "--app", "mine/app.py:app", "--json").out)
     assert [(skill["name"], skill["source"]) for skill in told["skills"]] == [("release-notes", "app mine/app.py:app")]
-    (loom.folder / "other.py").write_text(
-        "from loom_app import LoomApp\napp = LoomApp()\napp.register_skill('nowhere')\n"
-    )
+    (loom.folder / "other.py").write_text("from loom import LoomApp\napp = LoomApp()\napp.register_skill('nowhere')\n")
     ran = loom("skills", "list", "--app", "other.py:app")
     assert ran.code == USAGE
     assert f"there is no folder {loom.folder}/nowhere with skills" in ran.err

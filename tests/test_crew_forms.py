@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from loom_app import BadRequest, LoomApp
-from loom_domain.crews import Crew, CrewMode, Member, Route, Router
-from loom_forms.crew_form import CrewForm, complaints, read_crew
-from loom_registry.crew_files import crew_files, read_crews
-from loom_registry.registry import merged
+from loom.app.crew_files import crew_files, read_crews
+from loom.app.forms.crew import CrewForm, complaints, read_crew
+from loom.app.loom_app import BadRequest, LoomApp
+from loom.app.registry import merged
+from loom.domain.crews.crew import Crew, CrewMode, Member, Route, Router
 
 ROUTED = {
     "mode": "routed",

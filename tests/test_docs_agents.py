@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loom_domain.hooks import Hook, Interceptor
-from loom_forms.agent_form import AgentForm
-from loom_registry.loading import load_app
+from loom.app.forms.agent import AgentForm
+from loom.app.loading import load_app
+from loom.domain.agents.hooks import Hook, Interceptor
 from tests.commands import Commands, commands_in
 
 DOCS = (Path(__file__).parent.parent / "docs" / "agents.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from loom_cli import memory
+from loom.cli.commands import memory
 
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 

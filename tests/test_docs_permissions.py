@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from loom_cli import permissions
-from loom_cli.arguments import read_object
-from loom_domain.dead_rules import dead_rules
-from loom_domain.rules import parse_rules
+from loom.cli.arguments import read_object
+from loom.cli.commands import permissions
+from loom.domain.permissions.dead_rules import dead_rules
+from loom.domain.permissions.rules import parse_rules
 
 PAGE = Path(__file__).parents[1] / "docs" / "permissions.md"
 BLOCKS = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

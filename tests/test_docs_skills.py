@@ -3,8 +3,8 @@
 import re
 
 from bench.skills import COLLECTION, DOC, MARKS, WANTED, measured, report
-from loom_domain.skill_scripts import tool_of
-from loom_domain.skills import BODY_TOKENS, LINE_TOKENS
+from loom.domain.skills.catalog import BODY_TOKENS, LINE_TOKENS
+from loom.domain.skills.scripts import tool_of
 
 PAGE = DOC.read_text(encoding="utf-8")
 

@@ -13,24 +13,24 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field, FilePath
 
-from activities.adapters.models.demo_model import DemoModel
-from activities.adapters.models.providers import ConfiguredProviders
-from activities.ports import Tool
-from activities.toolbox.conversation import done_tool
-from activities.toolbox.shell import Finished
 from examples.tools import shop
-from loom_app import Ask, BadRequest, Deny, LoomApp, Task, ToolCall, ToolContext
-from loom_domain.agent_definitions import AgentDefinition, spec_of, tools_of
-from loom_domain.agents import AgentSpec
-from loom_domain.errors import ToolValidationError
-from loom_domain.extending import resolved
-from loom_domain.lifecycle import Moment
-from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
-from loom_registry.agent_files import read_agent_file
-from loom_registry.describe import described
-from loom_registry.loading import load_app, with_absolute_file
-from loom_registry.packages import enabled, installed
-from loom_registry.registry import Registry, collect, merged
+from loom.activities.adapters.models.demo.model import DemoModel
+from loom.activities.adapters.models.providers import ConfiguredProviders
+from loom.activities.ports import Tool
+from loom.activities.toolbox.built_in.conversation import done_tool
+from loom.activities.toolbox.built_in.shell import Finished
+from loom.app.agent_files import read_agent_file
+from loom.app.loading import load_app, with_absolute_file
+from loom.app.loom_app import Ask, BadRequest, Deny, LoomApp, Task, ToolCall, ToolContext
+from loom.app.package_preview import described
+from loom.app.packages import enabled, installed
+from loom.app.registry import Registry, collect, merged
+from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
+from loom.domain.agents.hook_steps import Moment
+from loom.domain.agents.inheritance import resolved
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from tests.commands import forget_modules_of
 
 DONE: dict[str, Tool] = {"done": done_tool()}
@@ -583,7 +583,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget_modules_of(tmp_path)
 
 
-APP = "from loom_app import LoomApp\napp = LoomApp()\n@app.tool\ndef hi() -> str:\n    return 'hi'\n"
+APP = "from loom import LoomApp\napp = LoomApp()\n@app.tool\ndef hi() -> str:\n    return 'hi'\n"
 
 
 def test_an_app_is_loaded_from_a_module_or_a_file(place: Path) -> None:
@@ -607,7 +607,7 @@ def test_an_app_is_loaded_from_a_module_or_a_file(place: Path) -> None:
         ("mine:other", APP, "has no 'other'; did you mean `:app`?"),
         ("mine:LoomApp", APP, "has a type as 'LoomApp', not a LoomApp; did you mean `:app`"),
         ("mine:app", "app = 1", "has a int as 'app', not a LoomApp; make one"),
-        ("mine:app", "import loom_app\n1 / 0", r"mine.py:2: ZeroDivisionError"),
+        ("mine:app", "import loom.app.loom_app\n1 / 0", r"mine.py:2: ZeroDivisionError"),
         ("mine:app", "import missing_thing", r"mine.py:1: ModuleNotFoundError: No module named 'missing_thing'"),
         ("mine:app", "import json\njson.loads('{')", r"mine.py:2: JSONDecodeError"),
         ("mine.py:app", "import sys\nsys.exit('no')", r"mine.py:2: SystemExit: no"),

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.embedded import state
-from deploy.embedded.state import Recorded, StackState
-from deploy.settings import load_settings, read_settings
-from loom_domain.errors import BadRequest
-from loom_settings import Settings
+from loom.composition.load_settings import load_settings, read_settings
+from loom.composition.settings import Settings
+from loom.domain.core.errors import BadRequest
+from loom.stack import state
+from loom.stack.state import Recorded, StackState
 
 ADDRESSES = {"temporal": "127.0.0.1:7299", "postgres": "postgresql://x@127.0.0.1/loom", "redis": "redis://127.0.0.1/0"}
 

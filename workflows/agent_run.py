@@ -9,16 +9,16 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
-from activities.failures import failure_of
-from activities.progress import Progress
-from loom_domain.asking import origin_of
-from loom_domain.deadlines import hard_end
-from loom_domain.delegation import child_start
-from loom_domain.messages import JsonObject, Message
-from loom_domain.requests import RunResult, RunStatus
-from loom_domain.retries import Failure
-from loom_domain.run import closed, evolve, next_action
-from loom_domain.run_actions import (
+from loom.activities.failures import failure_of
+from loom.activities.publish import Progress
+from loom.domain.core.messages import JsonObject, Message
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.tool_calls import OpenCall
+from loom.domain.machine.activity_requests import origin_of
+from loom.domain.machine.delegation import child_start
+from loom.domain.machine.run_hooks import next_last_hook
+from loom.domain.machine.transitions import closed, evolve, next_action
+from loom.domain.run.actions import (
     Action,
     AskPerson,
     AwaitAnswer,
@@ -36,7 +36,9 @@ from loom_domain.run_actions import (
     RunHook,
     RunTools,
 )
-from loom_domain.run_events import (
+from loom.domain.run.activity_payloads import PublishRequest
+from loom.domain.run.deadlines import hard_end
+from loom.domain.run.events import (
     AbortRequested,
     AsksExpired,
     BackoffEnded,
@@ -47,19 +49,18 @@ from loom_domain.run_events import (
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.run_state import Outcome, result_of, told_end, waiting_on
-from loom_domain.starting import next_last_hook
-from loom_domain.status import status_view
-from loom_domain.tool_calls import OpenCall
-from loom_domain.tree_steps import ChildrenBegan
-from loom_domain.work import PublishRequest
-from workflows import options, scheduling
-from workflows.children import Parent, child_name
-from workflows.details import markdown
-from workflows.ends import fail, initial_state
-from workflows.projection import attribute_updates, attributes_of
-from workflows.scheduling import Started, turn_group
-from workflows.steering import Steered, listen
+from loom.domain.run.retry_policy import Failure
+from loom.domain.run.state import Outcome, result_of, told_end, waiting_on
+from loom.domain.run.status import status_view
+from loom.domain.tree.events import ChildrenBegan
+from loom.workflows import activity_dispatch as scheduling
+from loom.workflows import options
+from loom.workflows.activity_dispatch import Started, turn_group
+from loom.workflows.child_runs import Parent, child_name
+from loom.workflows.current_details import markdown
+from loom.workflows.search_attributes import attribute_updates, attributes_of
+from loom.workflows.signal_handlers import Steered, listen
+from loom.workflows.start_and_end import fail, initial_state
 
 _T = TypeVar("_T")
 

@@ -6,8 +6,8 @@ are child runs. So all that holds for a run and its sub-agents holds for a crew.
 
 from temporalio import workflow
 
-from loom_domain.requests import RunResult
-from workflows.agent_run import AgentRun
+from loom.domain.core.requests import RunResult
+from loom.workflows.agent_run import AgentRun
 
 
 @workflow.defn(name="CrewRun")

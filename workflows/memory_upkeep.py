@@ -14,9 +14,9 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig
 
-from activities.memory.upkeep import MemoryKeeper
-from activities.rebuilding import CatchUp
-from loom_domain.catching_up import CatchUpRequest, UpkeepDone, UpkeepRequest
+from loom.activities.memory.backfill import CatchUp
+from loom.activities.memory.upkeep import MemoryKeeper
+from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepRequest
 
 T = TypeVar("T")
 

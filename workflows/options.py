@@ -6,13 +6,13 @@ from typing import Final
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
-from loom_domain.digests import short_digest
+from loom.domain.core.digests import short_digest
 
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker that has been silent this long is dead; activities beat every 0.4 s."""
 
 ONCE: Final = RetryPolicy(maximum_attempts=1)
-"""One attempt: whether to try again is decided by `loom_domain.retries` and recorded as the run's own step."""
+"""One attempt: whether to try again is decided by `loom.domain.run.retry_policy` and recorded as the run's own step."""
 
 IDEMPOTENT: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from activities.bus import Answer, Subscription, answer_of
-from loom_domain.routing import takes
-from loom_domain.tasks import Task
+from loom.activities.bus import Answer, Subscription, answer_of
+from loom.domain.core.task_routing import takes
+from loom.domain.core.tasks import Task
 
 
 class InProcessBus:

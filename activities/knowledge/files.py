@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from activities.knowledge.ports import UnreadableNow
-from activities.toolbox import workspace
-from activities.toolbox.walking import walk
-from loom_domain.document_sections import Kind
-from loom_domain.errors import BadRequest, LoomError, ToolValidationError
+from loom.activities.knowledge.ports import UnreadableNow
+from loom.activities.toolbox.workspace import paths as workspace
+from loom.activities.toolbox.workspace.file_walk import walk
+from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
+from loom.domain.memory.document_sections import Kind
 
 LARGEST: Final = 2_000_000
 """Bytes of a text, a page or source code."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from activities.knowledge.files import LeftOut, document_paths, is_html, kind_of, read_file, text_of
-from activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument, UnreadableNow
-from activities.memory.ports import Embedder, EmbedderUnavailable
-from loom_domain.chunks import Chunk, ChunkSize, chunks_of
-from loom_domain.document_sections import sections_of
-from loom_domain.errors import RefusedError
-from loom_domain.knowledge import Ingested, KnowledgeBase
+from loom.activities.knowledge.files import LeftOut, document_paths, is_html, kind_of, read_file, text_of
+from loom.activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument, UnreadableNow
+from loom.activities.memory.ports import Embedder, EmbedderUnavailable
+from loom.domain.core.errors import RefusedError
+from loom.domain.memory.chunks import Chunk, ChunkSize, chunks_of
+from loom.domain.memory.document_sections import sections_of
+from loom.domain.memory.knowledge import Ingested, KnowledgeBase
 
 BATCH: Final = 64
 """Chunks that are embedded and kept at once."""

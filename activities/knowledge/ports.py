@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loom_domain.chunks import Chunk
-from loom_domain.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeQuery
+from loom.domain.memory.chunks import Chunk
+from loom.domain.memory.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeQuery
 
 
 class UnreadableDocument(Exception):

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loom_domain.memory import Forgotten, Hit, Memory, MemoryStats, Query, View
-from loom_domain.memory_scopes import NodePath, ScopedEntry, ScopedWrite
-from loom_domain.tasks import Task
+from loom.domain.core.tasks import Task
+from loom.domain.memory.layers import Forgotten, Hit, Memory, MemoryStats, Query, View
+from loom.domain.memory.scopes import NodePath, ScopedEntry, ScopedWrite
 
 
 class EmbedderUnavailable(Exception):

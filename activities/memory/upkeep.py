@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 from temporalio import activity
 
-from activities.heartbeat import heartbeating
-from activities.memory.ports import (
+from loom.activities.heartbeat import heartbeating
+from loom.activities.memory.ports import (
     Distiller,
     DistillerUnavailable,
     Due,
@@ -19,9 +19,9 @@ from activities.memory.ports import (
     MemoryUpkeepStore,
     TextRefused,
 )
-from loom_domain.memory import MemorySettings
-from loom_domain.memory_content import facts_from, is_small_talk, summary_of
-from loom_domain.tokens import text_tokens
+from loom.domain.core.tokens import text_tokens
+from loom.domain.memory.content import facts_from, is_small_talk, summary_of
+from loom.domain.memory.layers import MemorySettings
 
 _log = structlog.get_logger("loom.memory")
 

@@ -14,9 +14,9 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
-from loom_domain.errors import ToolValidationError
-from loom_domain.messages import JsonObject
+from loom.activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
+from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.messages import JsonObject
 
 _COMPLAINTS: Final = 5
 

@@ -7,16 +7,16 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from activities.ports import Tool
-from loom_domain.agents import AgentSpec
-from loom_domain.ancestry import Level, judge_under
-from loom_domain.messages import JsonObject, ToolCall
-from loom_domain.patterns import escaped
-from loom_domain.permissions import GUARD, Judgement
-from loom_domain.rules import Kind, kind_of
-from loom_domain.subjects import Place, Subject
-from loom_domain.tool_calls import Effect, ToolSpec, Verdict
-from loom_domain.tool_names import ASK_USER, DONE
+from loom.activities.ports import Tool
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.tool_calls import Effect, ToolSpec, Verdict
+from loom.domain.core.tool_names import ASK_USER, DONE
+from loom.domain.permissions.ancestor_rules import Level, judge_under
+from loom.domain.permissions.judge import GUARD, Judgement
+from loom.domain.permissions.patterns import escaped
+from loom.domain.permissions.rules import Kind, kind_of
+from loom.domain.permissions.subjects import Place, Subject
 
 MAX_GRANTS: Final = 5
 """Rules that one approval may add."""

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails
 
-from activities.ports import ToolContext, ToolOutput
-from activities.toolbox.output import RESULT_LIMIT
-from loom_domain.digests import canonical
-from loom_domain.errors import ToolValidationError
-from loom_domain.messages import JsonObject
-from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.toolbox.truncation import RESULT_LIMIT
+from loom.domain.core.digests import canonical
+from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom.domain.permissions.subjects import Subject
 
 
 class Arguments(BaseModel):

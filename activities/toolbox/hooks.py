@@ -7,13 +7,13 @@ from typing import Any
 
 import structlog
 
-from activities.toolbox.user_call import in_thread, is_asked_to_stop
-from activities.toolbox.user_function import is_asynchronous
-from loom_domain.errors import HookFailedError
-from loom_domain.hooks import Ask, Deny, Hook, Objection, Registered, strictest
-from loom_domain.lifecycle import Moment
-from loom_domain.messages import ToolCall
-from loom_domain.tool_names import ASK_USER, DONE
+from loom.activities.toolbox.user_tools.call import in_thread, is_asked_to_stop
+from loom.activities.toolbox.user_tools.signature import is_asynchronous
+from loom.domain.agents.hook_steps import Moment
+from loom.domain.agents.hooks import Ask, Deny, Hook, Objection, Registered, strictest
+from loom.domain.core.errors import HookFailedError
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tool_names import ASK_USER, DONE
 
 _log = structlog.get_logger("loom.hook")
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.toolbox.hooks import FREE, answer_of
-from loom_domain.digests import canonical
-from loom_domain.errors import HookFailedError
-from loom_domain.hooks import TOOL, Deny, Instead, Interceptor, Registered
-from loom_domain.messages import ToolCall
-from loom_domain.tasks import Action, Origin, Task, task_of
-from loom_domain.tool_calls import CallPlan, ToolResult, Verdict, failed
+from loom.activities.toolbox.hooks import FREE, answer_of
+from loom.domain.agents.hooks import TOOL, Deny, Instead, Interceptor, Registered
+from loom.domain.core.digests import canonical
+from loom.domain.core.errors import HookFailedError
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tasks import Action, Origin, Task, task_of
+from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict, failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

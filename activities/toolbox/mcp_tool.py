@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from activities.json_schemas import BrokenSchema
-from activities.ports import Tool, ToolContext, ToolOutput
-from activities.toolbox.argument_schema import ArgumentSchema
-from loom_domain.mcp import ListedTool, McpServer, description, standing, tool_name
-from loom_domain.messages import JsonObject
-from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect, Scope, ToolSpec
+from loom.activities.json_schemas import BrokenSchema
+from loom.activities.ports import Tool, ToolContext, ToolOutput
+from loom.activities.toolbox.argument_schema import ArgumentSchema
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec
+from loom.domain.permissions.subjects import Subject
+from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, standing, tool_name
 
 TOOLS_LIMIT: Final = 500
 """Tools that are taken from one server: each is part of every model call."""
@@ -41,7 +41,7 @@ class McpLink(Protocol):
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
-        """Send it once and return what came of it; raises the tool errors of `loom_domain.errors`."""
+        """Send it once and return what came of it; raises the tool errors of `loom.domain.core.errors`."""
         ...
 
 

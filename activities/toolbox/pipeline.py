@@ -15,16 +15,17 @@ from typing import Final
 
 import structlog
 
-from activities.ports import Tool, ToolBox, ToolContext, ToolOutput
-from activities.toolbox.authorization import authorize
-from activities.toolbox.delegation import refuse_wrong_delegation
-from activities.toolbox.hygiene import Hygiene
-from activities.toolbox.output import RESULT_LIMIT
-from activities.toolbox.plan import refuse_wrong_plan
-from activities.toolbox.shell import GRACE
-from loom_domain.agents import AgentSpec
-from loom_domain.digests import call_digest
-from loom_domain.errors import (
+from loom.activities.ports import Tool, ToolBox, ToolContext, ToolOutput
+from loom.activities.toolbox.authorization import authorize
+from loom.activities.toolbox.built_in.delegation import refuse_wrong_delegation
+from loom.activities.toolbox.built_in.plan import refuse_wrong_plan
+from loom.activities.toolbox.built_in.shell import GRACE
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.truncation import RESULT_LIMIT
+from loom.domain.agents.hooks import Objection, tightened
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.digests import call_digest
+from loom.domain.core.errors import (
     ExecutionAbortedError,
     LoomError,
     PermissionDeniedError,
@@ -33,10 +34,9 @@ from loom_domain.errors import (
     ToolUnavailableError,
     ToolValidationError,
 )
-from loom_domain.hooks import Objection, tightened
-from loom_domain.messages import ToolCall
-from loom_domain.tool_calls import CallPlan, ErrorType, ToolResult, ToolSpec, Verdict, failed
-from loom_domain.tool_names import CREATE_TOOL, MADE
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tool_calls import CallPlan, ErrorType, ToolResult, ToolSpec, Verdict, failed
+from loom.domain.core.tool_names import CREATE_TOOL, MADE
 
 _log = structlog.get_logger("loom.tool")
 

@@ -23,19 +23,20 @@ from uuid import uuid4
 
 import structlog
 
-from client import LoomClient
-from deploy.embedded import stack, state
-from deploy.embedded.home import prepare
-from deploy.embedded.plan import Plan
-from deploy.embedded.state import StackState
-from deploy.settings import load_settings
 from examples.audit.proof import Evidence, broken_promises, history_of
 from examples.audit.telling import Teller
-from loom_cli.asks import Answer, Ask
-from loom_cli.following import Follower
-from loom_cli.output import console, counted, seconds
-from loom_domain.errors import LoomError
-from loom_domain.messages import JsonObject
+from loom.cli.output import console, counted, seconds
+from loom.cli.watch.follower import Follower
+from loom.cli.watch.pending_approvals import Answer, Ask
+from loom.client import LoomClient
+from loom.composition.load_settings import load_settings
+from loom.domain.core.errors import LoomError
+from loom.domain.core.messages import JsonObject
+from loom.stack import state
+from loom.stack import up_down as stack
+from loom.stack.home import prepare
+from loom.stack.plan import Plan
+from loom.stack.state import StackState
 
 T = TypeVar("T")
 
@@ -272,4 +273,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the SDK's threads may call into an interpreter that is being taken down, as `loom_cli.main` knows
+    os._exit(code)  # the SDK's threads may call into an interpreter that is being taken down, as `loom.cli.main` knows

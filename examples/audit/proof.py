@@ -8,9 +8,9 @@ from typing import Final
 
 from temporalio.api.history.v1 import HistoryEvent
 
-from client import LoomClient
-from loom_domain.requests import RunResult, RunStatus
-from loom_domain.tasks import Action, Task
+from loom.client import LoomClient
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.tasks import Action, Task
 
 TOOL: Final = "run_tool"
 MODEL: Final = "call_model"

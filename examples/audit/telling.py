@@ -5,10 +5,10 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from loom_cli.asks import Ask, Question, read_ask
-from loom_cli.output import counted, one_line, plain, seconds
-from loom_domain.messages import JsonObject
-from loom_domain.tasks import Action, Task
+from loom.cli.output import counted, one_line, plain, seconds
+from loom.cli.watch.pending_approvals import Ask, Question, read_ask
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tasks import Action, Task
 
 WIDTH: Final = 110
 SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS})

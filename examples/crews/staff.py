@@ -1,6 +1,6 @@
 """The agents of the example crews: `loom worker --app examples.crews.staff:app`."""
 
-from loom_app import LoomApp
+from loom import LoomApp
 
 app = LoomApp()
 

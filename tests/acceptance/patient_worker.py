@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 import structlog
 from temporalio.worker import Worker
 
-from activities.ports import EventStream, Tool, ToolContext
-from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from deploy.connection import connected
-from deploy.logs import configure_logs
-from deploy.settings import load_settings
-from loom_domain.tasks import FINAL_ACTIONS, Segment, Task
-from loom_domain.tool_calls import Effect
-from loom_parts.assembly import parts_from
-from worker import LoomPlugin
+from loom._worker import LoomPlugin
+from loom.activities.ports import EventStream, Tool, ToolContext
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.composition.build import parts_from
+from loom.composition.load_settings import load_settings
+from loom.composition.logs import configure_logs
+from loom.composition.temporal_connection import connected
+from loom.domain.core.tasks import FINAL_ACTIONS, Segment, Task
+from loom.domain.core.tool_calls import Effect
 
 
 class Nothing(Arguments):

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from client import LoomClient
-from loom_settings import Settings
+from loom.client import LoomClient
+from loom.composition.settings import Settings
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer
 from tests.waiting import eventually

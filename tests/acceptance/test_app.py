@@ -11,18 +11,19 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.embedded import stack, state
-from deploy.embedded.plan import Plan
-from loom_domain.tool_calls import STAGES
+from loom.domain.core.tool_calls import STAGES
+from loom.stack import state
+from loom.stack import up_down as stack
+from loom.stack.plan import Plan
 from tests.acceptance.conftest import Killable, Working
 from tests.acceptance.test_stack import POLLING_WORKER, QUEUE, SERVICES
 from tests.commands import Commands, commands_in
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 
 SHOP = "examples.tools.shop:app"
-LOOM = (sys.executable, "-P", "-c", "from loom_cli.main import main; main()")
+LOOM = (sys.executable, "-P", "-c", "from loom.cli.main import main; main()")
 MINE = """
-from loom_app import LoomApp
+from loom import LoomApp
 
 app = LoomApp()
 

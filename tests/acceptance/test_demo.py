@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.embedded import stack
 from examples.audit.proof import Evidence, Step, broken_promises
-from loom_domain.requests import RunResult, RunStatus
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.stack import up_down as stack
 
 FOREIGN = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "LOOM_REDIS_URL": "redis://127.0.0.1:1", "LOOM_MODEL": "openai:none"}
 """Settings of somebody who uses Loom for something else: the demo has a stack of its own."""

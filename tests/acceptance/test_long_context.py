@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from loom_domain.requests import RunStatus
-from loom_domain.sections import SECTIONS
-from loom_domain.tasks import Action
+from loom.domain.context.summary_sections import SECTIONS
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.acceptance.conftest import Working
 from tests.model_replies import Reply, SeenRequest
 from tests.model_server import ToolUse, calls, context_length, text

@@ -10,9 +10,9 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
 
-from client import Streamed
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.client import Streamed
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.acceptance.conftest import Working
 from tests.model_server import script
 from tests.stream import assert_whole, count, told

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from client import Polled, Streamed, Watched
-from deploy.embedded import stack, state
-from deploy.embedded.plan import Plan
-from loom_domain.errors import UnreachableError
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.client import Polled, Streamed, Watched
+from loom.domain.core.errors import UnreachableError
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
+from loom.stack import state
+from loom.stack import up_down as stack
+from loom.stack.plan import Plan
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import Cli, command_line
 from tests.activities.conftest import PostgresServer, RedisServer

@@ -12,9 +12,10 @@ import psutil
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from client import Streamed
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.client import Streamed
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
+from loom.workflows.options import HEARTBEAT
 from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import Process, Workers
 from tests.harness import Harness
@@ -22,7 +23,6 @@ from tests.model_server import ModelServer, ToolUse, calls, hang, script, text
 from tests.processes import command_of
 from tests.stream import assert_whole, count, texts, told
 from tests.waiting import eventually
-from workflows.options import HEARTBEAT
 
 PATIENT: Final = (str(Path(__file__).with_name("patient_worker.py")),)
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")

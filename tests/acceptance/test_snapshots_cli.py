@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from activities.adapters.snapshots.shadow_git import ShadowGit
+from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from tests.acceptance.conftest import Working
 from tests.acceptance.processes import environment
 from tests.acceptance.test_command_line import WRITE, Cli, command_line

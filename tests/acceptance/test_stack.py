@@ -20,14 +20,15 @@ import pytest
 import redis
 from temporalio.client import Client
 
-from deploy.embedded import stack, state
-from deploy.embedded.errors import StackError
-from deploy.embedded.home import log_path
-from deploy.embedded.plan import Plan
-from deploy.embedded.processes import wait_until
-from deploy.embedded.state import Identity, Recorded, StackState
-from deploy.search_attributes import register_missing
-from loom_domain.search_attributes import SEARCH_ATTRIBUTES
+from loom.activities.adapters.temporal.search_attributes import register_missing
+from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
+from loom.stack import state
+from loom.stack import up_down as stack
+from loom.stack.errors import StackError
+from loom.stack.home import log_path
+from loom.stack.plan import Plan
+from loom.stack.processes import wait_until
+from loom.stack.state import Identity, Recorded, StackState
 
 LOOM = str(Path(sys.executable).parent / "loom")
 FOREIGN = ("TEMPORAL_", "LOOM_")

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.acceptance.conftest import Killable, Working
 from tests.acceptance.test_command_line import command_line, new_id
 from tests.model_server import ToolUse, calls, hang, text

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from deploy.embedded.ports import USUAL, any_free, is_free
+from loom.stack.ports import USUAL, any_free, is_free
 from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import WORKER, Workers
 from tests.acceptance.test_command_line import command_line

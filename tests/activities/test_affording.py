@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.affording import LEAST_ANSWER, LEAST_LAST_ANSWER, Covered, Uncovered, covered
-from loom_domain.budget import WRAP_UP_TOKENS, Share, Spend
-from loom_domain.messages import Usage
+from loom.activities.budget_reservation import LEAST_ANSWER, LEAST_LAST_ANSWER, Covered, Uncovered, covered
+from loom.domain.core.messages import Usage
+from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
 
 class Dear:

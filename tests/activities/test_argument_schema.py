@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from activities.json_schemas import BrokenSchema
-from activities.toolbox.argument_schema import ArgumentSchema
-from loom_domain.errors import ToolValidationError
+from loom.activities.json_schemas import BrokenSchema
+from loom.activities.toolbox.argument_schema import ArgumentSchema
+from loom.domain.core.errors import ToolValidationError
 
 PLACE = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 SCHEMA: dict[str, Any] = {

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_artifacts import LIMIT, PostgresArtifacts
-from activities.ports import ArtifactStore, StoreUnavailable
+from loom.activities.adapters.postgres.artifacts import LIMIT, PostgresArtifacts
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.ports import ArtifactStore, StoreUnavailable
 from tests.databases import rows
 
 

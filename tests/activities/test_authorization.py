@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.adapters.shell.shell_parser import BashParser
-from activities.ports import Tool
-from activities.toolbox.authorization import MAX_GRANTS, Authorized, authorize
-from activities.toolbox.builtin import built_in_tools
-from activities.toolbox.http_fetch import http_fetch_tool
-from loom_domain.agents import AgentSpec
-from loom_domain.messages import ToolCall
-from loom_domain.permissions import Mode
-from loom_domain.tool_calls import Verdict
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.ports import Tool
+from loom.activities.toolbox.authorization import MAX_GRANTS, Authorized, authorize
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.built_in.http_fetch import http_fetch_tool
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.judge import Mode
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
-from activities.adapters.sandbox.namespaces import Bubblewrap
-from activities.adapters.sandbox.unsandboxed import Unsandboxed
-from activities.adapters.shell.shell_parser import BashParser
-from activities.ports import ToolContext
-from activities.toolbox.builtin import built_in_tools
-from activities.toolbox.shell import Finished, Sandbox, grants_of, shell_tool
-from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError
-from loom_domain.tool_calls import Effect
+from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap
+from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.ports import ToolContext
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.built_in.shell import Finished, Sandbox, grants_of, shell_tool
+from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError
+from loom.domain.core.tool_calls import Effect
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 PARSER = BashParser()
@@ -129,7 +129,7 @@ async def test_a_killed_worker_takes_the_sandbox_with_it(place: Path, nap: str) 
     script = f"""
 import asyncio
 from pathlib import Path
-from activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 sandbox, _ = find_sandbox("on")
 command = ["bash", "-c", "setsid sleep {nap} & sleep {nap}"]
 asyncio.run(sandbox.run(command, workspace=Path({str(place)!r}), timeout=60, max_output=99, on_output=print))

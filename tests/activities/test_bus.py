@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import pytest
 
-from activities.adapters.in_process_bus import InProcessBus
-from activities.adapters.redis_bus import RedisBus
-from activities.adapters.redis_inbox import ANSWER_SECONDS, RedisInbox
-from activities.adapters.redis_link import RedisLink
-from activities.adapters.redis_stream import RedisStream
-from activities.bus import Bus, Handler, Inbox, Transport
-from loom_domain.errors import BadRequest
-from loom_domain.tasks import SHOWN_ONLY, Action, Segment, Task
+from loom.activities.adapters.in_process_bus import InProcessBus
+from loom.activities.adapters.redis.bus import RedisBus
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.redis.stream import RedisStream
+from loom.activities.bus import Bus, Handler, Inbox, Transport
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task
 from tests.waiting import eventually
 
 from .conftest import RedisServer
@@ -371,7 +371,7 @@ async def test_a_subscriber_of_a_redis_that_was_killed_hears_again_when_it_is_ba
 
 
 async def _patiently(publish: Callable[[], Awaitable[Task]], expected: Task) -> None:
-    from activities.ports import StreamUnavailable  # noqa: PLC0415
+    from loom.activities.ports import StreamUnavailable  # noqa: PLC0415
 
     async def look() -> Task | None:
         try:

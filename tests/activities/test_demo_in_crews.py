@@ -2,8 +2,8 @@
 
 import re
 
-from activities.adapters.models.demo_scene import LABEL
-from loom_domain.messages import ToolCall
+from loom.activities.adapters.models.demo.scene import LABEL
+from loom.domain.core.messages import ToolCall
 from tests.activities.test_demo_model import FILES, Talk, workspace
 
 MEMBER = (

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from activities.adapters.models.demo_model import DemoModel
-from activities.adapters.models.demo_report import examine, findings
-from activities.adapters.models.demo_scene import HOW_TO_GO_ON, LABEL
-from activities.ports import ModelAnswer, ModelCall
-from loom_domain.messages import Message, ToolCall, reminder, user
-from loom_domain.tool_calls import ToolSpec
+from loom.activities.adapters.models.demo.model import DemoModel
+from loom.activities.adapters.models.demo.report import examine, findings
+from loom.activities.adapters.models.demo.scene import HOW_TO_GO_ON, LABEL
+from loom.activities.ports import ModelAnswer, ModelCall
+from loom.domain.core.messages import Message, ToolCall, reminder, user
+from loom.domain.core.tool_calls import ToolSpec
 
 ALL = ("read_file", "write_file", "list_dir", "glob", "grep", "bash", "done")
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_effects import PostgresEffects, read_result, write_result
-from activities.ports import EffectLedger
-from loom_domain.messages import Part
-from loom_domain.tool_calls import ToolResult, failed
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.effects import PostgresEffects, read_result, write_result
+from loom.activities.ports import EffectLedger
+from loom.domain.core.messages import Part
+from loom.domain.core.tool_calls import ToolResult, failed
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
 

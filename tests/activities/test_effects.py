@@ -8,14 +8,14 @@ from uuid import uuid4
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_effects import PostgresEffects
-from activities.effects import Effects
-from activities.failures import failure_of
-from loom_domain.acting import UNKNOWN_OUTCOME
-from loom_domain.tasks import Origin
-from loom_domain.tool_calls import Effect, Scope, ToolResult, failed
-from loom_domain.work import ToolRequest
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.effects import PostgresEffects
+from loom.activities.effects import Effects
+from loom.activities.failures import failure_of
+from loom.domain.core.tasks import Origin
+from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
+from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
+from loom.domain.run.activity_payloads import ToolRequest
 from tests.harness import Addresses
 
 UNKNOWN = failed(UNKNOWN_OUTCOME, "lost")

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.embedders import offline
-from activities.adapters.embedders.choosing import chosen_embedder
-from activities.adapters.embedders.offline import DIMENSION, MODEL, OfflineEmbedder
-from activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
-from activities.memory.ports import EmbedderUnavailable
-from activities.memory.upkeep import embed
-from loom_domain.errors import BadRequest, LLMConfigurationError
+from loom.activities.adapters.embedders import offline
+from loom.activities.adapters.embedders.offline import DIMENSION, MODEL, OfflineEmbedder
+from loom.activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
+from loom.activities.adapters.embedders.selection import chosen_embedder
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.memory.ports import EmbedderUnavailable
+from loom.activities.memory.upkeep import embed
+from loom.domain.core.errors import BadRequest, LLMConfigurationError
 from tests.memories import task
 from tests.waiting import eventually
 

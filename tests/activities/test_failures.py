@@ -13,9 +13,9 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from activities.failures import failure_of, to_application_error
-from loom_domain.errors import LLMContextLengthError, LLMRateLimitError, LLMUnavailableError, LoomError
-from loom_domain.retries import Again, Failure, GiveUp, Tries, after_failure
+from loom.activities.failures import failure_of, to_application_error
+from loom.domain.core.errors import LLMContextLengthError, LLMRateLimitError, LLMUnavailableError, LoomError
+from loom.domain.run.retry_policy import Again, Failure, GiveUp, Tries, after_failure
 
 
 def caught(cause: BaseException) -> ActivityError:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.ports import Tool, ToolContext
-from activities.toolbox.files import file_tools
-from loom_domain.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
-from loom_domain.subjects import Subject
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in.files import file_tools
+from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
+from loom.domain.permissions.subjects import Subject
 
 TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in file_tools(120)}
 

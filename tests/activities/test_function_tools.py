@@ -19,16 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from activities.ports import Tool, ToolContext, ToolOutput
-from activities.toolbox.hooks import objection_to
-from activities.toolbox.user_output import PARTS_LIMIT, as_json, part_of, to_output
 from examples.tools.shop import app as shop
-from loom_app import Ask, Deny, LoomApp, Part, ToolCall
-from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
-from loom_domain.hooks import Hook, Objection, strictest, tightened
-from loom_domain.lifecycle import Moment
-from loom_domain.permissions import Judgement, judge
-from loom_domain.tool_calls import Verdict
+from loom.activities.ports import Tool, ToolContext, ToolOutput
+from loom.activities.toolbox.hooks import objection_to
+from loom.activities.toolbox.user_tools.output import PARTS_LIMIT, as_json, part_of, to_output
+from loom.app.loom_app import Ask, Deny, LoomApp, Part, ToolCall
+from loom.domain.agents.hook_steps import Moment
+from loom.domain.agents.hooks import Hook, Objection, strictest, tightened
+from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.judge import Judgement, judge
 from tests.waiting import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n"

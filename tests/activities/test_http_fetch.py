@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.web.html_reader import SeparateHtmlReader
-from activities.adapters.web.web import PinnedFetcher
-from activities.ports import Tool, ToolContext, ToolOutput
-from activities.toolbox.http_fetch import BODY_LIMIT, http_fetch_tool
-from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
-from loom_domain.messages import Part
-from loom_domain.permissions import judge
-from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect, Scope, Verdict
+from loom.activities.adapters.web.fetcher import PinnedFetcher
+from loom.activities.adapters.web.html_reader import SeparateHtmlReader
+from loom.activities.ports import Tool, ToolContext, ToolOutput
+from loom.activities.toolbox.built_in.http_fetch import BODY_LIMIT, http_fetch_tool
+from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
+from loom.domain.core.messages import Part
+from loom.domain.core.tool_calls import Effect, Scope, Verdict
+from loom.domain.permissions.judge import judge
+from loom.domain.permissions.subjects import Subject
 from tests.certificates import Authority
 from tests.web_site import NAME, Names, WebSite, moved, page
 

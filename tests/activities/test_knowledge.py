@@ -13,18 +13,18 @@ from uuid import uuid4
 
 import pytest
 
-from activities.adapters.document_readers import SeparateDocumentReader
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_knowledge import PostgresKnowledge
-from activities.adapters.redacting.redaction import SecretMask
-from activities.knowledge import files
-from activities.knowledge.files import LeftOut, document_paths, text_of
-from activities.knowledge.ingest import Ingestion
-from activities.knowledge.ports import UnreadableNow
-from activities.ports import ToolContext
-from activities.toolbox.knowledge import NO_STORE, knowledge_tools
-from loom_domain.errors import BadRequest, RefusedError, ToolUnavailableError, ToolValidationError
-from loom_domain.knowledge import Ingested, KnowledgeQuery, place_of
+from loom.activities.adapters.documents.readers import SeparateDocumentReader
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.knowledge import files
+from loom.activities.knowledge.files import LeftOut, document_paths, text_of
+from loom.activities.knowledge.ingest import Ingestion
+from loom.activities.knowledge.ports import UnreadableNow
+from loom.activities.ports import ToolContext
+from loom.activities.toolbox.built_in.knowledge import NO_STORE, knowledge_tools
+from loom.domain.core.errors import BadRequest, RefusedError, ToolUnavailableError, ToolValidationError
+from loom.domain.memory.knowledge import Ingested, KnowledgeQuery, place_of
 from tests.databases import rows
 from tests.memories import WordVectors
 
@@ -370,7 +370,7 @@ COMMAND: Final = """
 import sys
 import typer
 from loom_cli import knowledge
-from loom_domain.errors import LoomError
+from loom.domain.core.errors import LoomError
 
 app = typer.Typer()
 app.callback()(lambda: None)

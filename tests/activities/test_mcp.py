@@ -20,24 +20,24 @@ import psutil
 import pytest
 import structlog
 
-from activities.adapters.mcp.mcp_link import Patience
-from activities.adapters.mcp.mcp_servers import McpServers
-from activities.adapters.mcp.mcp_shelf import Shelf
-from activities.ports import ToolContext, ToolOutput
-from activities.toolbox.mcp_tool import McpTool
-from deploy import checks
-from loom_domain.errors import (
+from loom import doctor_checks as checks
+from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.servers import McpServers
+from loom.activities.adapters.mcp.tool_cache import Shelf
+from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.toolbox.mcp_tool import McpTool
+from loom.composition.settings import Settings
+from loom.domain.core.errors import (
     BadRequest,
     ToolExecutionError,
     ToolExecutionTimeout,
     ToolUnavailableError,
     ToolValidationError,
 )
-from loom_domain.mcp import ListedTool, McpServer, read_servers, tool_name, variables
-from loom_domain.messages import JsonObject
-from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Effect, Scope, ToolSpec, Verdict
-from loom_settings import Settings
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom.domain.permissions.subjects import Subject
+from loom.domain.tools.mcp_servers import ListedTool, McpServer, read_servers, tool_name, variables
 from tests.processes import command_of
 from tests.waiting import eventually
 
@@ -620,7 +620,7 @@ async def test_two_servers_of_one_name_are_refused(raw: Raw) -> None:
 async def test_a_worker_without_servers_has_no_tools_and_imports_no_library() -> None:
     program = (
         "import asyncio, sys\n"
-        "from activities.adapters.mcp.mcp_servers import McpServers\n"
+        "from loom.activities.adapters.mcp.servers import McpServers\n"
         "async def main():\n"
         "    async with McpServers((), environment={}) as servers:\n"
         "        print(len(servers.tools), 'mcp' in sys.modules)\n"

@@ -19,12 +19,12 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from activities.adapters.mcp.mcp_results import PARTS_LIMIT, TEXT_LIMIT, output_of, refusal
-from activities.ports import ToolOutput
-from activities.toolbox.mcp_tool import McpCall
-from loom_domain.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
-from loom_domain.messages import Part
-from loom_domain.tool_calls import Effect
+from loom.activities.adapters.mcp.results import PARTS_LIMIT, TEXT_LIMIT, output_of, refusal
+from loom.activities.ports import ToolOutput
+from loom.activities.toolbox.mcp_tool import McpCall
+from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
+from loom.domain.core.messages import Part
+from loom.domain.core.tool_calls import Effect
 
 DATA = b64encode(b"data").decode()
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_memory_search import Effort
-from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
-from activities.context_sources import WITHIN, SessionMemory
-from activities.memory.ports import MemoryStore, MemoryUpkeepStore
-from activities.memory.upkeep import embed
-from activities.ports import StoreUnavailable
-from loom_domain.agents import AgentSpec
-from loom_domain.memory import Hit, Layer, MemoryScope, MemoryStats, Query, View
-from loom_domain.tasks import Action, Origin
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_search import Effort
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.memory.ports import MemoryStore, MemoryUpkeepStore
+from loom.activities.memory.upkeep import embed
+from loom.activities.ports import StoreUnavailable
+from loom.activities.recall import WITHIN, SessionMemory
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.tasks import Action, Origin
+from loom.domain.memory.layers import Hit, Layer, MemoryScope, MemoryStats, Query, View
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
 from tests.memories import WordVectors, task

@@ -3,12 +3,12 @@
 from contextlib import aclosing
 from math import inf
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_memory_search import Effort
-from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
-from activities.memory.upkeep import embed
-from loom_domain.memory import Query, View
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_search import Effort
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.memory.upkeep import embed
+from loom.domain.memory.layers import Query, View
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
 from tests.memories import WordVectors, task

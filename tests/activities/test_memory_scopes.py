@@ -5,12 +5,12 @@ from uuid import uuid4
 
 import pytest
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
-from activities.memory.ports import ScopedMemory
-from loom_domain.memory import MemoryScope
-from loom_domain.memory_scopes import NodePath, ReadOnlyScopeError, ScopedWrite
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.memory.ports import ScopedMemory
+from loom.domain.memory.layers import MemoryScope
+from loom.domain.memory.scopes import NodePath, ReadOnlyScopeError, ScopedWrite
 
 LOCAL, SHARED, INHERITED, GLOBAL = MemoryScope
 

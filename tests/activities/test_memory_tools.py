@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, EphemeralFull, EphemeralMemory
-from activities.ports import Tool, ToolContext
-from activities.toolbox.memory import NO_STORE, NOTHING, NOTICE, memory_tools
-from activities.toolbox.scoped_memory import scoped_memory_tools
-from loom_domain.errors import ToolUnavailableError, ToolValidationError
-from loom_domain.tasks import Action, Task
-from loom_domain.tool_calls import Effect, Scope, Verdict
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, EphemeralFull, EphemeralMemory
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in.memory import NO_STORE, NOTHING, NOTICE, memory_tools
+from loom.activities.toolbox.built_in.scoped_memory import scoped_memory_tools
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tool_calls import Effect, Scope, Verdict
 from tests.memories import task
 
 NAMES = {

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_memory_upkeep import PostgresMemoryUpkeep
-from activities.memory.ports import DistillerUnavailable
-from activities.memory.upkeep import MemoryKeeper, embed, promote
-from loom_domain.memory import Layer, Memory, MemorySettings, Query, View
-from loom_domain.memory_content import is_small_talk
-from loom_domain.tasks import FINAL_ACTIONS, Action, Task
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.memory.ports import DistillerUnavailable
+from loom.activities.memory.upkeep import MemoryKeeper, embed, promote
+from loom.domain.core.tasks import FINAL_ACTIONS, Action, Task
+from loom.domain.memory.content import is_small_talk
+from loom.domain.memory.layers import Layer, Memory, MemorySettings, Query, View
 from tests.databases import rows
 from tests.memories import WordVectors, task
 

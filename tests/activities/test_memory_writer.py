@@ -11,15 +11,15 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.redis_inbox import ANSWER_SECONDS, RedisInbox
-from activities.adapters.redis_link import RedisLink
-from activities.adapters.redis_stream import BUS, RedisStream
-from activities.bus import Delivery
-from activities.memory_writer import GROUP, MemoryWriter, writing
-from activities.ports import StoreUnavailable, StreamUnavailable
-from loom_domain.tasks import SHOWN_ONLY, Action, Task
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.redis.stream import BUS, RedisStream
+from loom.activities.bus import Delivery
+from loom.activities.memory.writer import GROUP, MemoryWriter, writing
+from loom.activities.ports import StoreUnavailable, StreamUnavailable
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from tests.databases import fresh_database, rows
 from tests.waiting import eventually
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from activities.output_schema import OutputSchema, checked
-from loom_domain.agents import AgentSpec
-from loom_domain.errors import BadRequest
-from loom_domain.messages import Message, ToolCall
-from loom_domain.output_schema import CheckedAnswer
-from loom_domain.tool_calls import CallPlan
+from loom.activities.output_schema import OutputSchema, checked
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.output_schema import CheckedAnswer
+from loom.domain.core.tool_calls import CallPlan
 
 ITEM = {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}
 SCHEMA: dict[str, Any] = {

@@ -3,11 +3,11 @@
 from base64 import b64encode
 from typing import Any
 
-from activities.adapters.models.anthropic_provider import AnthropicProvider
-from activities.adapters.models.openai_provider import OpenAIProvider
-from activities.ports import ModelCall
-from loom_domain.messages import Message, Part, ToolCall, user
-from loom_domain.tool_calls import ToolResult, tool_message
+from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
+from loom.activities.adapters.models.openai_provider import OpenAIProvider
+from loom.activities.ports import ModelCall
+from loom.domain.core.messages import Message, Part, ToolCall, user
+from loom.domain.core.tool_calls import ToolResult, tool_message
 from tests import model_server as served
 from tests.activities.test_providers import ask
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import structlog
 
-from activities.adapters.shell.shell_parser import BashParser
-from activities.ports import Tool, ToolContext, ToolOutput
-from activities.toolbox.builtin import built_in_tools
-from activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from activities.toolbox.hygiene import Hygiene
-from activities.toolbox.pipeline import execute, plan
-from loom_domain.agents import AgentSpec
-from loom_domain.digests import call_digest
-from loom_domain.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
-from loom_domain.messages import JsonObject, Part, ToolCall
-from loom_domain.permissions import Mode
-from loom_domain.tool_calls import EMPTY_OUTPUT, STAGES, CallPlan, Effect, ToolResult, Verdict, tool_message
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.ports import Tool, ToolContext, ToolOutput
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.pipeline import execute, plan
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.digests import call_digest
+from loom.domain.core.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
+from loom.domain.core.messages import JsonObject, Part, ToolCall
+from loom.domain.core.tool_calls import EMPTY_OUTPUT, STAGES, CallPlan, Effect, ToolResult, Verdict, tool_message
+from loom.domain.permissions.judge import Mode
 
 BOX = built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, no_sandbox="install bubblewrap")
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 
-from activities.adapters.postgres import Connection, Database, storable
-from activities.adapters.postgres_migrations import (
+from loom.activities.adapters.postgres.database import Connection, Database, storable
+from loom.activities.adapters.postgres.schema_migrations import (
     LOCK,
     Migration,
     SchemaRefused,
@@ -28,7 +28,7 @@ from activities.adapters.postgres_migrations import (
     pending,
     read_migrations,
 )
-from activities.ports import StoreUnavailable
+from loom.activities.ports import StoreUnavailable
 from tests.activities.conftest import PostgresServer
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
@@ -41,7 +41,7 @@ TABLES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORD
 ROOT: Final = Path(__file__).parents[2]
 USE: Final = """
 import asyncio, sys
-from activities.adapters.postgres import Database
+from loom.activities.adapters.postgres.database import Database
 
 async def main():
     database = Database(sys.argv[1])

@@ -21,8 +21,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from activities.adapters.postgres_payloads import MISSING, UNAVAILABLE, PostgresPayloads
-from workflows.converter import data_converter
+from loom.activities.adapters.postgres.payloads import MISSING, UNAVAILABLE, PostgresPayloads
+from loom.workflows.payload_converter import data_converter
 
 from .conftest import PostgresServer
 

@@ -10,13 +10,13 @@ from typing import TypeAlias
 
 import pytest
 
-from activities.adapters.models.anthropic_provider import AnthropicProvider
-from activities.adapters.models.openai_provider import OpenAIProvider
-from activities.adapters.models.prices import GenaiPrices
-from activities.adapters.models.provider_wire import context_numbers
-from activities.adapters.models.providers import ConfiguredProviders
-from activities.ports import ModelAnswer, ModelCall
-from loom_domain.errors import (
+from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
+from loom.activities.adapters.models.openai_provider import OpenAIProvider
+from loom.activities.adapters.models.prices import GenaiPrices
+from loom.activities.adapters.models.providers import ConfiguredProviders
+from loom.activities.adapters.models.wire import context_numbers
+from loom.activities.ports import ModelAnswer, ModelCall
+from loom.domain.core.errors import (
     BadRequest,
     LLMBadResponseError,
     LLMConfigurationError,
@@ -26,8 +26,8 @@ from loom_domain.errors import (
     LLMUnavailableError,
     LoomError,
 )
-from loom_domain.messages import Message, Part, ToolCall, Usage, reminder, user
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.core.messages import Message, Part, ToolCall, Usage, reminder, user
+from loom.domain.core.tool_calls import ToolSpec
 from tests import model_server as served
 from tests.model_server import ModelServer, Reply, ToolUse, serving
 from tests.waiting import eventually

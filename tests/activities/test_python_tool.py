@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.ports import ToolContext
-from activities.toolbox.python import python_tool, run_python
-from loom_domain.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError
-from loom_domain.tool_calls import Effect, Scope
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.ports import ToolContext
+from loom.activities.toolbox.built_in.python import python_tool, run_python
+from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError
+from loom.domain.core.tool_calls import Effect, Scope
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 

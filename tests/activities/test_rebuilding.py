@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.ports import StoreUnavailable
-from activities.rebuilding import CatchUp, Histories, Moved, UnreadableHistory
-from loom_domain.catching_up import CatchUpRequest, CaughtUp
-from loom_domain.history_facts import Began, Fact, Told
-from loom_domain.messages import JsonObject
-from loom_domain.tasks import Action, Notice, Origin, Published, Task
+from loom.activities.memory.backfill import CatchUp, Histories, Moved, UnreadableHistory
+from loom.activities.ports import StoreUnavailable
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
+from loom.domain.history.facts import Began, Fact, Told
+from loom.domain.memory.backfill import CatchUpRequest, CaughtUp
 
 AT: Final = datetime(2026, 1, 2, tzinfo=UTC)
 UNTIL: Final = AT + timedelta(hours=1)

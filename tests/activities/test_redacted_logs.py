@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from activities.adapters.redacting.redaction import SecretMask
-from deploy.logs import configure_logs
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.composition.logs import configure_logs
 from tests.commands import logs_as_they_were
 from tests.corpora.secrets.making import ALNUM, Maker
 

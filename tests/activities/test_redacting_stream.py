@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.redacting.redacting_stream import StreamingMask
-from activities.adapters.redacting.redaction import SecretMask
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.adapters.redaction.stream import StreamingMask
 from tests.corpora.secrets.making import ALNUM, Maker
 from tests.corpora.secrets.samples import Sample, leaks, samples
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.redacting.known_secrets import secrets_of
-from activities.adapters.redacting.redaction import SecretMask
-from activities.ports import Redactor
+from loom.activities.adapters.redaction.known_secrets import secrets_of
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.ports import Redactor
 from tests.corpora.secrets.decoys import decoys
 from tests.corpora.secrets.making import ALNUM, SIGNS, Maker
 from tests.corpora.secrets.ordinary import ordinary_code

@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from activities.adapters.redis_link import RedisLink
-from activities.adapters.redis_stream import RedisReader, RedisStream, task_view
-from activities.ports import EventReader, EventStream, StreamUnavailable
-from loom_domain.tasks import Action, Segment, Task
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.stream import RedisReader, RedisStream, task_view
+from loom.activities.ports import EventReader, EventStream, StreamUnavailable
+from loom.domain.core.tasks import Action, Segment, Task
 
 from .conftest import RedisServer
 
@@ -159,7 +159,7 @@ async def test_following_gets_each_task_at_once_and_ends_with_the_run(
 async def test_following_outlasts_a_silence(
     stream: RedisStream, reader: RedisReader, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.adapters.redis_stream._BLOCK_SECONDS", 0.1)
+    monkeypatch.setattr("loom.activities.adapters.redis.stream._BLOCK_SECONDS", 0.1)
     following = asyncio.create_task(read_all(reader, run_id, follow=True))
     await asyncio.sleep(0.35)
     await stream.publish([task(run_id, "end", Action.ERROR)])

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from activities.adapters.sandbox.system_calls import system_call_filter
+from loom.activities.adapters.sandbox.system_calls import system_call_filter
 
 X86, ARM, I386 = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOWED, KILLED = "allowed", "killed"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint
-from activities.adapters.shell.shell_parser import BashParser
-from activities.ports import ToolContext
-from activities.toolbox.shell import shell_tool
-from loom_domain.errors import ToolExecutionError
-from loom_domain.sandbox import Limits
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.ports import ToolContext
+from loom.activities.toolbox.built_in.shell import shell_tool
+from loom.domain.core.errors import ToolExecutionError
+from loom.domain.tools.sandbox_limits import Limits
 
 MIB = 1024**2
 SMALL = Limits(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
-from activities.adapters.sandbox.namespaces import Bubblewrap
-from activities.adapters.sandbox.protected_paths import mounted
-from activities.adapters.sandbox.repositories import Repositories
+from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap
+from loom.activities.adapters.sandbox.protected_paths import mounted
+from loom.activities.adapters.sandbox.repositories import Repositories
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.ports import Tool, ToolContext
-from activities.toolbox import search
-from activities.toolbox.search import search_tools
-from loom_domain.errors import ToolValidationError
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in import search
+from loom.activities.toolbox.built_in.search import search_tools
+from loom.domain.core.errors import ToolValidationError
 from tests.waiting import eventually
 
 TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in search_tools(120)}

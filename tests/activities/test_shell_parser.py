@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.adapters.shell.shell_parser import LONGEST, BashParser
-from loom_domain.permissions import judge
-from loom_domain.tool_calls import Verdict
+from loom.activities.adapters.shell.parser import LONGEST, BashParser
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.judge import judge
 
 PARSER = BashParser()
 

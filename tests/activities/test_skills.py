@@ -6,21 +6,20 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.adapters.sandbox.unsandboxed import Unsandboxed
-from activities.adapters.skills.folders import DEEPEST, MOST_FOLDERS, SkillFolders
-from activities.adapters.skills.front_matter import read_skill
-from activities.ports import ToolContext, ToolOutput
-from activities.skills import RunSkills
-from activities.toolbox import skill_files
-from activities.toolbox.skill_files import digest_of
-from activities.toolbox.skills import SkillTools
-from loom_domain.agent_config import Activation, AgentConfig
-from loom_domain.agents import AgentSpec
-from loom_domain.errors import BadRequest, ToolExecutionError, ToolUnavailableError, ToolValidationError
-from loom_domain.requests import RunRequest
-from loom_domain.skill_documents import BrokenSkill
-from loom_domain.skills import (
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
+from loom.activities.adapters.skills.folders import DEEPEST, MOST_FOLDERS, SkillFolders
+from loom.activities.adapters.skills.front_matter import read_skill
+from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.skills import RunSkills
+from loom.activities.toolbox.built_in import skill_files
+from loom.activities.toolbox.built_in.skill_files import digest_of
+from loom.activities.toolbox.built_in.skills import SkillTools
+from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest, ToolExecutionError, ToolUnavailableError, ToolValidationError
+from loom.domain.core.requests import RunRequest
+from loom.domain.skills.catalog import (
     LOAD_SKILL,
     READ_RESOURCE,
     RUN_SCRIPT,
@@ -29,6 +28,7 @@ from loom_domain.skills import (
     SkillFolder,
     SkillUse,
 )
+from loom.domain.skills.documents import BrokenSkill
 from tests.skills import write_broken_ones, write_release_notes, write_skill
 
 SANDBOX, MISSING = find_sandbox("on")

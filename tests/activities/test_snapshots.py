@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.snapshots import shadow_restore
-from activities.adapters.snapshots.shadow_git import Changed, ShadowGit
-from activities.adapters.snapshots.shadow_restore import Content, Plan, Restoration
-from activities.adapters.snapshots.shadow_store import Blobs, Store
-from activities.adapters.snapshots.shadow_tidy import is_due, tidy
-from activities.adapters.snapshots.shadow_walk import LARGEST, look
-from activities.ports import Snapshots, StoreUnavailable
-from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError
+from loom.activities.adapters.snapshots import restore as shadow_restore
+from loom.activities.adapters.snapshots.cleanup import is_due, tidy
+from loom.activities.adapters.snapshots.restore import Content, Plan, Restoration
+from loom.activities.adapters.snapshots.shadow_git import Changed, ShadowGit
+from loom.activities.adapters.snapshots.store import Blobs, Store
+from loom.activities.adapters.snapshots.walk import LARGEST, look
+from loom.activities.ports import Snapshots, StoreUnavailable
+from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
 from tests.waiting import eventually
 
 State: TypeAlias = dict[str, tuple[str, object, int]]
@@ -451,7 +451,7 @@ def _stir(place: Path, is_stopped: Callable[[], bool]) -> None:
 TAKE: Final = """
 import asyncio, sys
 from pathlib import Path
-from activities.adapters.snapshots.shadow_git import ShadowGit
+from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 print(asyncio.run(ShadowGit(Path(sys.argv[1])).take(Path(sys.argv[2]), "killed", 1, "c")))
 """
 

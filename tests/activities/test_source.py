@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from activities.toolbox.source import code_digest
+from loom.activities.toolbox.code_digest import code_digest
 
 CODE = """
 import functools

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.toolbox.static_check import MODULES, NAMES, complaints
+from loom.activities.toolbox.static_check import MODULES, NAMES, complaints
 
 HARMLESS = '''
 from __future__ import annotations

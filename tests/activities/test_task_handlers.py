@@ -11,15 +11,15 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from activities.adapters.redis_bus import RedisBus
-from activities.adapters.redis_inbox import RedisInbox
-from activities.bus import Bus
-from activities.ports import StreamUnavailable
-from activities.task_handlers import GROUP, handling
-from loom_domain.routing import TaskHandler
-from loom_domain.tasks import Action, Task
-from loom_parts.handlers import handled
-from loom_settings import Settings
+from loom.activities.adapters.redis.bus import RedisBus
+from loom.activities.adapters.redis.consumer import RedisInbox
+from loom.activities.bus import Bus
+from loom.activities.ports import StreamUnavailable
+from loom.activities.task_handlers import GROUP, handling
+from loom.composition.settings import Settings
+from loom.composition.task_handlers import handled
+from loom.domain.core.task_routing import TaskHandler
+from loom.domain.core.tasks import Action, Task
 from tests.waiting import eventually
 
 from .conftest import RedisServer
@@ -127,7 +127,7 @@ async def test_what_a_dead_worker_had_and_what_came_meanwhile_the_next_one_gets_
 async def test_what_is_slow_nobody_takes_over_until_its_worker_ends(
     redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.adapters.redis_bus._ENDING", 0.1)
+    monkeypatch.setattr("loom.activities.adapters.redis.bus._ENDING", 0.1)
     begun: list[str] = []
     never = asyncio.Event()
 
@@ -157,7 +157,7 @@ async def test_without_redis_the_worker_says_that_handlers_do_not_run() -> None:
 async def test_handlers_are_subscribed_as_soon_as_redis_is_there(
     mortal_redis: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.task_handlers._AT_START", 0.1)
+    monkeypatch.setattr("loom.activities.task_handlers._AT_START", 0.1)
     seen: list[Task] = []
     mortal_redis.kill()
     with structlog.testing.capture_logs() as logs:

@@ -9,13 +9,21 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from activities.adapters.redis_link import RedisLink
-from activities.adapters.transcripts import CachedTranscripts
-from activities.ports import TranscriptStore
-from loom_domain.agents import AgentSpec
-from loom_domain.messages import Message, Part, ToolCall, user
-from loom_domain.tool_calls import ToolSpec
-from loom_domain.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, tail_of, transcript_of
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.transcripts import CachedTranscripts
+from loom.activities.ports import TranscriptStore
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import Message, Part, ToolCall, user
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.core.transcript import (
+    ResultRef,
+    Tail,
+    Transcript,
+    TranscriptRef,
+    message_digest,
+    tail_of,
+    transcript_of,
+)
 
 from .conftest import RedisServer
 

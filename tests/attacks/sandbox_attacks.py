@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.adapters.shell.shell_parser import BashParser
-from activities.ports import Tool, ToolContext
-from activities.toolbox.python import python_tool
-from activities.toolbox.shell import Sandbox, shell_tool
-from loom_domain.errors import LoomError
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in.python import python_tool
+from loom.activities.toolbox.built_in.shell import Sandbox, shell_tool
+from loom.domain.core.errors import LoomError
 
 IN_BASH: Final[Mapping[str, str]] = {
     "remount the root writable": "mount -o remount,rw / && echo ESCAPED",

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.ports import Tool, ToolContext
-from activities.toolbox.files import file_tools
-from activities.toolbox.search import search_tools
-from loom_domain.errors import LoomError, ToolValidationError
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in.files import file_tools
+from loom.activities.toolbox.built_in.search import search_tools
+from loom.domain.core.errors import LoomError, ToolValidationError
 
 
 def tools_of(home: Path | None) -> dict[str, Tool]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.toolbox.shell import Sandbox
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.toolbox.built_in.shell import Sandbox
 from tests.attacks.sandbox_attacks import IN_BASH, IN_PYTHON, furnish, outcome_of
 
 _ADD_KEY = {"x86_64": 248, "aarch64": 217}

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.adapters.sandbox.bubblewrap import find_sandbox
-from activities.adapters.shell.shell_parser import BashParser
-from activities.toolbox.builtin import built_in_tools
-from activities.toolbox.pipeline import plan
-from loom_domain.agents import AgentSpec
-from loom_domain.run import next_action
-from loom_domain.run_actions import AskPerson
-from loom_domain.run_state import RunState
-from loom_domain.tool_calls import CallPlan, ToolResult, Verdict
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.pipeline import plan
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict
+from loom.domain.machine.transitions import next_action
+from loom.domain.run.actions import AskPerson
+from loom.domain.run.state import RunState
 from tests.domain.story import BEGAN, READS, asks, call, returned, told, wants
 
 ORDERS = st.sampled_from(

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.adapters.web import html_reader
-from activities.adapters.web.html_reader import SeparateHtmlReader
-from activities.adapters.web.web import PinnedFetcher
-from activities.toolbox.http_fetch import BODY_LIMIT, WebAnswer
-from activities.toolbox.untrusted import marked
-from loom_domain.errors import LoomError, ToolExecutionError
-from loom_domain.web_urls import web_url
+from loom.activities.adapters.web import html_reader
+from loom.activities.adapters.web.fetcher import PinnedFetcher
+from loom.activities.adapters.web.html_reader import SeparateHtmlReader
+from loom.activities.toolbox.built_in.http_fetch import BODY_LIMIT, WebAnswer
+from loom.activities.toolbox.untrusted_text import marked
+from loom.domain.core.errors import LoomError, ToolExecutionError
+from loom.domain.web.urls import web_url
 from tests.processes import command_of
 from tests.waiting import eventually
 from tests.web_site import NAME, Names, WebSite, moved, page

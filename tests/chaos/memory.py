@@ -25,16 +25,16 @@ import psutil
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.redacting.redaction import SecretMask
-from activities.adapters.redis_link import RedisLink
-from activities.adapters.redis_stream import BUS
-from activities.adapters.temporal_histories import TemporalHistories
-from activities.rebuilding import CatchUp, Moved
-from activities.toolbox.hygiene import Hygiene
-from client import LoomClient
-from loom_domain.catching_up import CaughtUp
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.stream import BUS
+from loom.activities.adapters.temporal.history_facts import TemporalHistories
+from loom.activities.memory.backfill import CatchUp, Moved
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.client import LoomClient
+from loom.domain.memory.backfill import CaughtUp
 from tests.acceptance.processes import Process, Workers, environment
 from tests.activities.conftest import PostgresServer, RedisServer
 from tests.chaos.memory_oracle import expected

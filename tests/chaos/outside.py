@@ -12,8 +12,8 @@ import psycopg
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from client import LoomClient, Streamed
-from loom_domain.tasks import Action
+from loom.client import LoomClient, Streamed
+from loom.domain.core.tasks import Action
 from tests.chaos.plans import DATA, Call, Kind, Plan
 from tests.chaos.rules import Facts
 

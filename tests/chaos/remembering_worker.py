@@ -6,16 +6,16 @@ from contextlib import aclosing
 import structlog
 from temporalio.worker import Worker
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.redis_inbox import ANSWER_SECONDS, RedisInbox
-from activities.adapters.redis_link import RedisLink
-from activities.memory_writer import GROUP, writing
-from deploy.connection import connected
-from deploy.logs import configure_logs
-from deploy.settings import load_settings
-from loom_parts.assembly import parts_from
-from worker import LoomPlugin
+from loom._worker import LoomPlugin
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.memory.writer import GROUP, writing
+from loom.composition.build import parts_from
+from loom.composition.load_settings import load_settings
+from loom.composition.logs import configure_logs
+from loom.composition.temporal_connection import connected
 
 CLAIM_AFTER = 3.0
 

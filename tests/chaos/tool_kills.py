@@ -22,9 +22,9 @@ from typing import Final
 import psutil
 import psycopg
 
-from deploy.embedded import stack
-from deploy.embedded.plan import Plan as StackPlan
-from loom_domain.requests import RunResult
+from loom.domain.core.requests import RunResult
+from loom.stack import up_down as stack
+from loom.stack.plan import Plan as StackPlan
 from tests.acceptance.processes import Process, Workers, mortal
 from tests.chaos.outside import Outside, set_up
 from tests.chaos.plans import Call, Kill, Kind, Moment, Plan, plan_of

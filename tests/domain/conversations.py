@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from loom_domain.messages import Message, ToolCall, reminder, user
+from loom.domain.core.messages import Message, ToolCall, reminder, user
 
 TOOLS = ("read_file", "bash", "look")
 

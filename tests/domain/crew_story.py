@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from loom_domain.crew_actions import Answer, GiveUp, HandOut, Step
-from loom_domain.crew_log import handing_out, read_log
-from loom_domain.crew_steps import next_step
-from loom_domain.crews import Crew, CrewMode, Member
-from loom_domain.messages import Message, user
+from loom.domain.core.messages import Message, user
+from loom.domain.crews.actions import Answer, GiveUp, HandOut, Step
+from loom.domain.crews.crew import Crew, CrewMode, Member
+from loom.domain.crews.log import handing_out, read_log
+from loom.domain.crews.next_step import next_step
 
 
 def crew(mode: str, *members: Member | str, **given: Any) -> Crew:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from loom_domain.agents import AgentSpec
-from loom_domain.messages import Message, ToolCall, Usage
-from loom_domain.requests import RunRequest
-from loom_domain.retries import Failure
-from loom_domain.run import evolve, next_action, start
-from loom_domain.run_actions import AskPerson, PlanCalls, RunTools
-from loom_domain.run_events import (
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import Message, ToolCall, Usage
+from loom.domain.core.requests import RunRequest
+from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom.domain.machine.transitions import evolve, next_action, start
+from loom.domain.run.actions import AskPerson, PlanCalls, RunTools
+from loom.domain.run.activity_payloads import CallPlans, ModelReply, Prepared
+from loom.domain.run.events import (
     Approved,
     CallsPlanned,
     Denied,
@@ -21,9 +22,8 @@ from loom_domain.run_events import (
     ToolsReturned,
     TurnBegan,
 )
-from loom_domain.run_state import RunState
-from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
-from loom_domain.work import CallPlans, ModelReply, Prepared
+from loom.domain.run.retry_policy import Failure
+from loom.domain.run.state import RunState
 
 AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WEEK: Final = 7 * 24 * 3600.0

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from loom_domain.acting import OUT_OF_TIME, UNKNOWN_OUTCOME
-from loom_domain.asking import model_request, tool_request
-from loom_domain.messages import Message
-from loom_domain.requests import RunRequest, RunStatus
-from loom_domain.retries import STORE_AWAY, TIMED_OUT, Failure
-from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_actions import Backoff, BeginTurn, RunTools
-from loom_domain.run_events import AbortRequested, BackoffEnded, Event, PermissionsSet, RunPrepared
-from loom_domain.run_state import Outcome, RunState, expires_at, result_of
-from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict, failed
-from loom_domain.tool_names import CREATE_TOOL
-from loom_domain.work import Prepared
+from loom.domain.core.messages import Message
+from loom.domain.core.requests import RunRequest, RunStatus
+from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict, failed
+from loom.domain.core.tool_names import CREATE_TOOL
+from loom.domain.machine.activity_requests import model_request, tool_request
+from loom.domain.machine.tool_results import OUT_OF_TIME, UNKNOWN_OUTCOME
+from loom.domain.machine.transitions import closed, evolve, next_action, start
+from loom.domain.run.actions import Backoff, BeginTurn, RunTools
+from loom.domain.run.activity_payloads import Prepared
+from loom.domain.run.events import AbortRequested, BackoffEnded, Event, PermissionsSet, RunPrepared
+from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure
+from loom.domain.run.state import Outcome, RunState, expires_at, result_of
 from tests.domain.story import (
     AT,
     AWAY,

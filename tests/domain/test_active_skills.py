@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.active_skills import active_in, skill_in, told
-from loom_domain.agents import AgentSpec
-from loom_domain.compression import Compressing, KnownFacts, compress
-from loom_domain.context import Measures, explained, look
-from loom_domain.messages import Message, ToolCall, user
-from loom_domain.older_results import collapsed
-from loom_domain.sections import tag_of
-from loom_domain.skills import ACTIVE_TOKENS, LOAD_SKILL, PinnedSkill
-from loom_domain.tokens import conversation_tokens
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.compression import Compressing, KnownFacts, compress
+from loom.domain.context.model_context import Measures, explained, look
+from loom.domain.context.older_results import collapsed
+from loom.domain.context.summary_sections import tag_of
+from loom.domain.core.messages import Message, ToolCall, user
+from loom.domain.core.tokens import conversation_tokens
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.skills.active import active_in, skill_in, told
+from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL, PinnedSkill
 from tests.domain.conversations import conversations, split_calls, talk
 
 LOAD = ToolSpec(name=LOAD_SKILL, description="Load.", parameters={})

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.addresses import BLOCKS, EVERYWHERE, Address, Block, Opening, obstacle, read_opening
-from loom_domain.errors import BadRequest
+from loom.domain.core.errors import BadRequest
+from loom.domain.web.addresses import BLOCKS, EVERYWHERE, Address, Block, Opening, obstacle, read_opening
 
 HOME = ip_network("10.0.0.0/8")
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from loom_domain.agent_stats import AgentStats, Execution, NodeState, stats_of
+from loom.domain.agents.stats import AgentStats, Execution, NodeState, stats_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

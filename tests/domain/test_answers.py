@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.answers import MAX_REPAIRS
-from loom_domain.asking import model_request
-from loom_domain.lifecycle import HookAnswer, HookStep, Moment
-from loom_domain.output_schema import CheckedAnswer, NotJson, instructions, read_json, values_of, values_of_done
-from loom_domain.requests import RunStatus
-from loom_domain.run import closed, next_action
-from loom_domain.run_actions import BeginTurn
-from loom_domain.run_events import HookReturned, MessageReceived, ModelReplied
-from loom_domain.run_state import Outcome, RunState, result_of
+from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.core.output_schema import CheckedAnswer, NotJson, instructions, read_json, values_of, values_of_done
+from loom.domain.core.requests import RunStatus
+from loom.domain.machine.activity_requests import model_request
+from loom.domain.machine.answers import MAX_REPAIRS
+from loom.domain.machine.transitions import closed, next_action
+from loom.domain.run.actions import BeginTurn
+from loom.domain.run.events import HookReturned, MessageReceived, ModelReplied
+from loom.domain.run.state import Outcome, RunState, result_of
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, cut, results, says, told, wants
 
 SCHEMA = {"type": "object", "required": ["price"]}

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from loom_domain.asking import plan_request, tool_request
-from loom_domain.digests import call_digest
-from loom_domain.requests import RunStatus
-from loom_domain.run import evolve, next_action
-from loom_domain.run_actions import AskPerson, AwaitAnswer
-from loom_domain.run_events import Approved, AsksExpired, MessageReceived, PermissionsSet, SteeringEvent, ToolsReturned
-from loom_domain.run_state import expires_at, status_of
-from loom_domain.status import status_view
-from loom_domain.steering import extent
-from loom_domain.tool_calls import CallPlan, ToolResult
+from loom.domain.core.digests import call_digest
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tool_calls import CallPlan, ToolResult
+from loom.domain.machine.activity_requests import plan_request, tool_request
+from loom.domain.machine.steering import extent
+from loom.domain.machine.transitions import evolve, next_action
+from loom.domain.run.actions import AskPerson, AwaitAnswer
+from loom.domain.run.events import Approved, AsksExpired, MessageReceived, PermissionsSet, SteeringEvent, ToolsReturned
+from loom.domain.run.state import expires_at, status_of
+from loom.domain.run.status import status_view
 from tests.domain.story import (
     AT,
     BEGAN,

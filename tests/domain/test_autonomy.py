@@ -1,10 +1,10 @@
 """The layer of every prompt that Loom itself writes."""
 
-from loom_domain.agents import AUTONOMY_RULES, AgentSpec
-from loom_domain.autonomy import autonomy_rules
-from loom_domain.context import Measures, explained, look
-from loom_domain.messages import user
-from loom_domain.tokens import text_tokens
+from loom.domain.agents.autonomy_rules import autonomy_rules
+from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec
+from loom.domain.context.model_context import Measures, explained, look
+from loom.domain.core.messages import user
+from loom.domain.core.tokens import text_tokens
 
 OPTIONAL = ("create_plan", "delegate_task", "search_memory", "load_skill")
 

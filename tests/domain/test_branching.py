@@ -7,19 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.agents import AgentSpec
-from loom_domain.branching import branches_of, checked_branches, for_branch, is_tree, led_by, refuse_without_room
-from loom_domain.crew_actions import Answer, GiveUp, HandOut
-from loom_domain.crew_log import Choice, Score, Tried, answering, last_choice, plan_view, read_log
-from loom_domain.crew_scoring import chosen_by, form_of
-from loom_domain.crew_steps import so_far
-from loom_domain.crews import Crew, CrewMode, Judge, Member
-from loom_domain.errors import BadRequest
-from loom_domain.lineage import TreeLimits
-from loom_domain.requests import Budget, RunRequest
-from loom_domain.run_options import read_options
-from loom_domain.tool_calls import Effect, ToolSpec
-from loom_domain.tool_names import DELEGATE
+from loom.domain.agents.request_options import read_options
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.tree_pattern import (
+    branches_of,
+    checked_branches,
+    for_branch,
+    is_tree,
+    led_by,
+    refuse_without_room,
+)
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import Budget, RunRequest
+from loom.domain.core.tool_calls import Effect, ToolSpec
+from loom.domain.core.tool_names import DELEGATE
+from loom.domain.crews.actions import Answer, GiveUp, HandOut
+from loom.domain.crews.crew import Crew, CrewMode, Judge, Member
+from loom.domain.crews.log import Choice, Score, Tried, answering, last_choice, plan_view, read_log
+from loom.domain.crews.next_step import so_far
+from loom.domain.crews.scoring import chosen_by, form_of
+from loom.domain.tree.lineage import TreeLimits
 from tests.domain.crew_story import FAILED, Told, crew
 
 SPENT = ("budget_exhausted", "BudgetExceededError: spent")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom_domain.budget import DIMENSIONS, Share, Spend, Want, grant
-from loom_domain.lineage import Lineage, TreeLimits
-from loom_domain.messages import Usage
-from loom_domain.relations import sent
-from loom_domain.shares import GRANT, WANT, answered, below, left_of, part_for, wished
-from loom_domain.tree import Child, Tree, with_child
+from loom.domain.core.messages import Usage
+from loom.domain.tree.budget import DIMENSIONS, Share, Spend, Want, grant
+from loom.domain.tree.budget_shares import GRANT, WANT, answered, below, left_of, part_for, wished
+from loom.domain.tree.lineage import Lineage, TreeLimits
+from loom.domain.tree.signals import sent
+from loom.domain.tree.tree import Child, Tree, with_child
 
 
 def test_a_share_that_is_not_limited_never_runs_out() -> None:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.chunks import MOST, Chunk, ChunkSize, Section, chunks_of
-from loom_domain.document_sections import Kind, sections_of
-from loom_domain.knowledge import KnowledgeHit, is_relevant, place_of, threshold_of
-from loom_domain.tokens import text_tokens
+from loom.domain.core.tokens import text_tokens
+from loom.domain.memory.chunks import MOST, Chunk, ChunkSize, Section, chunks_of
+from loom.domain.memory.document_sections import Kind, sections_of
+from loom.domain.memory.knowledge import KnowledgeHit, is_relevant, place_of, threshold_of
 
 GUIDE = """\
 # Loom

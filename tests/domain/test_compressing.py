@@ -2,19 +2,19 @@
 
 from dataclasses import replace
 
-from loom_domain.asking import compress_request, model_request, summary_of_compression
-from loom_domain.compressing import MAX_FRUITLESS
-from loom_domain.compression import staying
-from loom_domain.messages import Message, Usage
-from loom_domain.retries import Failure
-from loom_domain.run import evolve, next_action
-from loom_domain.run_actions import Backoff, CallModel, CompressContext, Finish
-from loom_domain.run_events import AbortRequested, BackoffEnded, CompressionFailed, ContextCompressed, ModelReplied
-from loom_domain.run_state import RunState, waiting_on
-from loom_domain.status import status_view
-from loom_domain.transcript import TranscriptRef
-from loom_domain.window import TooLong, Trigger
-from loom_domain.work import Compressed, ModelReply
+from loom.domain.context.compression import staying
+from loom.domain.core.messages import Message, Usage
+from loom.domain.core.transcript import TranscriptRef
+from loom.domain.machine.activity_requests import compress_request, model_request, summary_of_compression
+from loom.domain.machine.compression_step import MAX_FRUITLESS
+from loom.domain.machine.transitions import evolve, next_action
+from loom.domain.run.actions import Backoff, CallModel, CompressContext, Finish
+from loom.domain.run.activity_payloads import Compressed, ModelReply
+from loom.domain.run.events import AbortRequested, BackoffEnded, CompressionFailed, ContextCompressed, ModelReplied
+from loom.domain.run.retry_policy import Failure
+from loom.domain.run.state import RunState, waiting_on
+from loom.domain.run.status import status_view
+from loom.domain.run.window import TooLong, Trigger
 from tests.domain.story import (
     AT,
     AWAY,

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.compression import Compressing, KnownFacts, compress, promising, rebuilt, staying
-from loom_domain.context import is_summary
-from loom_domain.messages import Message, ToolCall, user
-from loom_domain.sections import SECTIONS, question, read_sections, tag_of, without_model
-from loom_domain.todos import Todo
-from loom_domain.tokens import conversation_tokens, text_tokens
-from loom_domain.tool_calls import Effect, ToolSpec
+from loom.domain.context.compression import Compressing, KnownFacts, compress, promising, rebuilt, staying
+from loom.domain.context.model_context import is_summary
+from loom.domain.context.summary_sections import SECTIONS, question, read_sections, tag_of, without_model
+from loom.domain.core.messages import Message, ToolCall, user
+from loom.domain.core.tokens import conversation_tokens, text_tokens
+from loom.domain.core.tool_calls import Effect, ToolSpec
+from loom.domain.tools.todos import Todo
 from tests.domain.conversations import conversations, split_calls, talk, turn
 
 READ = ToolSpec(name="read_file", description="Read.", parameters={}, effect=Effect.READ)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.assembling import Component, Placement, Priority, assemble, rendered, size_of
-from loom_domain.messages import user
-from loom_domain.tokens import conversation_tokens, text_tokens
+from loom.domain.context.assembler import Component, Placement, Priority, assemble, rendered, size_of
+from loom.domain.core.messages import user
+from loom.domain.core.tokens import conversation_tokens, text_tokens
 from tests.domain.conversations import turn
 
 PROMPT = Component(

@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.agents import AgentSpec
-from loom_domain.context import Measures, explained, look
-from loom_domain.grouping import groups_of, last_turn
-from loom_domain.messages import Message, ToolCall, recollection, user
-from loom_domain.older_results import BEGINNING, collapsed, limited, without_ephemeral
-from loom_domain.tokens import conversation_tokens
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.model_context import Measures, explained, look
+from loom.domain.context.older_results import BEGINNING, collapsed, limited, without_ephemeral
+from loom.domain.core.message_groups import groups_of, last_turn
+from loom.domain.core.messages import Message, ToolCall, recollection, user
+from loom.domain.core.tokens import conversation_tokens
+from loom.domain.core.tool_calls import ToolSpec
 from tests.domain.conversations import conversations, split_calls, talk, turn
 
 LOOK = ToolSpec(name="look", description="Look.", parameters={}, ephemeral=3)

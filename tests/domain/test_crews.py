@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.crew_actions import Answer, Compare, GiveUp, HandOut
-from loom_domain.crew_log import Choice, read_log
-from loom_domain.crew_prompts import INLINE
-from loom_domain.crew_routing import by_likeness
-from loom_domain.crew_steps import chosen, so_far
-from loom_domain.crews import Aggregation, Coordinator, Crew, Member, Route, Router, check_crew
-from loom_domain.errors import BadRequest
-from loom_domain.messages import Message, reminder
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import Message, reminder
+from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut
+from loom.domain.crews.crew import Aggregation, Coordinator, Crew, Member, Route, Router, check_crew
+from loom.domain.crews.log import Choice, read_log
+from loom.domain.crews.next_step import chosen, so_far
+from loom.domain.crews.prompts import INLINE
+from loom.domain.crews.routing import by_likeness
 from tests.domain.crew_story import FAILED, Told, crew
 
 WORK = json.dumps({"assignments": [{"member": "a", "task": "find"}, {"member": "b", "task": "check"}]})

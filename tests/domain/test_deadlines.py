@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from loom_domain.deadlines import deadline, hard_end, last_call
-from loom_domain.delegation import child_start
-from loom_domain.limits import limit_hit
-from loom_domain.lineage import Lineage, TreeLimits
-from loom_domain.requests import Budget, RunRequest, RunStatus
-from loom_domain.run import next_action, start
-from loom_domain.run_actions import BeginTurn, CallModel, Finish
-from loom_domain.run_events import MessageReceived, PauseRequested, RunPrepared, TimeRanOut, TurnBegan
-from loom_domain.run_state import RunState, result_of, status_of
-from loom_domain.tool_names import DELEGATE
-from loom_domain.tree_steps import ChildrenBegan
-from loom_domain.work import Prepared
+from loom.domain.core.requests import Budget, RunRequest, RunStatus
+from loom.domain.core.tool_names import DELEGATE
+from loom.domain.machine.delegation import child_start
+from loom.domain.machine.limits import limit_hit
+from loom.domain.machine.transitions import next_action, start
+from loom.domain.run.actions import BeginTurn, CallModel, Finish
+from loom.domain.run.activity_payloads import Prepared
+from loom.domain.run.deadlines import deadline, hard_end, last_call
+from loom.domain.run.events import MessageReceived, PauseRequested, RunPrepared, TimeRanOut, TurnBegan
+from loom.domain.run.state import RunState, result_of, status_of
+from loom.domain.tree.events import ChildrenBegan
+from loom.domain.tree.lineage import Lineage, TreeLimits
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, asks, at, call, says, told, wants
 
 LIMITS = TreeLimits()

@@ -4,24 +4,22 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from loom_domain.agents import AgentSpec
-from loom_domain.ancestry import Level
-from loom_domain.asking import origin_of
-from loom_domain.asks import LONGEST_TEXT, open_asks, told_above
-from loom_domain.budget import Share, Spend
-from loom_domain.delegation import child_start
-from loom_domain.limits import left
-from loom_domain.lineage import Lineage, TreeLimits, is_child
-from loom_domain.messages import Usage
-from loom_domain.relations import PARENT
-from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
-from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
-from loom_domain.run_events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
-from loom_domain.run_state import RunState, status_of
-from loom_domain.tool_calls import CallPlan, Effect, Verdict
-from loom_domain.tree import ChildReport, Letter, TreeAsk
-from loom_domain.tree_steps import (
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import Usage
+from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
+from loom.domain.machine.activity_requests import origin_of
+from loom.domain.machine.delegation import child_start
+from loom.domain.machine.limits import left
+from loom.domain.machine.transitions import closed, evolve, next_action, start
+from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.run.actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
+from loom.domain.run.activity_payloads import Prepared
+from loom.domain.run.events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
+from loom.domain.run.pending_approvals import LONGEST_TEXT, open_asks, told_above
+from loom.domain.run.state import RunState, status_of
+from loom.domain.tree.budget import Share, Spend
+from loom.domain.tree.events import (
     AncestryChanged,
     BudgetAnswered,
     ChildEnded,
@@ -29,7 +27,9 @@ from loom_domain.tree_steps import (
     ChildReported,
     ChildStarted,
 )
-from loom_domain.work import Prepared
+from loom.domain.tree.lineage import Lineage, TreeLimits, is_child
+from loom.domain.tree.signals import PARENT
+from loom.domain.tree.tree import ChildReport, Letter, TreeAsk
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, no, results, says, wants, yes
 
 PLAN: Final = CallPlan(effect=Effect.READ, parallel=True)

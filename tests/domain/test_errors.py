@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from loom_domain import errors
-from loom_domain.errors import BY_NAME, LLMRateLimitError, LoomError, RecoverableError
+from loom.domain.core import errors
+from loom.domain.core.errors import BY_NAME, LLMRateLimitError, LoomError, RecoverableError
 
 
 def drawn() -> dict[str, str]:

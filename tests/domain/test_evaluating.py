@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.asking import evaluate_request, summary_of_evaluation
-from loom_domain.budget import Spend
-from loom_domain.evaluation import METRICS, question, read_ratings
-from loom_domain.messages import Message, Usage, user
-from loom_domain.output_schema import NotJson
-from loom_domain.requests import Budget, RunStatus
-from loom_domain.retries import Failure
-from loom_domain.run import next_action
-from loom_domain.run_actions import AwaitResume, BeginTurn, EvaluateAnswer
-from loom_domain.run_events import (
+from loom.domain.context.answer_rating import METRICS, question, read_ratings
+from loom.domain.core.messages import Message, Usage, user
+from loom.domain.core.output_schema import NotJson
+from loom.domain.core.requests import Budget, RunStatus
+from loom.domain.core.tokens import text_tokens
+from loom.domain.core.transcript import TranscriptRef
+from loom.domain.machine.activity_requests import evaluate_request, summary_of_evaluation
+from loom.domain.machine.transitions import next_action
+from loom.domain.run.actions import AwaitResume, BeginTurn, EvaluateAnswer
+from loom.domain.run.activity_payloads import Evaluated
+from loom.domain.run.events import (
     AbortRequested,
     AnswerEvaluated,
     EvaluationFailed,
@@ -24,10 +25,9 @@ from loom_domain.run_events import (
     PauseRequested,
     ResumeRequested,
 )
-from loom_domain.run_state import RunState, result_of, waiting_on
-from loom_domain.tokens import text_tokens
-from loom_domain.transcript import TranscriptRef
-from loom_domain.work import Evaluated
+from loom.domain.run.retry_policy import Failure
+from loom.domain.run.state import RunState, result_of, waiting_on
+from loom.domain.tree.budget import Spend
 from tests.domain.story import AT, BEGAN, LOST, SPEC, after, notices, says, told
 
 EVALUATES = replace(SPEC, evaluates=True)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.agent_config import Activation, AgentConfig
-from loom_domain.agent_definitions import AgentDefinition, spec_of
-from loom_domain.agents import AgentSpec
-from loom_domain.errors import BadRequest
-from loom_domain.extending import resolved, tree
-from loom_domain.permissions import Mode
-from loom_domain.requests import Budget
+from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.definitions import AgentDefinition, spec_of
+from loom.domain.agents.inheritance import resolved, tree
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import Budget
+from loom.domain.permissions.judge import Mode
 
 
 def agent(name: str, extends: str = "", **given: Any) -> AgentDefinition:

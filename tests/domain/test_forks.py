@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.ancestry import Level
-from loom_domain.asking import model_request, tool_request
-from loom_domain.errors import BadRequest
-from loom_domain.forks import begun_at, fork_point, fork_request
-from loom_domain.messages import ToolCall
-from loom_domain.past import ModelAttempt, Record, ToolAttempt
-from loom_domain.requests import Budget, ForkedFrom, RunRequest
-from loom_domain.run import evolve, next_action, start
-from loom_domain.run_actions import BeginTurn, CallModel, Finish, RunTools
-from loom_domain.run_events import Event, MessageReceived, ModelReplied, RunPrepared, ToolsReturned, TurnBegan
-from loom_domain.run_state import RunState
-from loom_domain.todos import Todo
-from loom_domain.tool_calls import CallPlan, ToolResult
-from loom_domain.tool_names import CREATE_TOOL, DONE, TODO
-from loom_domain.work import Prepared
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.requests import Budget, ForkedFrom, RunRequest
+from loom.domain.core.tool_calls import CallPlan, ToolResult
+from loom.domain.core.tool_names import CREATE_TOOL, DONE, TODO
+from loom.domain.history.forks import begun_at, fork_point, fork_request
+from loom.domain.history.past_turns import ModelAttempt, Record, ToolAttempt
+from loom.domain.machine.activity_requests import model_request, tool_request
+from loom.domain.machine.transitions import evolve, next_action, start
+from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.run.actions import BeginTurn, CallModel, Finish, RunTools
+from loom.domain.run.activity_payloads import Prepared
+from loom.domain.run.events import Event, MessageReceived, ModelReplied, RunPrepared, ToolsReturned, TurnBegan
+from loom.domain.run.state import RunState
+from loom.domain.tools.todos import Todo
 from tests.domain.story import AT, FORBIDDEN, READS, SPEC, UNKNOWN_TOOL, WRITES, call, says, wants
 
 REQUEST: Final = RunRequest(task="Do it.", agent="default", budget=Budget(tokens=9_000), metadata={"ticket": 7})

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from loom_domain.budget import Share
-from loom_domain.limits import limit_hit, rooted, warning
-from loom_domain.lineage import Lineage, TreeLimits
-from loom_domain.messages import Usage
-from loom_domain.requests import Budget, RunRequest
-from loom_domain.run import start
-from loom_domain.run_state import RunState
+from loom.domain.core.messages import Usage
+from loom.domain.core.requests import Budget, RunRequest
+from loom.domain.machine.limits import limit_hit, rooted, warning
+from loom.domain.machine.transitions import start
+from loom.domain.run.state import RunState
+from loom.domain.tree.budget import Share
+from loom.domain.tree.lineage import Lineage, TreeLimits
 from tests.domain.story import AT, SPEC, at, told
 
 

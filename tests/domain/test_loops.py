@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.loops import Repetition, call_steps, circles, followed, is_loop
-from loom_domain.requests import RunStatus
-from loom_domain.run import next_action
-from loom_domain.run_actions import BeginTurn
-from loom_domain.run_events import MessageReceived
-from loom_domain.run_state import RunState
-from loom_domain.tool_calls import OpenCall, ToolResult
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tool_calls import OpenCall, ToolResult
+from loom.domain.machine.transitions import next_action
+from loom.domain.run.actions import BeginTurn
+from loom.domain.run.events import MessageReceived
+from loom.domain.run.state import RunState
+from loom.domain.tools.loop_detection import Repetition, call_steps, circles, followed, is_loop
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, notices, returned, says, told, wants
 
 WINDOW = 5

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from loom_domain.agent_config import AgentConfig
-from loom_domain.agent_definitions import AgentDefinition
-from loom_domain.agents import AgentSpec
-from loom_domain.lifecycle import HookStep, Moment
-from loom_domain.manifest import agent_digest, changes, manifest_of, met_by, own_parts
-from loom_domain.permissions import Mode
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.agents.config import AgentConfig
+from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.agents.hook_steps import HookStep, Moment
+from loom.domain.agents.manifest import agent_digest, changes, manifest_of, met_by, own_parts
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.permissions.judge import Mode
 
 SPEC = AgentSpec(name="a", model="demo", permissions={"bash": "ask"})
 

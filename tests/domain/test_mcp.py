@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.errors import BadRequest
-from loom_domain.mcp import (
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.tool_calls import Effect, Verdict
+from loom.domain.tools.mcp_servers import (
     DESCRIPTION_LIMIT,
     NAME_LIMIT,
     Hints,
@@ -22,7 +23,6 @@ from loom_domain.mcp import (
     tool_name,
     variables,
 )
-from loom_domain.tool_calls import Effect, Verdict
 
 SERVER = McpServer(name="files", command=("serve",))
 READ = Standing(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)

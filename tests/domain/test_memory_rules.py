@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.lexemes import MOST, asked_lexemes, lexemes_of
-from loom_domain.memory import Hit, Layer, Memory, hit_view, memory_view, seen_in
-from loom_domain.memory_content import (
+from loom.domain.core.lexemes import MOST, asked_lexemes, lexemes_of
+from loom.domain.core.tasks import Action, Task
+from loom.domain.memory.content import (
     LONGEST,
     content_of,
     facts_from,
@@ -19,9 +19,9 @@ from loom_domain.memory_content import (
     says_the_same,
     summary_of,
 )
-from loom_domain.memory_importance import judged_importance
-from loom_domain.ranking import fused
-from loom_domain.tasks import Action, Task
+from loom.domain.memory.importance import judged_importance
+from loom.domain.memory.layers import Hit, Layer, Memory, hit_view, memory_view, seen_in
+from loom.domain.memory.rank_fusion import fused
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.errors import BadRequest
-from loom_domain.memory import MemoryScope
-from loom_domain.memory_scopes import (
+from loom.domain.core.errors import BadRequest
+from loom.domain.memory.layers import MemoryScope
+from loom.domain.memory.scopes import (
     NodePath,
     ReadOnlyScopeError,
     ScopedEntry,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.messages import Message, Part, ToolCall, Usage, last_text, reminder, user
-from workflows.converter import data_converter
+from loom.domain.core.messages import Message, Part, ToolCall, Usage, last_text, reminder, user
+from loom.workflows.payload_converter import data_converter
 
 CONVERTER: Final = data_converter().payload_converter
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from loom_domain.asking import model_request
-from loom_domain.messages import Message, user
-from loom_domain.requests import RunError, RunRequest, RunStatus
-from loom_domain.run import evolve, next_action, start
-from loom_domain.run_actions import Backoff, CallModel, Finish
-from loom_domain.run_events import BackoffEnded, Event, MessageReceived, ModelFailed, PermissionsSet, RunPrepared
-from loom_domain.run_state import Outcome, RunState
-from loom_domain.thinking import MAX_RESENT
-from loom_domain.transcript import Tail, TranscriptRef
-from loom_domain.work import Prepared
+from loom.domain.core.messages import Message, user
+from loom.domain.core.requests import RunError, RunRequest, RunStatus
+from loom.domain.core.transcript import Tail, TranscriptRef
+from loom.domain.machine.activity_requests import model_request
+from loom.domain.machine.model_retry import MAX_RESENT
+from loom.domain.machine.transitions import evolve, next_action, start
+from loom.domain.run.actions import Backoff, CallModel, Finish
+from loom.domain.run.activity_payloads import Prepared
+from loom.domain.run.events import BackoffEnded, Event, MessageReceived, ModelFailed, PermissionsSet, RunPrepared
+from loom.domain.run.state import Outcome, RunState
 from tests.domain.story import (
     AT,
     AWAY,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from loom_domain.errors import BadRequest
-from loom_domain.permissions import Judgement, Mode, judge, matching
-from loom_domain.rules import parse_rules
-from loom_domain.subjects import Subject
-from loom_domain.tool_calls import Verdict
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.judge import Judgement, Mode, judge, matching
+from loom.domain.permissions.rules import parse_rules
+from loom.domain.permissions.subjects import Subject
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
 

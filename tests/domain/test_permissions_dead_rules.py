@@ -2,9 +2,9 @@
 
 import pytest
 
-from loom_domain.dead_rules import dead_rules, offered
-from loom_domain.subjects import Place
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.permissions.dead_rules import dead_rules, offered
+from loom.domain.permissions.subjects import Place
 
 PLACE = Place(workspace="/home/ann/work", home="/home/ann")
 

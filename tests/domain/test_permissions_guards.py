@@ -2,10 +2,10 @@
 
 import pytest
 
-from loom_domain.guards import protected
-from loom_domain.permissions import Judgement, Mode, judge
-from loom_domain.subjects import Place, Subject, Touched
-from loom_domain.tool_calls import Verdict
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.guards import protected
+from loom.domain.permissions.judge import Judgement, Mode, judge
+from loom.domain.permissions.subjects import Place, Subject, Touched
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
 PLACE = Place(workspace="/home/ann/work", home="/home/ann")

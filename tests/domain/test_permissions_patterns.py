@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain import patterns
-from loom_domain.permissions import judge
-from loom_domain.subjects import Place, Subject
-from loom_domain.tool_calls import Verdict
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions import patterns
+from loom.domain.permissions.judge import judge
+from loom.domain.permissions.subjects import Place, Subject
 
 PLACE = Place(workspace="/work/here", home="/home/ann")
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.ancestry import SUB_AGENT, Level, judge_under
-from loom_domain.dead_rules import dead_rules
-from loom_domain.permissions import BUILT_IN, Judgement, Mode, judge
-from loom_domain.subjects import Place, Subject
-from loom_domain.tool_calls import ToolSpec, Verdict
+from loom.domain.core.tool_calls import ToolSpec, Verdict
+from loom.domain.permissions.ancestor_rules import SUB_AGENT, Level, judge_under
+from loom.domain.permissions.dead_rules import dead_rules
+from loom.domain.permissions.judge import BUILT_IN, Judgement, Mode, judge
+from loom.domain.permissions.subjects import Place, Subject
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
 STRICT = {ALLOW: 0, ASK: 1, DENY: 2}

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.plans import circle_in, crew_of
+from loom.domain.tree.plans import circle_in, crew_of
 
 STEPS = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
 

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.agents import AgentSpec
-from loom_domain.budget import Spend
-from loom_domain.history_facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
-from loom_domain.lifecycle import HookAnswer, HookStep, Moment
-from loom_domain.messages import JsonObject, Message, ToolCall, Usage
-from loom_domain.rebuilding import tasks_of
-from loom_domain.requests import RunError, RunRequest, RunResult, RunStatus
-from loom_domain.tasks import Action, Notice, Origin, Published, Task
-from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
-from loom_domain.transcript import Tail
-from loom_domain.window import TooLong
-from loom_domain.work import (
+from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage
+from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
+from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom.domain.core.transcript import Tail
+from loom.domain.history.facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom.domain.history.task_rebuilding import tasks_of
+from loom.domain.run.activity_payloads import (
     CallPlans,
     Compressed,
     CompressRequest,
@@ -32,6 +30,8 @@ from loom_domain.work import (
     PrepareRequest,
     ToolRequest,
 )
+from loom.domain.run.window import TooLong
+from loom.domain.tree.budget import Spend
 
 AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER: Final = AT + timedelta(seconds=2)

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from loom_domain.memory import Hit, Layer, Memory
-from loom_domain.recalling import NOTICE, remembered
-from loom_domain.tasks import Action, Task
-from loom_domain.tokens import text_tokens
+from loom.domain.context.recall import NOTICE, remembered
+from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tokens import text_tokens
+from loom.domain.memory.layers import Hit, Layer, Memory
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 _serial = count(1)

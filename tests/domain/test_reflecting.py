@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from loom_domain.asking import model_request, summary_of
-from loom_domain.output_schema import CheckedAnswer
-from loom_domain.reflecting import CRITICISE, REVISE, approves
-from loom_domain.requests import RunStatus
-from loom_domain.run_events import AbortRequested, MessageReceived, PauseRequested, ResumeRequested
-from loom_domain.run_state import Outcome, RunState, result_of
+from loom.domain.agents.reflection import CRITICISE, REVISE, approves
+from loom.domain.core.output_schema import CheckedAnswer
+from loom.domain.core.requests import RunStatus
+from loom.domain.machine.activity_requests import model_request, summary_of
+from loom.domain.run.events import AbortRequested, MessageReceived, PauseRequested, ResumeRequested
+from loom.domain.run.state import Outcome, RunState, result_of
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, conversation, fails, returned, says, told, wants
 
 REFLECTS = replace(SPEC, pattern="reflect", rounds=2)

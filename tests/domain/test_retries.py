@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.errors import BY_NAME
-from loom_domain.retries import (
+from loom.domain.core.errors import BY_NAME
+from loom.domain.run.retry_policy import (
     LONGEST_DELAY,
     MAX_ATTEMPTS,
     MAX_LOST,

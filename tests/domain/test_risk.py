@@ -2,8 +2,8 @@
 
 import pytest
 
-from loom_domain.risk import risk_of
-from loom_domain.tool_calls import CallPlan, Effect
+from loom.domain.core.tool_calls import CallPlan, Effect
+from loom.domain.permissions.risk import risk_of
 
 
 @pytest.mark.parametrize(

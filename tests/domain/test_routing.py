@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.errors import BadRequest
-from loom_domain.routing import checked, takes
-from loom_domain.tasks import Action
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.task_routing import checked, takes
+from loom.domain.core.tasks import Action
 
 
 @pytest.mark.parametrize(

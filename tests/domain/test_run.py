@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from loom_domain.messages import reminder, user
-from loom_domain.requests import Budget, RunError, RunRequest, RunStatus
-from loom_domain.run import evolve, next_action, start
-from loom_domain.run_actions import BeginTurn, CallModel, Finish, Prepare, RunTools
-from loom_domain.run_events import (
+from loom.domain.core.messages import reminder, user
+from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
+from loom.domain.machine.transitions import evolve, next_action, start
+from loom.domain.run.actions import BeginTurn, CallModel, Finish, Prepare, RunTools
+from loom.domain.run.events import (
     AbortRequested,
     BackoffEnded,
     Event,
@@ -19,7 +19,7 @@ from loom_domain.run_events import (
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.run_state import Outcome, Phase, RunState, result_of
+from loom.domain.run.state import Outcome, Phase, RunState, result_of
 from tests.domain.story import (
     AT,
     BEGAN,

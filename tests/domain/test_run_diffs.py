@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from loom_domain.agents import AgentSpec
-from loom_domain.delegation import execute_task_id
-from loom_domain.lineage import Lineage, TreeLimits
-from loom_domain.messages import Message, ToolCall
-from loom_domain.past import ChildRun, ModelAttempt, PastCall, PastTurn, ToolAttempt, turns_of
-from loom_domain.requests import ForkedFrom, RunResult, RunStatus
-from loom_domain.run_diffs import Side, first_difference, paired, tools_used
-from loom_domain.tasks import Origin
-from loom_domain.tool_calls import ToolResult
-from loom_domain.transcript import Tail
-from loom_domain.work import ModelReply, ModelRequest, ToolRequest
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.requests import ForkedFrom, RunResult, RunStatus
+from loom.domain.core.tasks import Origin
+from loom.domain.core.tool_calls import ToolResult
+from loom.domain.core.transcript import Tail
+from loom.domain.history.diffs import Side, first_difference, paired, tools_used
+from loom.domain.history.past_turns import ChildRun, ModelAttempt, PastCall, PastTurn, ToolAttempt, turns_of
+from loom.domain.machine.delegation import execute_task_id
+from loom.domain.run.activity_payloads import ModelReply, ModelRequest, ToolRequest
+from loom.domain.tree.lineage import Lineage, TreeLimits
 
 DONE = RunResult(
     status=RunStatus.COMPLETED,

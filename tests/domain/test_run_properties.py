@@ -8,18 +8,17 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom_domain.agents import AgentSpec
-from loom_domain.asking import evaluate_request, model_request, summary_of, tool_request
-from loom_domain.budget import Spend, Want
-from loom_domain.compression import staying
-from loom_domain.lifecycle import HookAnswer, HookStep, Moment
-from loom_domain.lineage import TreeLimits
-from loom_domain.messages import Message, Usage
-from loom_domain.output_schema import CheckedAnswer
-from loom_domain.requests import Budget, RunError, RunRequest, RunStatus
-from loom_domain.retries import Failure
-from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_actions import (
+from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.compression import staying
+from loom.domain.core.messages import Message, Usage
+from loom.domain.core.output_schema import CheckedAnswer
+from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
+from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom.domain.core.transcript import transcript_of
+from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
+from loom.domain.machine.transitions import closed, evolve, next_action, start
+from loom.domain.run.actions import (
     AskPerson,
     AwaitAnswer,
     AwaitBudget,
@@ -36,7 +35,8 @@ from loom_domain.run_actions import (
     RunHook,
     RunTools,
 )
-from loom_domain.run_events import (
+from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.events import (
     AbortRequested,
     AnswerEvaluated,
     AsksExpired,
@@ -63,12 +63,12 @@ from loom_domain.run_events import (
     TurnBegan,
     WaitEnded,
 )
-from loom_domain.run_state import Outcome, Phase, RunState, result_of, status_of
-from loom_domain.status import status_view
-from loom_domain.tool_calls import CallPlan, Effect, ToolResult, Verdict
-from loom_domain.transcript import transcript_of
-from loom_domain.tree import ChildReport
-from loom_domain.tree_steps import (
+from loom.domain.run.retry_policy import Failure
+from loom.domain.run.state import Outcome, Phase, RunState, result_of, status_of
+from loom.domain.run.status import status_view
+from loom.domain.run.window import TooLong
+from loom.domain.tree.budget import Spend, Want
+from loom.domain.tree.events import (
     AncestryChanged,
     BudgetAnswered,
     BudgetWanted,
@@ -78,11 +78,11 @@ from loom_domain.tree_steps import (
     ChildStarted,
     LetterSent,
 )
-from loom_domain.window import TooLong
-from loom_domain.work import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.tree.lineage import TreeLimits
+from loom.domain.tree.tree import ChildReport
+from loom.workflows.current_details import markdown
+from loom.workflows.payload_converter import data_converter
 from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, told, yes
-from workflows.converter import data_converter
-from workflows.details import markdown
 
 CONVERTER: Final = data_converter().payload_converter
 MAX_TURNS: Final = 6

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.skill_documents import BrokenSkill, Described, Document, described, quoted, split
+from loom.domain.skills.documents import BrokenSkill, Described, Document, described, quoted, split
 
 BODY = "Do it well."
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from loom_domain.skill_documents import BrokenSkill
-from loom_domain.skill_scripts import GRACE, tool_of
-from loom_domain.tool_calls import Effect, Scope, Verdict
+from loom.domain.core.tool_calls import Effect, Scope, Verdict
+from loom.domain.skills.documents import BrokenSkill
+from loom.domain.skills.scripts import GRACE, tool_of
 
 BLOCK = """\
 #!/usr/bin/env python3

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from loom_domain.agent_config import Activation, AgentConfig
-from loom_domain.skill_choice import Chosen, chosen, hint, relevance, resolved
-from loom_domain.skills import (
+from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.skill_selection import Chosen, chosen, hint, relevance, resolved
+from loom.domain.core.tokens import text_tokens
+from loom.domain.skills.catalog import (
     CATALOG_TOKENS,
     LOAD_SKILL,
     RUN_SCRIPT,
@@ -19,7 +20,6 @@ from loom_domain.skills import (
     tool_name,
     use_of,
 )
-from loom_domain.tokens import text_tokens
 
 PDF = Skill(name="pdf", description="Reads and fills PDF forms. Use it for PDF files.", root="/s/pdf")
 XLSX = Skill(name="xlsx", description="Makes spreadsheets with formulas and charts.", root="/s/xlsx")

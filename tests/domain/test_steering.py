@@ -6,12 +6,14 @@ from typing import Final
 
 import pytest
 
-from loom_domain.grouping import is_from_person
-from loom_domain.messages import user
-from loom_domain.requests import RunError, RunRequest, RunStatus
-from loom_domain.run import closed, evolve, next_action, start
-from loom_domain.run_actions import AwaitResume, BeginTurn, Finish
-from loom_domain.run_events import (
+from loom.domain.core.message_groups import is_from_person
+from loom.domain.core.messages import user
+from loom.domain.core.requests import RunError, RunRequest, RunStatus
+from loom.domain.core.tool_names import ASK_USER
+from loom.domain.machine.steering import refusal
+from loom.domain.machine.transitions import closed, evolve, next_action, start
+from loom.domain.run.actions import AwaitResume, BeginTurn, Finish
+from loom.domain.run.events import (
     AbortRequested,
     AsksExpired,
     BackoffEnded,
@@ -23,10 +25,8 @@ from loom_domain.run_events import (
     SteeringEvent,
     TurnBegan,
 )
-from loom_domain.run_state import Outcome, Phase, RunState, expires_at, result_of, status_of
-from loom_domain.status import status_view
-from loom_domain.steering import refusal
-from loom_domain.tool_names import ASK_USER
+from loom.domain.run.state import Outcome, Phase, RunState, expires_at, result_of, status_of
+from loom.domain.run.status import status_view
 from tests.domain.story import (
     AT,
     BEGAN,

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from loom_domain.requests import RunStatus
-from loom_domain.run import evolve
-from loom_domain.run_state import RunState, status_of
-from loom_domain.status import status_view
-from loom_domain.todos import REMIND_AFTER, Todo, Todos
-from loom_domain.tool_names import TODO
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tool_names import TODO
+from loom.domain.machine.transitions import evolve
+from loom.domain.run.state import RunState, status_of
+from loom.domain.run.status import status_view
+from loom.domain.tools.todos import REMIND_AFTER, Todo, Todos
 from tests.domain.story import BEGAN, READS, call, conversation, returned, told, wants
 
 

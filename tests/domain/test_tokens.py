@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.messages import Message, Part, ToolCall, user
-from loom_domain.tokens import (
+from loom.domain.core.messages import Message, Part, ToolCall, user
+from loom.domain.core.tokens import (
     IMAGE,
     MESSAGE,
     conversation_tokens,
@@ -16,7 +16,7 @@ from loom_domain.tokens import (
     tools_tokens,
     within,
 )
-from loom_domain.tool_calls import ToolSpec
+from loom.domain.core.tool_calls import ToolSpec
 
 ENGLISH = (
     "A run is a fold over turns. The domain is a pure state machine; the workflow is the only place that advances it;"

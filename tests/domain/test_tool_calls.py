@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.digests import call_digest, canonical
-from loom_domain.messages import Message, ToolCall
-from loom_domain.tool_calls import (
+from loom.domain.core.digests import call_digest, canonical
+from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.tool_calls import (
     EMPTY_OUTPUT,
     CallPlan,
     Effect,

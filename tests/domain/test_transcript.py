@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.context import KEEP_WHOLE, shortened
-from loom_domain.messages import Message, Part, ToolCall, user
-from loom_domain.transcript import ResultRef, Transcript, TranscriptRef, message_digest, tail_of, transcript_of
+from loom.domain.context.model_context import KEEP_WHOLE, shortened
+from loom.domain.core.messages import Message, Part, ToolCall, user
+from loom.domain.core.transcript import ResultRef, Transcript, TranscriptRef, message_digest, tail_of, transcript_of
 from tests.domain.story import AT
 
 TEXT: Final = st.text(max_size=20)

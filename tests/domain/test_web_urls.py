@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.errors import ToolValidationError
-from loom_domain.web_urls import WebUrl, joined, web_url
+from loom.domain.core.errors import ToolValidationError
+from loom.domain.web.urls import WebUrl, joined, web_url
 
 
 @pytest.mark.parametrize(

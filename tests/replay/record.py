@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from deploy.settings import load_settings
+from loom.composition.load_settings import load_settings
 from tests.harness import Addresses, Harness, harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 from tests.trees import by_task, delegate

@@ -7,10 +7,10 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from workflows.agent_run import AgentRun
-from workflows.converter import data_converter
-from workflows.crew_run import CrewRun
-from workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.agent_run import AgentRun
+from loom.workflows.crew_run import CrewRun
+from loom.workflows.payload_converter import data_converter
+from loom.workflows.runner import WORKFLOW_RUNNER
 
 HISTORIES = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
 

@@ -12,8 +12,8 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.model_server import (
     Reply,
     SeenRequest,

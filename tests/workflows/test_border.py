@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.errors import BadRequest
-from loom_domain.permissions import Mode
-from loom_domain.requests import Budget, RunRequest
-from loom_domain.run_events import (
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import Budget, RunRequest
+from loom.domain.permissions.judge import Mode
+from loom.domain.run.events import (
     AbortRequested,
     Approved,
     Denied,
@@ -21,9 +21,9 @@ from loom_domain.run_events import (
     ResumeRequested,
     SteeringEvent,
 )
+from loom.workflows.payload_converter import Undecodable
+from loom.workflows.validation import STEERING, STOPS, read_request, read_steering, read_stop
 from tests.domain.story import AT
-from workflows.border import STEERING, STOPS, read_request, read_steering, read_stop
-from workflows.converter import Undecodable
 
 
 def refused(payload: object) -> BadRequest:

@@ -23,19 +23,15 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ApplicationError
 
-from loom_domain.agents import AgentSpec
-from loom_domain.messages import JsonObject, Message, Part, ToolCall, Usage, user
-from loom_domain.output_schema import CheckedAnswer
-from loom_domain.permissions import Mode
-from loom_domain.requests import Budget, RunError, RunRequest, RunResult, RunStatus
-from loom_domain.retries import Failure, Tries
-from loom_domain.run_events import ToolsReturned
-from loom_domain.run_state import Hold, Outcome, Phase, RunState
-from loom_domain.tasks import Action, Notice, Origin, Task
-from loom_domain.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
-from loom_domain.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
-from loom_domain.tree import usage_view
-from loom_domain.work import (
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, Usage, user
+from loom.domain.core.output_schema import CheckedAnswer
+from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.tasks import Action, Notice, Origin, Task
+from loom.domain.core.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
+from loom.domain.core.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
+from loom.domain.permissions.judge import Mode
+from loom.domain.run.activity_payloads import (
     CallPlans,
     Evaluated,
     EvaluateRequest,
@@ -46,7 +42,11 @@ from loom_domain.work import (
     PrepareRequest,
     ToolRequest,
 )
-from workflows.converter import OUT_OF_LINE_BYTES, data_converter
+from loom.domain.run.events import ToolsReturned
+from loom.domain.run.retry_policy import Failure, Tries
+from loom.domain.run.state import Hold, Outcome, Phase, RunState
+from loom.domain.tree.tree import usage_view
+from loom.workflows.payload_converter import OUT_OF_LINE_BYTES, data_converter
 
 CONVERTER: Final[PayloadConverter] = data_converter().payload_converter
 

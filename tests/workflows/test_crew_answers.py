@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from pydantic import BaseModel
 
-from loom_domain.requests import RunStatus
+from loom.domain.core.requests import RunStatus
 from tests.model_server import SeenRequest, text
 from tests.trees import by_task
 from tests.workflows.conftest import Working
@@ -76,7 +76,7 @@ async def test_an_answer_that_is_put_together_takes_no_form(working: Working, mo
 
 
 HOOKS: Final = """
-from loom_app import Ask, Deny, LoomApp
+from loom.app.loom_app import Ask, Deny, LoomApp
 
 app = LoomApp()
 

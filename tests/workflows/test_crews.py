@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from loom_domain.crew_prompts import INLINE
-from loom_domain.requests import RunResult, RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.tasks import Action
+from loom.domain.crews.prompts import INLINE
 from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, status, text
 from tests.stream import told

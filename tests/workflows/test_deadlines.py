@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from loom_domain.requests import RunResult, RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.tasks import Action
 from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, script, text
 from tests.stream import told

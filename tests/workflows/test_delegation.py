@@ -9,7 +9,7 @@ import pytest
 from temporalio import workflow
 from temporalio.worker import Worker
 
-from loom_domain.requests import RunStatus
+from loom.domain.core.requests import RunStatus
 from tests.model_server import SeenRequest, ToolUse, calls, script, status, text
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working

@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom_domain.messages import Usage
-from loom_domain.requests import Budget, RunStatus
-from loom_domain.run import evolve
-from loom_domain.run_events import AbortRequested, PauseRequested
-from loom_domain.tool_calls import CallPlan
-from loom_domain.tree import Child
+from loom.domain.core.messages import Usage
+from loom.domain.core.requests import Budget, RunStatus
+from loom.domain.core.tool_calls import CallPlan
+from loom.domain.machine.transitions import evolve
+from loom.domain.run.events import AbortRequested, PauseRequested
+from loom.domain.tree.tree import Child
+from loom.workflows.current_details import markdown
 from tests.domain.story import AT, BEGAN, READS, SPEC, asks, call, says, told, wants
-from workflows.details import markdown
 
 
 def asking(call_id: str = "a", plan: CallPlan | None = None, **arguments: Any) -> str:

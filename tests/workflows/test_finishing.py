@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from loom_domain.loops import WARN_AFTER
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
+from loom.domain.tools.loop_detection import WARN_AFTER
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, script, status, text
 from tests.stream import told
 from tests.trees import by_task, delegate

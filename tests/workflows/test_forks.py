@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from loom_domain.errors import BadRequest, RunNotFoundError
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.errors import BadRequest, RunNotFoundError
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.harness import Harness
 from tests.model_server import SeenRequest, ToolUse, calls, hang, script, status, text, turns
 from tests.stream import told

@@ -6,8 +6,8 @@ from textwrap import dedent
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from tests.stream import told
@@ -19,7 +19,7 @@ BEGINNING = """
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from loom_app import *
+from loom.app.loom_app import *
 app = LoomApp()
 LOG = Path(__file__).with_name("log")
 

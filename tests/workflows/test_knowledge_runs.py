@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import structlog
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_knowledge import PostgresKnowledge
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from tests.model_server import script, text
 from tests.waiting import eventually
 from tests.workflows.conftest import Working

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from loom_domain.requests import RunResult, RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.tasks import Action
 from tests.harness import Addresses, Harness, harness
 from tests.model_server import ModelServer, Reply, ToolUse, calls, script, text
 from tests.stream import told
@@ -20,7 +20,7 @@ LOOK = calls(ToolUse("bash", {"command": "ls"}, "c1"))
 def write(folder: Path, prompt: str, code: str = "", **others: str) -> str:
     """An app of its own with one agent, whatever the code adds, and other agents by their prompts."""
     folder.mkdir()
-    (folder / "mine.py").write_text(f"from loom_app import LoomApp\napp = LoomApp()\n{dedent(code)}")
+    (folder / "mine.py").write_text(f"from loom import LoomApp\napp = LoomApp()\n{dedent(code)}")
     (folder / "agents").mkdir()
     for name, said in others.items():
         (folder / "agents" / f"{name}.yaml").write_text(f"system_prompt: {said}\n")

@@ -8,19 +8,19 @@ from typing import Any
 
 from temporalio.worker import Worker
 
-from activities.adapters.mcp.mcp_link import Patience
-from activities.adapters.mcp.mcp_servers import McpServers
-from activities.toolbox.joined import JoinedBoxes
-from client import LoomClient
-from deploy.connection import connected
-from deploy.search_attributes import register_missing
-from loom_domain.mcp import McpServer
-from loom_domain.requests import RunStatus
-from loom_parts.assembly import parts_from
+from loom._worker import LoomPlugin
+from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.servers import McpServers
+from loom.activities.adapters.temporal.search_attributes import register_missing
+from loom.activities.toolbox.tool_sets import JoinedBoxes
+from loom.client import LoomClient
+from loom.composition.build import parts_from
+from loom.composition.temporal_connection import connected
+from loom.domain.core.requests import RunStatus
+from loom.domain.tools.mcp_servers import McpServer
 from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
-from worker import LoomPlugin
 
 QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
 

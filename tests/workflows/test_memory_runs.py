@@ -12,25 +12,26 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from activities.adapters.postgres import Database
-from activities.adapters.postgres_artifacts import PostgresArtifacts
-from activities.adapters.postgres_effects import PostgresEffects
-from activities.adapters.postgres_knowledge import PostgresKnowledge
-from activities.adapters.postgres_memory import PostgresMemory
-from activities.adapters.postgres_scoped_memory import PostgresScopedMemory
-from activities.adapters.temporal_histories import TemporalHistories
-from activities.knowledge.ports import Document
-from activities.rebuilding import CatchUp
-from activities.toolbox.hygiene import Hygiene
-from loom_cli import memory
-from loom_cli.retaining import retained
-from loom_domain.chunks import Chunk
-from loom_domain.errors import RunNotFoundError
-from loom_domain.memory import Layer, MemoryScope, Query, View
-from loom_domain.memory_scopes import ScopedEntry
-from loom_domain.recalling import AWAY, NO_KNOWLEDGE, NOTICE
-from loom_domain.requests import RunStatus
-from loom_parts.assembly import secret_mask
+from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.effects import PostgresEffects
+from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.adapters.temporal.history_facts import TemporalHistories
+from loom.activities.knowledge.ports import Document
+from loom.activities.memory.backfill import CatchUp
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.cli.commands import memory
+from loom.cli.commands.memory_retain import retained
+from loom.composition.build import secret_mask
+from loom.domain.context.recall import AWAY, NO_KNOWLEDGE, NOTICE
+from loom.domain.core.errors import RunNotFoundError
+from loom.domain.core.requests import RunStatus
+from loom.domain.memory.chunks import Chunk
+from loom.domain.memory.layers import Layer, MemoryScope, Query, View
+from loom.domain.memory.scopes import ScopedEntry
+from loom.workflows.memory_upkeep import upkeep_id
 from tests.activities.conftest import RedisServer
 from tests.databases import rows
 from tests.harness import Harness
@@ -38,7 +39,6 @@ from tests.model_server import ModelServer, ToolUse, calls, script, text
 from tests.trees import by_task, delegate
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
-from workflows.memory_upkeep import upkeep_id
 
 CODENAME = "The codename of the release is Zanzibar, and it ships on the third of May, whatever happens before that."
 
@@ -236,7 +236,7 @@ async def test_an_agent_with_knowledge_reads_what_it_says_and_where(
     chunk = Chunk(text="Backups of the ledger are taken hourly by cron on pg-7.", first_line=3, last_line=3)
     await knowledge.save(name, Document(path="ops.md", digest="d", chunks=(chunk,)))
     (workspace / "librarian.py").write_text(
-        f"from loom_app import LoomApp\n\napp = LoomApp()\napp.create_agent('librarian', knowledge=['{name}'])\n"
+        f"from loom import LoomApp\n\napp = LoomApp()\napp.create_agent('librarian', knowledge=['{name}'])\n"
     )
     monkeypatch.syspath_prepend(workspace)
     loom, model = await remembering(script([text("hourly")]), app="librarian:app")
@@ -255,7 +255,7 @@ async def test_a_knowledge_base_that_is_not_there_is_said_and_stops_nothing(
     working: Working, tmp_path: Path, settings: dict[str, Any], says: str
 ) -> None:
     app = tmp_path / "mistyped.py"
-    app.write_text("from loom_app import LoomApp\napp = LoomApp()\napp.create_agent('clerk', knowledge=['handbok'])\n")
+    app.write_text("from loom import LoomApp\napp = LoomApp()\napp.create_agent('clerk', knowledge=['handbok'])\n")
     loom, model = await working(script([text("fine")]), app=f"{app}:app", **settings)
     assert (await loom.run("when are backups taken?", agent="clerk")).output == "fine"
     assert says in told(model, 0)

@@ -9,12 +9,12 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
-from loom_domain.catching_up import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
+from loom.domain.memory.backfill import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
+from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
+from loom.workflows.payload_converter import data_converter
+from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.harness import Addresses
 from tests.waiting import eventually
-from workflows.converter import data_converter
-from workflows.memory_upkeep import MemoryUpkeep, upkeep_id
-from workflows.runner import WORKFLOW_RUNNER
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loom_cli.show import context_view
-from loom_domain.errors import RunNotFoundError
+from loom.cli.commands.show import context_view
+from loom.domain.core.errors import RunNotFoundError
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, script, status, text
 from tests.workflows.conftest import Working
@@ -78,7 +78,7 @@ async def test_the_command_shows_turns_and_contexts(working: Working, workspace:
 async def show(loom: Harness, run_id: str, *given: str) -> str:
     """What `loom show` prints, with an error in the place of a result."""
     program = (
-        "import sys, typer; from loom_cli import show; from loom_domain.errors import LoomError\n"
+        "import sys, typer; from loom_cli import show; from loom.domain.core.errors import LoomError\n"
         "app = typer.Typer(); show.register(app)\n"
         "try: app(standalone_mode=False)\n"
         "except LoomError as error: print(error.message)"

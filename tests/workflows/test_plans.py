@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loom_domain.requests import RunStatus
+from loom.domain.core.requests import RunStatus
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 from tests.trees import by_task
 from tests.waiting import eventually

@@ -9,21 +9,21 @@ from typing import Any, Final
 import pytest
 from temporalio.client import WorkflowHistory
 
-from activities.adapters.redacting.redaction import SecretMask
-from activities.adapters.redis_stream import dump_json, load_json
-from activities.adapters.temporal_histories import TemporalHistories, facts_of
-from activities.rebuilding import UnreadableHistory
-from activities.toolbox.hygiene import Hygiene
-from loom_domain.history_facts import Fact
-from loom_domain.rebuilding import tasks_of
-from loom_domain.tasks import SHOWN_ONLY, Action, Task
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.adapters.redis.stream import dump_json, load_json
+from loom.activities.adapters.temporal.history_facts import TemporalHistories, facts_of
+from loom.activities.memory.backfill import UnreadableHistory
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
+from loom.domain.history.facts import Fact
+from loom.domain.history.task_rebuilding import tasks_of
+from loom.workflows.payload_converter import data_converter
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, script, status, text
 from tests.replay.record import STORIES
 from tests.stream import told
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
-from workflows.converter import data_converter
 
 HISTORIES: Final = Path(__file__).parent.parent / "replay" / "histories"
 MASK: Final = Hygiene(SecretMask(frozenset()), None)

@@ -13,19 +13,19 @@ from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from activities.adapters.postgres_payloads import PostgresPayloads
-from loom_domain.errors import RefusedError
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.activities.adapters.postgres.payloads import PostgresPayloads
+from loom.domain.core.errors import RefusedError
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
+from loom.workflows import options
+from loom.workflows.agent_run import AgentRun
+from loom.workflows.payload_converter import data_converter
+from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.harness import Harness
 from tests.model_server import Script, SeenRequest, ToolUse, calls, script, text, turns
 from tests.stream import assert_whole, count, told
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
-from workflows import options
-from workflows.agent_run import AgentRun
-from workflows.converter import data_converter
-from workflows.runner import WORKFLOW_RUNNER
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 TURNS = 40

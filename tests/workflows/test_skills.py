@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from loom_domain.requests import RunStatus
-from loom_domain.sections import SECTIONS
-from loom_domain.skills import LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT
-from loom_domain.tasks import Action
+from loom.domain.context.summary_sections import SECTIONS
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
+from loom.domain.skills.catalog import LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT
 from tests.model_replies import Reply, SeenRequest
 from tests.model_server import ToolUse, calls, script, text
 from tests.skills import write_broken_ones, write_release_notes, write_skill

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 
-from loom_domain.errors import BadRequest, RefusedError
-from loom_domain.requests import RunStatus
+from loom.domain.core.errors import BadRequest, RefusedError
+from loom.domain.core.requests import RunStatus
 from tests.harness import Addresses
 from tests.model_server import ToolUse, calls, hang, script, text
 from tests.processes import command_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom_domain.tasks import Action
+from loom.domain.core.tasks import Action
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, cut_after, script, status, text
 from tests.stream import actions, assert_whole, count, texts, told

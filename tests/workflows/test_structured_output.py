@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from loom_domain.errors import OutputSchemaError
-from loom_domain.requests import RunStatus
+from loom.domain.core.errors import OutputSchemaError
+from loom.domain.core.requests import RunStatus
 from tests.model_server import SeenRequest, ToolUse, calls, cut_length, script, text
 from tests.workflows.conftest import Working
 

@@ -13,7 +13,7 @@ from tests.workflows.conftest import Working
 
 APP = """
 from pathlib import Path
-from loom_app import LoomApp, Task
+from loom import LoomApp, Task
 app = LoomApp()
 LOG = Path(__file__).with_name("log")
 

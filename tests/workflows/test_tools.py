@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
-from loom_domain.tool_calls import artifact_id
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
+from loom.domain.core.tool_calls import artifact_id
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from tests.stream import told
 from tests.workflows.conftest import Working
@@ -87,7 +87,7 @@ SLOW = """
 import asyncio
 from threading import Lock
 from time import sleep
-from loom_app import LoomApp
+from loom import LoomApp
 app, lock, running, most = LoomApp(), Lock(), 0, 0
 
 def count(more):

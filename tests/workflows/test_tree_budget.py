@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loom_domain.requests import RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, hang, script, text
 from tests.stream import told
 from tests.trees import by_task, delegate

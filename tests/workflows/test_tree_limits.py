@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from loom_domain.requests import RunStatus
+from loom.domain.core.requests import RunStatus
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
 from tests.workflows.test_tree_pattern import JUDGE, branches, error_of, prompts, scores, tree
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
-APP = "from loom_app import LoomApp\napp = LoomApp()\napp.create_agent('thinker', pattern='tree', branches=2{})\n"
+APP = "from loom import LoomApp\napp = LoomApp()\napp.create_agent('thinker', pattern='tree', branches=2{})\n"
 
 
 def app_of(folder: Path, more: str = "") -> str:

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from loom_domain.requests import RunError, RunResult, RunStatus
-from loom_domain.tasks import Action
+from loom.domain.core.requests import RunError, RunResult, RunStatus
+from loom.domain.core.tasks import Action
 from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, hang, status, text
 from tests.stream import told

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from client import Streamed
-from loom_domain.tasks import Action
+from loom.client import Streamed
+from loom.domain.core.tasks import Action
 from tests.model_server import ToolUse, calls, text
 from tests.stream import count, told
 from tests.trees import by_task, delegate

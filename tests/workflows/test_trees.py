@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from loom_domain.errors import RefusedError
-from loom_domain.messages import JsonObject
-from loom_domain.requests import RunStatus
+from loom.domain.core.errors import RefusedError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunStatus
 from tests.model_server import Script, ToolUse, calls, hang, text
 from tests.trees import by_task, delegate
 from tests.waiting import eventually

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from client import LoomClient
-from loom_domain.messages import JsonObject
+from loom.client import LoomClient
+from loom.domain.core.messages import JsonObject
 from tests.model_server import ToolUse, calls, script, text
 from tests.waiting import eventually
 from tests.workflows.conftest import Working

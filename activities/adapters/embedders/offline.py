@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from activities.memory.ports import EmbedderUnavailable
+from loom.activities.memory.ports import EmbedderUnavailable
 
 MODEL: Final = "multilingual-e5-small-q4"
 DIMENSION: Final = 384

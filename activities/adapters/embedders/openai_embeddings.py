@@ -5,9 +5,9 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from activities.adapters.models.provider_wire import shown
-from activities.memory.ports import EmbedderUnavailable, TextRefused
-from loom_domain.errors import LLMConfigurationError
+from loom.activities.adapters.models.wire import shown
+from loom.activities.memory.ports import EmbedderUnavailable, TextRefused
+from loom.domain.core.errors import LLMConfigurationError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

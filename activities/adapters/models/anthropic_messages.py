@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from activities.adapters.models.provider_wire import arguments_of, reasoning_of
-from activities.adapters.models.wire_parts import PDF, in_words, is_image
-from activities.ports import ModelCall
-from loom_domain.messages import Message, Part
-from loom_domain.tool_calls import ToolSpec
+from loom.activities.adapters.models.media_parts import PDF, in_words, is_image
+from loom.activities.adapters.models.wire import arguments_of, reasoning_of
+from loom.activities.ports import ModelCall
+from loom.domain.core.messages import Message, Part
+from loom.domain.core.tool_calls import ToolSpec
 
 Wire: TypeAlias = dict[str, Any]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from activities.adapters.models.anthropic_messages import wire_messages, wire_system, wire_tools
-from activities.adapters.models.provider_wire import (
+from loom.activities.adapters.models.anthropic_messages import wire_messages, wire_system, wire_tools
+from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     Server,
@@ -25,10 +25,10 @@ from activities.adapters.models.provider_wire import (
     unreachable,
     unreadable,
 )
-from activities.ports import ModelAnswer, ModelCall, OnDelta
-from loom_domain.errors import LLMRefusedError, LoomError
-from loom_domain.messages import Message, Usage
-from loom_domain.work import StopReason
+from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
+from loom.domain.core.errors import LLMRefusedError, LoomError
+from loom.domain.core.messages import Message, Usage
+from loom.domain.run.activity_payloads import StopReason
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from activities.adapters.models.provider_wire import arguments_of, reasoning_of
-from activities.adapters.models.wire_parts import in_words, is_document, is_image
-from activities.ports import ModelCall
-from loom_domain.messages import Message, Part
+from loom.activities.adapters.models.media_parts import in_words, is_document, is_image
+from loom.activities.adapters.models.wire import arguments_of, reasoning_of
+from loom.activities.ports import ModelCall
+from loom.domain.core.messages import Message, Part
 
 Wire: TypeAlias = dict[str, Any]
 

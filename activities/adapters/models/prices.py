@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final, Literal, TypeAlias
 
-from loom_domain.messages import Usage
+from loom.domain.core.messages import Usage
 
 Unknown: TypeAlias = Literal["deny", "assume", "free"]
 ASSUMED: Final = (15, 75)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from activities.adapters.models.anthropic_provider import AnthropicProvider
-from activities.adapters.models.demo_model import DemoModel
-from activities.adapters.models.openai_provider import OpenAIProvider
-from activities.ports import LLMProvider
-from loom_domain.errors import BadRequest, LLMConfigurationError
+from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
+from loom.activities.adapters.models.demo.model import DemoModel
+from loom.activities.adapters.models.openai_provider import OpenAIProvider
+from loom.activities.ports import LLMProvider
+from loom.domain.core.errors import BadRequest, LLMConfigurationError
 
 DEMO: Final = "demo"
 PREFIXES: Final = ("openai", "anthropic")

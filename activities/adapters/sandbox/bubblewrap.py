@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Final
 
-from activities.adapters.sandbox.namespaces import Bubblewrap, Prepared
-from activities.adapters.sandbox.resource_limits import counts_ids_per_namespace
-from activities.adapters.sandbox.system_calls import system_call_filter
-from activities.adapters.sandbox.unsandboxed import Unsandboxed
-from activities.adapters.sandbox.watchdog import Watchdog, room
-from activities.toolbox.shell import Sandbox
-from loom_domain.sandbox import Limits
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap, Prepared
+from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace
+from loom.activities.adapters.sandbox.system_calls import system_call_filter
+from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
+from loom.activities.adapters.sandbox.watchdog import Watchdog, room
+from loom.activities.toolbox.built_in.shell import Sandbox
+from loom.domain.tools.sandbox_limits import Limits
 
 _OTHERWISE: Final = ", or set LOOM_SANDBOX=off to run commands without isolation"
 _PATIENCE: Final = 10.0

@@ -20,21 +20,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from activities.adapters.sandbox.hidden_paths import (
+from loom.activities.adapters.sandbox.hidden_paths import (
     TEMPORARIES,
     TEMPORARY,
     hidden_files,
     hidden_folders,
     listening_sockets,
 )
-from activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
-from activities.adapters.sandbox.protected_paths import Mounts, mounted
-from activities.adapters.sandbox.repositories import Repositories
-from activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
-from activities.adapters.sandbox.system_calls import system_call_filter
-from activities.adapters.sandbox.watchdog import FIRST, Watchdog, room
-from activities.toolbox.shell import Finished
-from loom_domain.sandbox import Limits
+from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
+from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted
+from loom.activities.adapters.sandbox.repositories import Repositories
+from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
+from loom.activities.adapters.sandbox.system_calls import system_call_filter
+from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, room
+from loom.activities.toolbox.built_in.shell import Finished
+from loom.domain.tools.sandbox_limits import Limits
 
 _NAMESPACES: Final = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from loom_domain.errors import ToolExecutionError
+from loom.domain.core.errors import ToolExecutionError
 
 _MODE: Final = stat.S_ISVTX | 0o555
 _BYTES: Final = 2**62

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from activities.toolbox.output import Collected
-from activities.toolbox.shell import Finished
-from loom_domain.errors import ToolExecutionError
+from loom.activities.toolbox.built_in.shell import Finished
+from loom.activities.toolbox.truncation import Collected
+from loom.domain.core.errors import ToolExecutionError
 
 SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK: Final = 256 * 1024

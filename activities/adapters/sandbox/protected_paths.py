@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from activities.adapters.sandbox.placeholders import kept_free
-from activities.adapters.sandbox.repositories import Parts, Repositories
-from activities.toolbox import beneath
-from activities.toolbox.workspace import HIDDEN, READ_ONLY
-from loom_domain.errors import ToolExecutionError
+from loom.activities.adapters.sandbox.placeholders import kept_free
+from loom.activities.adapters.sandbox.repositories import Parts, Repositories
+from loom.activities.toolbox.workspace import confined_open as beneath
+from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
+from loom.domain.core.errors import ToolExecutionError
 
 OBEYED_LATER: Final[Sequence[str]] = (
     *(READ_ONLY, ".husky", ".agents", ".claude", ".codex", ".cursor", ".devcontainer", ".idea", ".vscode"),

@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, TypeAlias
 
-from activities.toolbox import beneath
-from activities.toolbox.workspace import READ_ONLY
+from loom.activities.toolbox.workspace import confined_open as beneath
+from loom.activities.toolbox.workspace.paths import READ_ONLY
 
 Parts: TypeAlias = tuple[str, ...]
 """A path relative to the workspace."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from signal import SIGXFSZ
 from typing import Final, Literal, TypeAlias
 
-from loom_domain.sandbox import Limits
+from loom.domain.tools.sandbox_limits import Limits
 
 _KIB: Final = 1024
 _GIB: Final = 1024**3

@@ -9,9 +9,9 @@ from typing import Final
 
 import psutil
 
-from activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
-from activities.toolbox.shell import Finished
-from loom_domain.errors import ToolExecutionError
+from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
+from loom.activities.toolbox.built_in.shell import Finished
+from loom.domain.core.errors import ToolExecutionError
 
 _MARK: Final = "LOOM_COMMAND"
 

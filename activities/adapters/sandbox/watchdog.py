@@ -16,8 +16,8 @@ from pathlib import Path
 from time import thread_time
 from typing import Final
 
-from activities.adapters.sandbox.resource_limits import Kind, explain
-from loom_domain.sandbox import Limits
+from loom.activities.adapters.sandbox.resource_limits import Kind, explain
+from loom.domain.tools.sandbox_limits import Limits
 
 FIRST: Final = 0.05
 """Seconds until the first look; from then on twice as many each time, until there are `_PERIOD` between two."""

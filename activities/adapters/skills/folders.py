@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from activities.adapters.skills.front_matter import read_skill
-from loom_domain.skill_choice import resolved
-from loom_domain.skill_documents import NAMES, BrokenSkill
-from loom_domain.skills import FoundSkills, Skill, SkillFolder, SkillProblem
+from loom.activities.adapters.skills.front_matter import read_skill
+from loom.domain.agents.skill_selection import resolved
+from loom.domain.skills.catalog import FoundSkills, Skill, SkillFolder, SkillProblem
+from loom.domain.skills.documents import NAMES, BrokenSkill
 
 PLACES: Final = (".loom/skills", ".agents/skills", ".claude/skills")
 """Where skills lie in a workspace and in a home; an earlier one wins a name from a later one."""

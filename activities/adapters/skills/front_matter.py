@@ -4,8 +4,8 @@ from typing import Any
 
 import yaml
 
-from activities.toolbox.skill_files import document_of
-from loom_domain.skill_documents import BrokenSkill, Described, Document, described, quoted
+from loom.activities.toolbox.built_in.skill_files import document_of
+from loom.domain.skills.documents import BrokenSkill, Described, Document, described, quoted
 
 LONGEST = 64 * 1024
 """Characters of a front matter."""

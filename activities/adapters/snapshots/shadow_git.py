@@ -15,14 +15,14 @@ from typing import Final
 
 import structlog
 
-from activities.adapters.snapshots import shadow_restore
-from activities.adapters.snapshots.shadow_record import Label, Recorded, record
-from activities.adapters.snapshots.shadow_restore import Plan, Restoration
-from activities.adapters.snapshots.shadow_store import FOLDER, Blobs, Kept, Snapshot, Store, refs_of
-from activities.adapters.snapshots.shadow_tidy import is_due, tidy
-from activities.adapters.snapshots.shadow_walk import Facts
-from activities.ports import StoreUnavailable
-from loom_domain.errors import BadRequest, RefusedError, RunNotFoundError
+from loom.activities.adapters.snapshots import restore as shadow_restore
+from loom.activities.adapters.snapshots.cleanup import is_due, tidy
+from loom.activities.adapters.snapshots.record import Label, Recorded, record
+from loom.activities.adapters.snapshots.restore import Plan, Restoration
+from loom.activities.adapters.snapshots.store import FOLDER, Blobs, Kept, Snapshot, Store, refs_of
+from loom.activities.adapters.snapshots.walk import Facts
+from loom.activities.ports import StoreUnavailable
+from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
 
 _log = structlog.get_logger("loom.snapshots")
 

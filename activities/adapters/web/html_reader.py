@@ -10,8 +10,8 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 from typing import Final
 
-from activities.toolbox.http_fetch import Page
-from loom_domain.errors import ToolExecutionError
+from loom.activities.toolbox.built_in.http_fetch import Page
+from loom.domain.core.errors import ToolExecutionError
 
 SECONDS: Final = 12.0
 """For one page; its own limit on processor time is below that."""

@@ -1,0 +1,149 @@
+"""What an MCP server answers, in Loom's words: results as output, failures as the tool errors of the domain."""
+
+import json
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Callable
+from typing import Any, Final
+
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    REQUEST_TIMEOUT,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ListToolsResult,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from loom.activities.ports import ToolOutput
+from loom.activities.toolbox.mcp_tool import McpCall
+from loom.activities.toolbox.truncation import clip
+from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
+from loom.domain.core.messages import Part
+from loom.domain.core.tool_calls import Effect
+from loom.domain.tools.mcp_servers import Hints, ListedTool
+
+TEXT_LIMIT: Final = 100_000
+"""Characters of one result, some 25,000 tokens; the pipeline shows the model less of it and keeps the rest."""
+PARTS_LIMIT: Final = 1_000_000
+"""Base64 characters of all images and files of one result: they enter history."""
+
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
+_FORGOTTEN: Final = "Session terminated"
+
+
+def listed_tools(result: ListToolsResult) -> list[ListedTool]:
+    """One page of a server's list."""
+    return [
+        ListedTool(
+            name=tool.name,
+            description=tool.description or "",
+            schema=tool.input_schema,
+            hints=Hints()
+            if (given := tool.annotations) is None
+            else Hints(
+                read_only=given.read_only_hint,
+                destructive=given.destructive_hint,
+                idempotent=given.idempotent_hint,
+                open_world=given.open_world_hint,
+            ),
+        )
+        for tool in result.tools
+    ]
+
+
+def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput:
+    """The result as output for the model; raises ToolExecutionError for one that the server calls an error."""
+    collected = _Collected()
+    for block in result.content:
+        collected.add(block)
+    text = "\n".join(collected.texts)
+    if not text.strip() and result.structured_content is not None:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
+    text = clip(scrub(text), TEXT_LIMIT)
+    if result.is_error:
+        raise ToolExecutionError(text or "the tool failed and its server does not say why: try another way")
+    return ToolOutput(text=text, parts=tuple(collected.parts))
+
+
+class _Collected:
+    """Texts and parts of a result, within the limits."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.parts: list[Part] = []
+        self._room = PARTS_LIMIT
+
+    def add(self, block: Any) -> None:
+        """Take in one block of content."""
+        match block:
+            case TextContent(text=text):
+                self.texts.append(text)
+            case ImageContent(data=data, mime_type=media_type):
+                self._add_part(Part(type="image", media_type=media_type, data=data))
+            case AudioContent(data=data, mime_type=media_type):
+                self._add_part(Part(type="audio", media_type=media_type, data=data))
+            case EmbeddedResource(resource=BlobResourceContents() as blob):
+                media_type = blob.mime_type or "application/octet-stream"
+                kind: Any = "image" if media_type.startswith("image/") else "file"
+                self._add_part(Part(type=kind, media_type=media_type, data=blob.blob, name=blob.uri))
+            case EmbeddedResource(resource=TextResourceContents() as resource):
+                self.texts.append(f"{resource.uri}:\n{resource.text}")
+            case ResourceLink():
+                about = "; ".join(str(part) for part in (block.mime_type, block.description) if part)
+                self.texts.append(f"{block.name}: {block.uri}{f' ({about})' if about else ''}")
+
+    def _add_part(self, part: Part) -> None:
+        what = f"{part.type} {part.media_type}"[:100]
+        if len(part.data) > self._room:
+            self.texts.append(f"[{what} of {len(part.data) * 3 // 4} bytes was left out: ask for a smaller one]")
+        elif _MEDIA_TYPE.fullmatch(part.media_type) is None or not _is_base64(part.data):
+            self.texts.append(f"[{what} was left out: it is not what it says]")
+        else:
+            self._room -= len(part.data)
+            self.parts.append(part)
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return len(b64decode(data, validate=True)) > 0
+    except (NotBase64, ValueError):
+        return False
+
+
+def forgotten(code: int, message: str) -> bool:
+    """The server no longer knows the session; what was sent has not been looked at."""
+    return code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT) and message == _FORGOTTEN
+
+
+def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
+    """A failed request as the error that a tool may raise."""
+    if code == REQUEST_TIMEOUT:
+        return ToolExecutionTimeout(
+            f"{call.tool} was stopped after {call.timeout:g} s without an answer of the MCP server {server}:"
+            f" {repeatable(call)}"
+        )
+    if code == CONNECTION_CLOSED:
+        return ToolExecutionError(
+            f"the MCP server {server} went away during the call of {call.tool}: {repeatable(call)}"
+        )
+    if forgotten(code, message):
+        return ToolExecutionError(
+            f"the MCP server {server} has been started anew and did not run {call.tool}: call it again in a moment"
+        )
+    outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
+    return ToolExecutionError(f"the MCP server {server} refused the call of {call.tool}: {message[:2000]}{outcome}")
+
+
+def repeatable(call: McpCall) -> str:
+    """What the model should know before it calls again, when nobody knows whether the call took effect."""
+    if call.effect is Effect.ONCE:
+        return "the outcome is unknown, it may have run; find out what happened before you call it again"
+    return "it may be called again"

@@ -1,0 +1,142 @@
+"""All MCP servers of a worker: connected side by side at its start, their tools in one live box."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import structlog
+
+from loom.activities.adapters.mcp.tool_cache import Shelf
+from loom.activities.ports import Tool
+from loom.activities.toolbox.mcp_tool import offer
+from loom.domain.core.errors import BadRequest
+from loom.domain.tools.mcp_servers import ListedTool, McpServer
+
+if TYPE_CHECKING:
+    from loom.activities.adapters.mcp.connection import Patience, ServerLink
+
+_log = structlog.get_logger("loom.mcp")
+
+FIRST_WAIT: Final = 5.0
+"""Seconds that a worker's start waits for its servers; later ones are dialled on while it works."""
+_HANGING_UP: Final = 8.0
+"""Seconds for the servers to end when the worker stops; a program gets two, then it is killed."""
+
+
+class LiveBox(Mapping[str, Tool]):
+    """The tools of all servers by name, sorted, as they are at the moment of asking."""
+
+    def __init__(self) -> None:
+        self._by_server: dict[str, Mapping[str, Tool]] = {}
+        self._all: Mapping[str, Tool] = {}
+
+    def put(self, server: str, tools: Mapping[str, Tool]) -> None:
+        """A server's tools, in place of those it had."""
+        self._by_server[server] = tools
+        self._all = dict(sorted(item for box in self._by_server.values() for item in box.items()))
+
+    def __getitem__(self, name: str) -> Tool:
+        """The tool of that name."""
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, sorted."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        """How many tools there are."""
+        return len(self._all)
+
+
+class McpServers:
+    """Connects on entering, hangs up on leaving; what one server does never reaches another."""
+
+    def __init__(
+        self,
+        servers: Sequence[McpServer],
+        *,
+        environment: Mapping[str, str],
+        home: Path | None = None,
+        first_wait: float = FIRST_WAIT,
+        patience: "Patience | None" = None,
+    ) -> None:
+        """`environment` is the worker's; without a `home` nothing is remembered for the next start."""
+        names = [server.name for server in servers]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadRequest(f"two MCP servers have the name {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
+        self._servers = servers
+        self._environment = environment
+        self._shelf = None if home is None else Shelf(home)
+        self._first_wait = first_wait
+        self._patience = patience
+        self._box = LiveBox()
+        self._links: dict[str, ServerLink] = {}
+        self._refused: dict[str, Sequence[str]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """`mcp__server__tool` to tool, sorted by name; changes as servers come and change."""
+        return self._box
+
+    async def __aenter__(self) -> Self:
+        """Dial all servers; returns when each has answered or failed once, or after the first wait."""
+        if not self._servers:
+            return self
+        # The library takes a second to import: workers without servers do not pay for it.
+        from loom.activities.adapters.mcp.connection import Patience, ServerLink  # noqa: PLC0415
+
+        for server in self._servers:
+            on_listed = partial(self._listed, server)
+            link = ServerLink(server, self._environment, on_listed, self._patience or Patience())
+            self._links[server.name] = link
+            if self._shelf is not None:
+                self._put(server, self._shelf.load(server))
+            self._tasks.append(asyncio.create_task(link.run(), name=f"mcp {server.name}"))
+        waiting = [asyncio.create_task(link.settled()) for link in self._links.values()]
+        _, late = await asyncio.wait(waiting, timeout=self._first_wait)
+        for task in late:
+            task.cancel()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Hang up everywhere at once; programs and what they started are gone afterwards."""
+        for link in self._links.values():
+            link.stop()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=_HANGING_UP)
+        for task in late:
+            task.cancel()
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """For `doctor`: each server's tools, what is wrong with it, and which of its tools cannot be used."""
+        return {
+            name: {
+                "ok": (trouble := link.trouble()) is None,
+                "tools": sum(each.startswith(f"mcp__{name}__") for each in self._box),
+                "refused": list(self._refused.get(name, ())),
+                **({} if trouble is None else {"hint": trouble}),
+            }
+            for name, link in self._links.items()
+        }
+
+    def _listed(self, server: McpServer, tools: Sequence[ListedTool], malformed: Sequence[str]) -> None:
+        before = len(self._box)
+        refused = (*malformed, *self._put(server, tools))
+        if refused:
+            _log.warning("mcp_tools_refused", server=server.name, tools=refused[:20], count=len(refused))
+        self._refused[server.name] = refused
+        if self._shelf is not None:
+            self._shelf.save(server, tools)
+        _log.info("mcp_tools", server=server.name, listed=len(tools), before=before, now=len(self._box))
+
+    def _put(self, server: McpServer, tools: Sequence[ListedTool]) -> Sequence[str]:
+        made = offer(server, tools, self._links[server.name])
+        self._box.put(server.name, made.tools)
+        return made.refused

@@ -1,0 +1,82 @@
+"""What an MCP server writes to its standard error: read to its end, logged in bounded amounts, its last words kept."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+import anyio
+import structlog
+
+from loom.domain.tools.mcp_servers import visible
+
+_log = structlog.get_logger("loom.mcp")
+
+LINES: Final = 200
+"""Lines that are logged of one session; the rest is only counted."""
+
+_WIDTH: Final = 500
+_CHUNK: Final = 64 * 1024
+_FLOOD_PAUSE: Final = 0.005
+"""Seconds between reads once nothing more is logged, so that endless output does not take the worker's time."""
+
+
+@dataclass(slots=True)
+class LastWords:
+    """The last line that a server wrote, and how many it wrote."""
+
+    server: str
+    scrub: Callable[[str], str]
+    text: str = ""
+    lines: int = 0
+
+    def hear(self, line: str) -> None:
+        """Take in one line."""
+        words = self.scrub(visible(line[:_WIDTH]).strip())
+        if not words:
+            return
+        self.text = words
+        self.lines += 1
+        if self.lines <= LINES:
+            _log.debug("mcp_stderr", server=self.server, line=words)
+
+
+@asynccontextmanager
+async def listening(words: LastWords) -> AsyncIterator[TextIO]:
+    """A file for a program's standard error; closed for us when the program was started with it."""
+    reading, writing = os.pipe()
+    pipe = os.fdopen(reading, "rb", 0)
+    stream = asyncio.StreamReader(limit=_CHUNK)
+    with os.fdopen(writing, "w", encoding="utf-8") as file:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+        pump = asyncio.create_task(_pump(stream, words))
+        try:
+            yield file
+        finally:
+            file.close()
+            with anyio.CancelScope(shield=True):  # bounded, and whoever hangs up does it by cancelling
+                await _settle(pump)
+            pipe.close()
+            if words.lines > LINES:
+                _log.info("mcp_stderr_cut", server=words.server, lines=words.lines, logged=LINES)
+
+
+async def _pump(stream: asyncio.StreamReader, words: LastWords) -> None:
+    rest = b""
+    while data := await stream.read(_CHUNK):
+        *lines, rest = (rest + data).split(b"\n")
+        rest = rest[-_WIDTH * 4 :]
+        for line in lines:
+            words.hear(line.decode("utf-8", "replace"))
+        if words.lines > LINES:
+            await asyncio.sleep(_FLOOD_PAUSE)
+    words.hear(rest.decode("utf-8", "replace"))
+
+
+async def _settle(pump: "asyncio.Task[None]") -> None:
+    """Read what was still said; whoever holds the pipe open does not hold us."""
+    _, unfinished = await asyncio.wait([pump], timeout=0.5)
+    for task in unfinished:
+        task.cancel()

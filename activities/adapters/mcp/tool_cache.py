@@ -1,0 +1,59 @@
+"""The last known tools of each MCP server, in files below Loom's home: a server that is away keeps its tools listed."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from loom.domain.core.digests import short_digest
+from loom.domain.tools.mcp_servers import ListedTool, McpServer
+
+_log = structlog.get_logger("loom.mcp")
+
+
+class _Page(BaseModel):
+    """One file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    address: str
+    """Digest of what was dialled: another server under the same name has other tools."""
+    tools: list[ListedTool]
+
+
+class Shelf:
+    """Reads and writes the files of one home."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "mcp"
+
+    def load(self, server: McpServer) -> Sequence[ListedTool]:
+        """The tools that the server had when it was last seen; nothing when that is not known."""
+        path = self._path(server)
+        try:
+            page = _Page.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValidationError) as error:
+            _log.warning("mcp_memory_unreadable", server=server.name, path=str(path), reason=str(error)[:200])
+            return ()
+        return page.tools if page.address == short_digest(server.address) else ()
+
+    def save(self, server: McpServer, tools: Sequence[ListedTool]) -> None:
+        """Keep the tools; a disk that is full is no reason to lose the server."""
+        page = {"address": short_digest(server.address), "tools": [asdict(tool) for tool in tools]}
+        path = self._path(server)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            new = path.with_suffix(f".{os.getpid()}")
+            new.write_text(json.dumps(page), encoding="utf-8")
+            new.replace(path)
+        except OSError as error:
+            _log.warning("mcp_memory_unwritable", server=server.name, path=str(path), reason=str(error))
+
+    def _path(self, server: McpServer) -> Path:
+        return self._folder / f"{server.name}.json"

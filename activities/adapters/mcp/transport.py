@@ -1,0 +1,190 @@
+"""The line to one MCP server: its process or its HTTP client, and what comes through it made fit for the library.
+
+The library refuses a whole list of tools for one that is malformed, so malformed ones are taken out of the list before
+it sees them. It would also hold results against the schemas that servers declare for them; those are taken out, too:
+a result that does not fit is for the model to judge, and a schema's regular expressions could stop the worker.
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse
+
+from loom.activities.adapters.mcp.http_client import BODY_LIMIT, http_client
+from loom.activities.adapters.mcp.process_guard import guarded
+from loom.activities.adapters.mcp.stderr import LastWords, listening
+from loom.domain.core.errors import ToolUnavailableError
+from loom.domain.tools.mcp_servers import McpServer, expand
+
+JUNK_LIMIT: Final = 100
+"""Lines that are no messages until a session ends; some programs print a greeting, none needs so long a one."""
+
+_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """What is known of one connection beside its messages."""
+
+    words: LastWords
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    """The server has closed its side."""
+    remark: str = ""
+    """What the library does not pass on: an HTTP status, or why we hung up."""
+    malformed: list[str] = field(default_factory=list)
+    """Tools taken out of the server's list."""
+    junk: int = 0
+    """What came that was no message."""
+
+
+@asynccontextmanager
+async def opened(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
+    """Dial the server; at the end its process tree or its HTTP session is gone."""
+    through = _http(server, environment, line) if server.url else _process(server, environment, line)
+    async with through as (reading, writing):
+        yield _Sieve(reading, line), writing
+
+
+@asynccontextmanager
+async def _process(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
+    known = _clean(environment) | expand(server.env, environment)
+    program = shutil.which(server.command[0], path=known["PATH"])
+    if program is None:
+        raise ToolUnavailableError(f"the program {server.command[0]!r} is not on the worker's PATH: install it")
+    command, *arguments = guarded((program, *server.command[1:]))
+    parameters = StdioServerParameters(command=command, args=arguments, env=known, encoding_error_handler="replace")
+    async with listening(line.words) as errors, stdio_client(parameters, errlog=errors) as streams:
+        errors.close()
+        yield streams
+
+
+def _clean(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a program sees of the worker's environment; everything else has to be given to it by name."""
+    kept = {name: environment[name] for name in ("PATH", "HOME", "LANG") if name in environment}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}
+
+
+@asynccontextmanager
+async def _http(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
+    def note(status: int) -> None:
+        line.remark = f"HTTP {status}"
+
+    async with (
+        http_client(server, environment, note) as client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=BODY_LIMIT) as streams,
+    ):
+        yield streams
+
+
+class _Sieve:
+    """A stream of messages that notes its end and takes malformed tools out of lists."""
+
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], line: Line) -> None:
+        self._stream = stream
+        self._line = line
+
+    @property
+    def last_context(self) -> Any:
+        """The sender's context, where the stream knows it."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message."""
+        return self._sieved(await self._stream.receive())
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        """The messages, one after another."""
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        """The next message, until the server closes its side."""
+        try:
+            return self._sieved(await self._stream.__anext__())
+        except (StopAsyncIteration, anyio.ClosedResourceError):
+            self._line.ended.set()
+            raise
+
+    async def __aenter__(self) -> Self:
+        """Open it."""
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Close it."""
+        return await self._stream.__aexit__(kind, error, trace)
+
+    def _sieved(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        if isinstance(item, Exception):
+            self._line.junk += 1
+            if self._line.junk > JUNK_LIMIT:
+                self._line.remark = f"it sent {JUNK_LIMIT} lines that are no messages"
+                raise ConnectionError(self._line.remark)
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+            listed = item.message.result.get("tools")
+            if isinstance(listed, list):
+                item.message.result["tools"] = self._well_formed(listed)
+        return item
+
+    def _well_formed(self, listed: list[Any]) -> list[dict[str, Any]]:
+        kept = []
+        for entry in listed:
+            try:
+                kept.append(_tool(entry))
+            except ValueError as error:
+                self._line.malformed.append(str(error))
+        return kept
+
+
+def _tool(entry: Any) -> dict[str, Any]:
+    """The parts of a listed tool that Loom uses; raises ValueError when it cannot be one."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError("a tool without a name")
+    schema = entry.get("inputSchema")
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise ValueError(f"{name[:60]!r}: its schema does not describe an object")
+    # Some servers write null for a list or table with nothing in it.
+    schema = {key: value for key, value in schema.items() if value is not None}
+    described = entry.get("description")
+    return {
+        "name": name,
+        "description": described if isinstance(described, str) else "",
+        "inputSchema": _checked(name, schema),
+        "annotations": _annotations(entry.get("annotations")),
+    }
+
+
+def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema if it has the shape that the library requires."""
+    shapes: tuple[tuple[str, type, Callable[[Any], bool]], ...] = (
+        ("properties", dict, lambda table: all(isinstance(item, dict | bool) for item in table.values())),
+        ("required", list, lambda names: all(isinstance(item, str) for item in names)),
+        ("$schema", str, lambda _address: True),
+    )
+    for key, kind, holds in shapes:
+        if key in schema and not (isinstance(schema[key], kind) and holds(schema[key])):
+            raise ValueError(f"{name[:60]!r}: `{key}` of its schema is malformed")
+    return schema
+
+
+def _annotations(given: Any) -> dict[str, bool]:
+    """The hints that are true or false; anything else is no hint."""
+    known = given if isinstance(given, dict) else {}
+    return {hint: known[hint] for hint in _HINTS if isinstance(known.get(hint), bool)}

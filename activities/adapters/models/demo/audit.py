@@ -1,0 +1,83 @@
+"""The demo model audits source code: it lists, reads, writes a report, and reads that back."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from loom.activities.adapters.models.demo.report import SourceFile, examine, report, summary
+from loom.activities.adapters.models.demo.scene import MOST_FILES, Scene, Step, answering, asking
+
+SUFFIXES: Final = (".py", ".js", ".ts", ".go", ".rs", ".java", ".rb", ".c", ".sh")
+
+_FOLDER = re.compile(r"\bin the folder ([\w-]+)", re.IGNORECASE)
+_TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown|txt))\b", re.IGNORECASE)
+
+
+def audit(scene: Scene) -> Step:
+    """Look, read, write down."""
+    if not scene.of("glob") and not scene.of("list_dir"):
+        folder = _folder(scene)
+        pattern = "**/*.py" if folder == "." else f"{folder}/**/*.py"
+        return asking(scene, "I look at what is there.", ("list_dir", {"path": folder}), ("glob", {"pattern": pattern}))
+    sources = _sources(scene)
+    if not sources:
+        return answering(scene, f"there is no source file that I could read. {scene.failures}")
+    if not scene.of("read_file"):
+        reads = tuple(("read_file", {"path": path}) for path in sources)
+        wishes = (*reads, ("grep", {"pattern": "TODO|FIXME", "path": _folder(scene)}))
+        return asking(scene, f"{len(sources)} files are worth reading: {', '.join(sources)}.", *wishes)
+    files = [examine(page.path, page.text, is_whole=page.is_whole) for page in scene.pages if page.path in sources]
+    if not files:
+        return answering(scene, f"I could read none of the files. {scene.failures}")
+    return _hand_over(scene, files)
+
+
+def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Step:
+    """Write the report, read it back, and say what came of it."""
+    writes = scene.of("write_file")
+    if not writes:
+        unread = {tried.path: tried.output for tried in scene.of("read_file") if tried.failed}
+        elsewhere = _elsewhere(scene, {file.path for file in files})
+        text = report(
+            files,
+            task=scene.request,
+            unread=unread,
+            elsewhere=elsewhere,
+            notes=scene.notes,
+            claimed=scene.brought.splitlines(),
+        )
+        if "write_file" not in scene.offered:
+            return answering(scene, f"there is no tool to write a file with, so here is the report.\n\n{text}")
+        path = _target(scene)
+        return asking(scene, f"{summary(files)}. I write {path}.", ("write_file", {"path": path, "content": text}))
+    written = writes[-1]
+    if written.failed:
+        return answering(scene, f"{summary(files)}. The report was not written: {written.output}")
+    path = written.path
+    checks = [tried for tried in scene.of("read_file") if tried.path == path]
+    if not checks and "read_file" in scene.offered:
+        return asking(scene, f"I check what stands in {path}.", ("read_file", {"path": path}))
+    held = bool(checks) and not checks[-1].failed and "# Audit of" in checks[-1].output
+    check = "read back and complete" if held else "I could not confirm what stands in it"
+    return answering(scene, f"{summary(files)}. The report is in {path} ({check}).")
+
+
+def _folder(scene: Scene) -> str:
+    return match[1] if (match := _FOLDER.search(scene.request)) else "."
+
+
+def _sources(scene: Scene) -> list[str]:
+    # A line with a star is the tool saying that nothing matches.
+    found = [line.strip() for line in scene.lines("glob") if line.strip().endswith(".py") and "*" not in line]
+    found = found or [entry for entry in scene.entries if entry.endswith(SUFFIXES)]
+    # Tests last: what people run comes first.
+    return sorted(dict.fromkeys(found), key=lambda path: "test" in path)[:MOST_FILES]
+
+
+def _elsewhere(scene: Scene, read: set[str]) -> list[str]:
+    return [line for line in scene.lines("grep") if ":" in line and line.split(":")[0].removeprefix("./") not in read]
+
+
+def _target(scene: Scene) -> str:
+    named = (match[1] for text in (*reversed(scene.notes), scene.task) if (match := _TARGET.search(text)))
+    return next(named, "report.md")

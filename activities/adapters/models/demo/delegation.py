@@ -1,0 +1,34 @@
+"""The demo model hands work on: each folder to a sub-agent, whose answers together are its own."""
+
+import json
+
+from loom.activities.adapters.models.demo.scene import MOST_FILES, Scene, Step, Tried, answering, asking
+from loom.domain.core.tool_names import DELEGATE
+
+
+def delegate(scene: Scene) -> Step:
+    """Each folder is reviewed by a sub-agent of its own; what they say is the answer."""
+    if not scene.of("list_dir"):
+        return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
+    folders = [entry.rstrip("/") for entry in scene.entries if entry.endswith("/") and not entry.startswith((".", "_"))]
+    if not folders:
+        return answering(scene, f"there is no folder to hand on. {scene.failures}")
+    if not scene.of(DELEGATE):
+        tools = ["list_dir", "glob", "read_file", "grep"]
+        wishes = tuple(
+            (
+                DELEGATE,
+                {"description": f"review {name}", "prompt": f"Review the code in the folder {name}.", "tools": tools},
+            )
+            for name in folders[:MOST_FILES]
+        )
+        return asking(scene, f"I hand on {len(wishes)} reviews: {', '.join(folders[:MOST_FILES])}.", *wishes)
+    return answering(scene, "\n\n".join(_brought(tried) for tried in scene.of(DELEGATE)))
+
+
+def _brought(tried: Tried) -> str:
+    try:
+        told = json.loads(tried.output)
+        return f"## {told['task']}: {told['status']}\n\n{told['result']}"
+    except (ValueError, KeyError, TypeError):
+        return f"## {tried.arguments.get('description')}: failed\n\n{tried.output}"

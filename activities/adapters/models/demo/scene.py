@@ -1,0 +1,171 @@
+"""The conversation as the demo model's rules see it, and the two things that a rule comes to: calls, or an answer."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from loom.activities.ports import ModelCall
+from loom.domain.core.message_groups import is_from_person
+from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.tool_names import DONE
+from loom.domain.crews.prompts import BROUGHT, CREW_TASK, HEARD
+from loom.domain.machine.delegation import ALONE
+
+LABEL: Final = "demo model: "
+MOST_FILES: Final = 8
+
+HOW_TO_GO_ON: Final = (
+    "For a real model set OPENAI_API_KEY or ANTHROPIC_API_KEY (or OPENAI_BASE_URL for a local server) and choose a "
+    "model such as `openai:<name>` or `anthropic:<name>`."
+)
+
+_SIZE = re.compile(r"\s+\([^()]*\)$|@$")
+"""What a listing puts behind a name."""
+_NUMBERED = re.compile(r"\s*(\d+)\t(.*)")
+
+Wish: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A tool and its arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What to say and what to call."""
+
+    text: str
+    wishes: tuple[Wish, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """A call of the current task with its result."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    output: str
+    failed: bool
+
+    @property
+    def path(self) -> str:
+        """The file that it was about."""
+        return str(self.arguments.get("path", ""))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """A file as far as it was read; lines that were left out are empty."""
+
+    path: str
+    text: str
+    is_whole: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """The conversation as the rules see it: the task that runs now, and what has been tried for it."""
+
+    task: str
+    notes: tuple[str, ...]
+    """What people said after the task."""
+    tried: tuple[Tried, ...]
+    said: str
+    """The answer that was already given; what follows it are only reminders."""
+    offered: frozenset[str]
+
+    @property
+    def request(self) -> str:
+        """What somebody wants, without what a crew or an agent that delegates has written around it."""
+        wanted = self.task.partition(CREW_TASK)[2] or self.task
+        for ending in (ALONE, HEARD, BROUGHT):
+            wanted = wanted.partition(f"\n\n{ending}")[0]
+        return wanted.strip()
+
+    @property
+    def brought(self) -> str:
+        """What other members of the crew have found before."""
+        return self.task.partition(f"\n\n{BROUGHT}")[2].strip()
+
+    @property
+    def entries(self) -> list[str]:
+        """What stands in the folders that were listed."""
+        return [_SIZE.sub("", line.strip()) for line in self.lines("list_dir") if line.strip()]
+
+    @property
+    def pages(self) -> Iterator[Page]:
+        """The good reads, without the line numbers that the tool puts before each line."""
+        for tried in self.of("read_file"):
+            if not tried.failed:
+                matches = [_NUMBERED.fullmatch(line) for line in tried.output.splitlines()]
+                lines = {int(match[1]): match[2] for match in matches if match}
+                last = max(lines, default=0)
+                text = "\n".join(lines.get(number, "") for number in range(1, last + 1))
+                yield Page(path=tried.path, text=text, is_whole=all(matches) and len(lines) == last)
+
+    @property
+    def failures(self) -> str:
+        """A sentence about what did not work, or nothing."""
+        failed = [f"{tried.tool}: {short(tried.output).rstrip('.?')}" for tried in self.tried if tried.failed]
+        return f"What failed: {'; '.join(failed)}. " if failed else ""
+
+    def of(self, tool: str) -> list[Tried]:
+        """The calls of one tool."""
+        return [tried for tried in self.tried if tried.tool == tool]
+
+    def lines(self, tool: str) -> list[str]:
+        """The lines that a tool gave, all its good results together."""
+        return [line for tried in self.of(tool) if not tried.failed for line in tried.output.splitlines()]
+
+
+def scene_of(call: ModelCall) -> Scene:
+    """Read a conversation."""
+    messages = call.messages[_begin(call.messages) :]
+    results = {message.tool_call_id: message for message in messages if message.role == "tool"}
+    asked = [c for message in messages for c in message.tool_calls]
+    people = [message.text for message in messages if is_from_person(message)]
+    answers = [message.text for message in messages if message.role == "assistant" and not message.tool_calls]
+    return Scene(
+        task=people[0] if people else "",
+        notes=tuple(people[1:]),
+        tried=tuple(_tried(c, results[c.id]) for c in asked if c.id in results),
+        said=answers[-1].removeprefix(LABEL) if answers else "",
+        offered=frozenset(tool.name for tool in call.tools if call.may_call),
+    )
+
+
+def asking(scene: Scene, text: str, *wishes: Wish) -> Step:
+    """These calls, as far as their tools are there."""
+    can = tuple(wish for wish in wishes if wish[0] in scene.offered)
+    if can:
+        return Step(text=text, wishes=can)
+    wanted = ", ".join(dict.fromkeys(tool for tool, _ in wishes))
+    return answering(scene, f"I would need one of these tools, and none is offered: {wanted}. {HOW_TO_GO_ON}")
+
+
+def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Step:
+    """The answer, through `done` where there is one."""
+    if scene.notes and not must_be_done:
+        text += f" Meanwhile you said: {'; '.join(short(note) for note in scene.notes)}."
+    if DONE in scene.offered and not answer_in_text:
+        return Step(text="I am finished.", wishes=((DONE, {"result": LABEL + text}),))
+    return Step(text=text)
+
+
+def short(text: str) -> str:
+    """One line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else f"{line[:159]}…"
+
+
+def _begin(messages: Sequence[Message]) -> int:
+    """Where the current task begins: with the first word of a person after the last finished answer."""
+    begin, answered = 0, True
+    for index, message in enumerate(messages):
+        if message.role == "assistant":
+            answered = not message.tool_calls or any(call.name == DONE for call in message.tool_calls)
+        elif answered and is_from_person(message):
+            begin, answered = index, False
+    return begin
+
+
+def _tried(call: ToolCall, result: Message) -> Tried:
+    return Tried(tool=call.name, arguments=call.arguments, output=result.text, failed=result.is_error)

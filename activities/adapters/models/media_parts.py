@@ -1,0 +1,40 @@
+"""Images and files on their way to a provider: what every provider takes, and words for the rest.
+
+A part that a provider does not take would make it refuse the whole conversation, for ever; so it is told in words.
+"""
+
+from base64 import b64decode
+from binascii import Error
+from typing import Final
+
+from loom.domain.core.messages import Part
+
+IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+PDF: Final = "application/pdf"
+
+
+def is_image(part: Part) -> bool:
+    """A picture that providers take; of one behind an address only they can tell."""
+    return part.type == "image" and (bool(part.url) or (bool(part.data) and part.media_type in IMAGES))
+
+
+def is_document(part: Part) -> bool:
+    """A PDF that is here."""
+    return part.type == "file" and part.media_type == PDF and bool(part.data)
+
+
+def in_words(part: Part) -> str:
+    """The part's text, a text file's content, or what it is."""
+    if part.type == "text":
+        return part.text
+    if part.type == "file" and part.media_type.startswith("text/") and part.data:
+        return f"({part.name or 'a file'}:)\n{_decoded(part.data)}"
+    facts = (part.media_type, part.name, part.url, f"{len(part.data) * 3 // 4} bytes" if part.data else "")
+    return f"({part.type} that cannot be shown: {', '.join(fact for fact in facts if fact)})"
+
+
+def _decoded(data: str) -> str:
+    try:
+        return b64decode(data).decode("utf-8", "replace")
+    except Error:
+        return "(not readable)"

@@ -1,0 +1,259 @@
+"""What the provider adapters share: complaints become typed errors, argument text becomes tool calls.
+
+A provider's own words reach people through `LoomError.message`; keys never do: they are cut out, and the SDK's
+exception, which holds the request, is not kept as the cause.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from loom.domain.core.errors import (
+    LLMBadResponseError,
+    LLMConfigurationError,
+    LLMContextLengthError,
+    LLMRateLimitError,
+    LLMRefusedError,
+    LLMUnavailableError,
+    LoomError,
+)
+from loom.domain.core.messages import JsonObject, Message, ToolCall
+
+CONNECT_TIMEOUT: Final = 10.0
+READ_TIMEOUT: Final = 120.0
+"""Longest silence between two pieces of an answer."""
+
+_LONGEST_QUOTE: Final = 400
+
+_TOO_LONG = re.compile(
+    r"maximum context length|context length is only|prompt is too long|exceeds? the (?:available |model'?s? )?context"
+    r"|exceed context limit|context window|input tokens exceed|context_length_exceeded|exceed_context_size",
+    re.IGNORECASE,
+)
+_OVER = re.compile(r"([\d,]+) tokens? > ([\d,]+)")
+_SUM_OVER = re.compile(r"([\d,]+) \+ ([\d,]+) > ([\d,]+)")
+_LIMIT = re.compile(
+    r"(?:context length|context size|context window|configured limit|token limit)[^\d]{0,24}([\d,]+)", re.IGNORECASE
+)
+_TOKENS = re.compile(r"(?:resulted in|requested|passed|request \(|prompt contains)\s*([\d,]+)", re.IGNORECASE)
+
+MAX_DEPTH: Final = 100
+"""Levels of a tool call's arguments; deeper ones count as malformed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Server:
+    """Who is being talked to, for messages that name the way out."""
+
+    name: str
+    key_name: str
+    """Environment variable of the key."""
+    url_name: str
+    url: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Complaint:
+    """An error as the server sent it, as an HTTP answer or in the middle of a stream (status 200)."""
+
+    status: int
+    code: str
+    """Every machine-readable word of it: code and type."""
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def complaint_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> Complaint:
+    """A complaint out of an error body: `{"error": {...}}`, that object alone, a list of it, or plain text."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if isinstance(body, Mapping):
+        body = body.get("error") or body
+    if not isinstance(body, Mapping):
+        text = body if isinstance(body, str) and body.strip() else otherwise
+        return Complaint(status=status, code="", message=text, headers=headers)
+    code = " ".join(str(body[key]) for key in ("code", "type") if body.get(key))
+    return Complaint(status=status, code=code, message=str(body.get("message") or otherwise), headers=headers)
+
+
+def error_of(complaint: Complaint, server: Server, model: str) -> LoomError:
+    """The typed error for what a server sent instead of an answer."""
+    said = quote(complaint.message, server)
+    passing = complaint.status in (408, 409) or complaint.status >= 500
+    broken_stream = complaint.status < 300 and "invalid_request" not in complaint.code
+    if about := _about_account(complaint, server, model) or _about_request(complaint, server, model):
+        return about
+    if passing or broken_stream:
+        return LLMUnavailableError(f"{server.name} failed ({complaint.status}): {said}", model=model)
+    return LLMConfigurationError(f"{server.name} rejects the request ({complaint.status}): {said}", model=model)
+
+
+def _about_account(complaint: Complaint, server: Server, model: str) -> LoomError | None:
+    """What the server has against the caller: no quota, too fast, a wrong key, a model that is not theirs."""
+    status, code, said = complaint.status, complaint.code, quote(complaint.message, server)
+    if "insufficient_quota" in code or "billing" in code or status == 402:
+        return LLMConfigurationError(
+            f"{server.name}: the account of {server.key_name} has no quota left: {said}", model=model
+        )
+    if status == 429 or "rate_limit" in code:
+        wait = retry_after(complaint.headers)
+        return LLMRateLimitError(f"{server.name} asks to slow down: {said}", model=model, retry_after=wait)
+    if status in (401, 403) or "authentication" in code or "permission" in code:
+        text = f"{server.name} does not accept the key ({status}): check {server.key_name} and that it may use {model}"
+        return LLMConfigurationError(text, model=model)
+    if status == 404 or "model_not_found" in code:
+        text = f"{server.name} at {server.url} does not know the model {model!r}: check its name and {server.url_name}"
+        return LLMConfigurationError(text, model=model)
+    return None
+
+
+def _about_request(complaint: Complaint, server: Server, model: str) -> LoomError | None:
+    """What the server has against the conversation: its length, or its content."""
+    code, said = complaint.code, quote(complaint.message, server)
+    if complaint.status == 413 or _TOO_LONG.search(f"{code} {complaint.message}"):
+        text = f"the conversation is too long for {model}: {said}"
+        return LLMContextLengthError(text, model=model, **context_numbers(complaint.message))
+    if "content_filter" in code or "content_policy" in code:
+        return LLMRefusedError(f"{server.name} declined the request: {said}", model=model)
+    return None
+
+
+def unreachable(server: Server, model: str, why: str) -> LLMUnavailableError:
+    """No connection, or one that went silent or fell apart."""
+    return LLMUnavailableError(f"{server.name} at {server.url}: {why}", model=model)
+
+
+def unreadable(server: Server, model: str, what: str) -> LLMBadResponseError:
+    """Bytes came, but not a model's answer."""
+    return LLMBadResponseError(
+        f"{server.name} at {server.url} answered with something that is not a model's answer ({what})", model=model
+    )
+
+
+def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -> LoomError:
+    """The stream is over, and the answer is not."""
+    if not heard and "event-stream" not in content_type:
+        return unreadable(server, model, content_type or "no content type")
+    return unreachable(server, model, "the stream broke off before the answer was complete")
+
+
+def quote(text: str, server: Server) -> str:
+    """A server's words on one line, short, and without the key."""
+    line = " ".join(text.split())
+    if len(server.secret) >= 4:
+        line = line.replace(server.secret, "***")
+    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
+    millis = _number(headers.get("retry-after-ms", ""))
+    if millis is not None:
+        return millis / 1000
+    text = headers.get("retry-after", "")
+    seconds = _number(text)
+    if seconds is not None:
+        return seconds
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, round((at - datetime.now(UTC)).total_seconds(), 3))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return max(0.0, value) if math.isfinite(value) else None
+
+
+def context_numbers(text: str) -> dict[str, int]:
+    """`tokens` and `limit` out of a server's sentence, as far as it says them."""
+    if both := _OVER.search(text):
+        return {"tokens": _integer(both[1]), "limit": _integer(both[2])}
+    if parts := _SUM_OVER.search(text):
+        return {"tokens": _integer(parts[1]) + _integer(parts[2]), "limit": _integer(parts[3])}
+    found = {"tokens": _TOKENS.search(text), "limit": _LIMIT.search(text)}
+    return {name: _integer(match[1]) for name, match in found.items() if match}
+
+
+def _integer(text: str) -> int:
+    return int(text.replace(",", "") or 0)
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Whether lists and objects are nested more than `depth` deep; what is cannot be written down again."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
+
+
+def read_call(call_id: str, name: str, text: str) -> ToolCall:
+    """A tool call from its argument text; what is not a JSON object is kept as it was written."""
+    if not text.strip():
+        return ToolCall(id=call_id, name=name)
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict) or _is_deeper(arguments, MAX_DEPTH):
+        return ToolCall(id=call_id, name=name, malformed=text)
+    return ToolCall(id=call_id, name=name, arguments=arguments)
+
+
+def arguments_of(call: ToolCall) -> JsonObject:
+    """A call's arguments as an object: servers parse what they are sent, so even malformed text has to go as JSON."""
+    return call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
+
+
+def distinct_ids(ids: Sequence[str], messages: Sequence[Message]) -> list[str]:
+    """The ids, each new to the conversation: missing and repeated ones become `call_<index>`, the same on every try."""
+    taken = {call.id for message in messages for call in message.tool_calls}
+    index = len(taken)
+    distinct: list[str] = []
+    for given in ids:
+        name = given
+        while not name or name in taken:
+            name = f"call_{index}"
+            index += 1
+        taken.add(name)
+        distinct.append(name)
+    return distinct
+
+
+def reasoning_note(model: str, content: Any) -> JsonObject:
+    """Metadata that keeps a model's reasoning: some want it back, word for word, with the results of their calls."""
+    return {"reasoning": {"model": model, "content": content}} if content else {}
+
+
+def reasoning_of(message: Message, model: str) -> Any:
+    """The reasoning that this same model gave with this message, or None."""
+    note = message.metadata.get("reasoning")
+    return note.get("content") if isinstance(note, Mapping) and note.get("model") == model else None
+
+
+def token_count(sent: object, name: str) -> int:
+    """A number out of a usage object; what a server leaves out or garbles counts as nothing."""
+    value = sent.get(name) if isinstance(sent, Mapping) else None
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def cause_of(error: BaseException) -> str:
+    """The type of what lies under a connection error; its text could repeat a header."""
+    return type(error.__cause__ or error).__name__
+
+
+def shown(url: str) -> str:
+    """An address without the user and password that may be in it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}".rstrip("/")

@@ -1,0 +1,47 @@
+"""Outputs too long for a model, whole, in Postgres; compressed when that is worth it."""
+
+import asyncio
+import zlib
+from typing import Final
+
+from loom.activities.adapters.postgres.database import Database, storable
+
+LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of one artifact as UTF-8."""
+
+_WORTH_COMPRESSING: Final = 1024
+_FAST: Final = 1
+_WITHIN: Final = 15.0
+_INSERT: Final = """
+INSERT INTO loom_artifacts (run_id, artifact, compressed, data, size) VALUES (%s, %s, %s, %b, %s) ON CONFLICT DO NOTHING
+"""
+_SELECT: Final = "SELECT compressed, data FROM loom_artifacts WHERE run_id = %s AND artifact = %s"
+
+
+class PostgresArtifacts:
+    """`ArtifactStore` on Loom's own database."""
+
+    def __init__(self, database: Database) -> None:
+        """Uses the database; whoever made it closes it."""
+        self._database = database
+
+    async def save(self, run_id: str, artifact: str, text: str) -> None:
+        """See the port; ValueError for more than `LIMIT`, which callers cut to before."""
+        written = text.encode("utf-8", "surrogatepass")
+        if len(written) > LIMIT:
+            raise ValueError(f"artifact {artifact} has {len(written)} bytes, {LIMIT} are kept: cut it before saving it")
+        compressed = len(written) > _WORTH_COMPRESSING
+        data = await asyncio.to_thread(zlib.compress, written, _FAST) if compressed else written
+        async with self._database.connection(within=_WITHIN) as connection:
+            row = (storable(run_id), storable(artifact), compressed, data, len(written))
+            await connection.execute(_INSERT, row)
+
+    async def load(self, run_id: str, artifact: str) -> str | None:
+        """See the port."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            cursor = await connection.execute(_SELECT, (storable(run_id), storable(artifact)), binary=True)
+            row: tuple[bool, bytes] | None = await cursor.fetchone()
+        if row is None:
+            return None
+        compressed, data = row
+        return (await asyncio.to_thread(zlib.decompress, data) if compressed else data).decode("utf-8", "surrogatepass")

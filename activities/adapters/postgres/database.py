@@ -1,0 +1,177 @@
+"""Loom's own Postgres: one pool for all of its tables.
+
+    async with database.connection() as connection:    # every statement commits by itself
+    async with database.transaction() as connection:   # all or nothing
+
+Nothing is opened before the first use, which also brings the schema up to date. A server that is away costs a use two
+seconds and is found again by a later one. Whatever means "not there" comes out as StoreUnavailable and says what to do;
+a statement that is wrong comes out as psycopg's own error, since trying it again would not help.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from loom.activities.adapters.postgres.schema_migrations import migrate
+from loom.activities.ports import StoreUnavailable
+
+if TYPE_CHECKING:  # the driver takes a third of a second to import; most commands and workers never need it
+    from psycopg import AsyncConnection, Error
+    from psycopg_pool import AsyncConnectionPool
+
+Connection: TypeAlias = "AsyncConnection[Any]"
+
+ANSWER_SECONDS: Final = 4.0
+FIRST_USE_SECONDS: Final = 60.0
+"""For a schema to be brought up to date, by this process or one that is faster."""
+
+_CONNECT_SECONDS: Final = 2.0
+_UNDEFINED_TABLE: Final = "42P01"
+# By SQLSTATE: connection, read-only standby, login, no such database, rolled back, not allowed, no such table, out of
+# resources, locked, shut down, system error, internal error.
+_AWAY: Final = ("08", "25006", "28", "3D", "40", "42501", _UNDEFINED_TABLE, "53", "55", "57", "58", "XX")
+_AT_ONCE: Final = 1000
+
+
+class Database:
+    """Connections to Loom's own Postgres, for one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_connections: int = 8,
+        ensure: Callable[[Connection], Awaitable[None]] = migrate,
+        first_use_within: float = FIRST_USE_SECONDS,
+        name: str = "loom",
+    ) -> None:
+        """Connects at the first use, in the event loop of that use; `ensure` makes the tables that uses rely on."""
+        self._url = url
+        self._max_connections = max_connections
+        self._ensure = ensure
+        self._first_use_within = first_use_within
+        self._name = name
+        self._pool: AsyncConnectionPool[Connection] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = False
+        self._refusal: Exception | None = None
+        """Why the last try to connect failed; None when it did not."""
+
+    @asynccontextmanager
+    async def connection(self, *, within: float = ANSWER_SECONDS) -> AsyncIterator[Connection]:
+        """A connection on which each statement commits by itself; raises StoreUnavailable, also from the body."""
+        from psycopg import Error  # noqa: PLC0415
+
+        limit = asyncio.timeout(within)
+        try:
+            async with limit, (await self._opened()).connection() as connection:
+                await self._prepare(connection, limit, within)
+                yield connection
+        except Error as error:
+            if not _is_away(error):
+                raise
+            self._ready = self._ready and error.sqlstate != _UNDEFINED_TABLE
+            raise self._unavailable(error) from error
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._unavailable(error) from error
+
+    @asynccontextmanager
+    async def transaction(self, *, within: float = ANSWER_SECONDS) -> AsyncIterator[Connection]:
+        """A connection in a transaction that commits when the body ends and rolls back when it raises."""
+        async with self.connection(within=within) as connection, connection.transaction():
+            yield connection
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        pool, self._pool, self._ready = self._pool, None, False
+        if pool is not None:
+            await pool.close()
+
+    async def _prepare(self, connection: Connection, limit: asyncio.Timeout, within: float) -> None:
+        if self._ready:
+            return
+        now = asyncio.get_running_loop().time
+        limit.reschedule(now() + self._first_use_within)
+        await self._ensure(connection)
+        self._ready = True
+        limit.reschedule(now() + within)
+
+    async def _opened(self) -> "AsyncConnectionPool[Connection]":
+        loop = asyncio.get_running_loop()
+        if self._pool is None:
+            self._pool, self._loop = self._made(), loop
+        if self._loop is not loop:
+            raise RuntimeError("this Database serves another event loop: make one for each, or close it first")
+        await self._pool.open()  # does nothing when it is
+        return self._pool
+
+    def _made(self) -> "AsyncConnectionPool[Connection]":
+        from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
+
+        return AsyncConnectionPool(
+            self._url,
+            connection_class=_connection_class(self._tried),
+            min_size=0,
+            max_size=self._max_connections,
+            timeout=_CONNECT_SECONDS,
+            # No longer than one wait: a pool that backs off for minutes would miss the server's return.
+            reconnect_timeout=_CONNECT_SECONDS,
+            check=AsyncConnectionPool.check_connection,
+            kwargs={
+                "application_name": f"{self._name}-{os.getpid()}",  # who it is, in pg_stat_activity
+                "connect_timeout": round(_CONNECT_SECONDS),
+                "autocommit": True,
+                "prepare_threshold": None,  # prepared statements do not survive a pooler in between
+            },
+            open=False,
+            name=self._name,
+        )
+
+    def _tried(self, refusal: Exception | None) -> None:
+        self._refusal = refusal
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        from psycopg_pool import PoolTimeout  # noqa: PLC0415
+
+        seen = self._refusal if isinstance(error, PoolTimeout) and self._refusal is not None else error
+        why = " ".join(str(seen).replace(self._url, "its URL").split()) or "no answer in time"
+        return StoreUnavailable(
+            f"Loom's Postgres does not answer ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
+            " what needs it is tried again until then."
+        )
+
+
+def storable(text: str) -> str:
+    """The text as a Postgres column takes it: no NUL, no half surrogates; different for different texts."""
+    escaped = text.replace("\\", "\\\\").replace("\0", "\\0")
+    return escaped.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_away(error: "Error") -> bool:
+    from psycopg import OperationalError  # noqa: PLC0415
+
+    if error.sqlstate is None:  # not from the server: it could not be reached, or the connection broke
+        return isinstance(error, OperationalError)
+    return error.sqlstate.startswith(_AWAY)
+
+
+def _connection_class(tried: Callable[[Exception | None], None]) -> "type[Connection]":
+    """A connection that tells how connecting went; the pool itself only says that it took too long."""
+    from psycopg import AsyncConnection, Error  # noqa: PLC0415
+
+    class Told(AsyncConnection[Any]):
+        @classmethod
+        async def connect(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                connection = await super().connect(*args, **kwargs)
+            except (Error, OSError) as error:
+                tried(error)
+                raise
+            tried(None)
+            return connection
+
+    return Told

@@ -1,0 +1,102 @@
+"""The effect ledger in Postgres: which effects have begun and ended.
+
+A claim passes on from attempt to attempt, never back, and a result stays as it was kept first. What a tool runner makes
+of the answer of `reserve`:
+
+    answer                           effect `once`                         effect `idempotent`
+    None, nobody before              run it, finish                        run it, finish
+    a result                         return it                             return it
+    a number up to the own attempt   unknown: finish with that report      run it again under the same key, finish
+    a greater number                 this attempt is over: do nothing      this attempt is over: do nothing
+
+Its own number is what an attempt meets after a workflow was reset: another attempt of the same number was there before.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import structlog
+
+from loom.activities.adapters.postgres.database import Database, storable
+from loom.activities.ports import StoreUnavailable
+from loom.domain.core.messages import Part
+from loom.domain.core.tool_calls import ToolResult
+
+_log = structlog.get_logger("loom.effects")
+
+_RESERVE: Final = """
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim)
+VALUES (%(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s)
+ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim) = (
+    SELECT excluded.attempt, held.attempt, excluded.claim
+    WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
+    UNION ALL
+    SELECT held.attempt, held.earlier, held.claim
+    WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
+)
+RETURNING attempt, earlier, result
+"""
+_FINISH: Final = """
+UPDATE loom_effects SET result = %s, ended_at = now() WHERE id = %s AND attempt = %s AND result IS NULL
+"""
+
+
+class PostgresEffects:
+    """`EffectLedger` on Loom's own database."""
+
+    def __init__(self, database: Database) -> None:
+        """Uses the database; whoever made it closes it."""
+        self._database = database
+
+    async def reserve(self, key: str, run_id: str, attempt: int) -> ToolResult | int | None:
+        """See the port; one statement, so that of many at once exactly one is the first."""
+        claim = uuid4()
+        try:
+            held, earlier, result = await self._reserve(key, run_id, attempt, claim)
+        except StoreUnavailable:
+            # What was lost may be the answer only. The same claim again finds itself, and not an attempt before it.
+            held, earlier, result = await self._reserve(key, run_id, attempt, claim)
+        if result is not None:
+            return read_result(result)
+        return held if held > attempt else earlier
+
+    async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
+        """See the port; a result that is not taken leaves a line in the log."""
+        async with self._database.connection() as connection:
+            cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))
+        if cursor.rowcount == 0:
+            _log.warning("effect_had_ended_or_passed_on", key=key, attempt=attempt)
+
+    async def _reserve(
+        self, key: str, run_id: str, attempt: int, claim: UUID
+    ) -> tuple[int, int | None, Mapping[str, Any] | None]:
+        values = {"id": _id(key), "key": storable(key), "run_id": storable(run_id), "attempt": attempt, "claim": claim}
+        async with self._database.connection() as connection:
+            cursor = await connection.execute(_RESERVE, values)
+            row: tuple[int, int | None, Mapping[str, Any] | None] | None = await cursor.fetchone()
+        assert row is not None  # noqa: S101 - an upsert without WHERE returns its row
+        return row
+
+
+def write_result(result: ToolResult) -> str:
+    """The result as JSON in ASCII, which can spell every text that Python can hold."""
+    return json.dumps(asdict(result), separators=(",", ":"), allow_nan=False)
+
+
+def read_result(written: Mapping[str, Any]) -> ToolResult:
+    """The result as it was; what a newer Loom said beside it is left out."""
+    given = _known(ToolResult, written)
+    parts = tuple(Part(**_known(Part, part)) for part in given.pop("parts", ()))
+    return ToolResult(**{**given, "stage_ms": tuple(given.pop("stage_ms", ())), "parts": parts})
+
+
+def _known(kind: type[ToolResult | Part], written: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: written[field.name] for field in fields(kind) if field.name in written}
+
+
+def _id(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,201 @@
+"""Knowledge bases in Postgres: `KnowledgeStore`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from loom.activities.adapters.postgres.database import Connection, Database
+from loom.activities.adapters.postgres.knowledge_search import CALM, Looked, by_meaning, by_words, read_hits
+from loom.activities.adapters.postgres.memory_rows import as_tsvector, as_vector
+from loom.activities.knowledge.ports import Document, Unembedded
+from loom.activities.memory.ports import Embedder
+from loom.activities.memory.question_vector import PATIENT, question_vector
+from loom.domain.core.lexemes import asked_lexemes
+from loom.domain.core.messages import well_formed
+from loom.domain.memory.chunks import Chunk
+from loom.domain.memory.knowledge import (
+    KnowledgeBase,
+    KnowledgeHit,
+    KnowledgeQuery,
+    is_relevant,
+    threshold_of,
+    told_text,
+)
+from loom.domain.memory.rank_fusion import fused
+
+K: Final = 5
+"""For fusing the two rankings: measured, see docs/knowledge.md."""
+_WITHIN: Final = 30.0
+
+_BEGIN: Final = """
+INSERT INTO loom_knowledge (name, folder) VALUES (%s, %s)
+ON CONFLICT (name) DO UPDATE SET folder = excluded.folder, updated_at = now()
+"""
+_VECTORS: Final = """
+SELECT c.told, c.model, c.dimension, c.embedding::text FROM loom_knowledge_chunks c
+JOIN loom_knowledge_documents d ON d.id = c.document WHERE d.base = %s AND d.path = %s AND c.model IS NOT NULL
+"""
+_HOLD: Final = "SELECT FROM loom_knowledge WHERE name = %s FOR UPDATE"
+_REMOVE: Final = "DELETE FROM loom_knowledge_documents WHERE base = %s AND path = ANY(%s)"
+_DOCUMENT: Final = """
+INSERT INTO loom_knowledge_documents (base, path, digest, chunks, length) VALUES (%s, %s, %s, %s, %s) RETURNING id
+"""
+_CHUNK: Final = """
+INSERT INTO loom_knowledge_chunks (base, document, ordinal, headings, first_line, last_line, page, content, told,
+    lexemes, length, model, dimension, embedding)
+VALUES (%(base)s, %(document)s, %(ordinal)s, %(headings)s, %(first)s, %(last)s, %(page)s, %(content)s, %(told)s,
+    %(lexemes)s::tsvector, %(length)s, %(model)s, %(dimension)s, %(embedding)s::vector)
+"""
+_BASES: Final = """
+SELECT b.name, b.folder, b.updated_at,
+    (SELECT count(*) FROM loom_knowledge_documents d WHERE d.base = b.name),
+    (SELECT coalesce(sum(chunks), 0) FROM loom_knowledge_documents d WHERE d.base = b.name),
+    (SELECT coalesce(json_object_agg(model, n), '{}') FROM (
+        SELECT model, count(*) AS n FROM loom_knowledge_chunks c WHERE c.base = b.name AND model IS NOT NULL GROUP BY 1
+    ) AS models)
+FROM loom_knowledge b ORDER BY b.name
+"""
+_SET: Final = """
+UPDATE loom_knowledge_chunks SET model = %s, dimension = %s, embedding = %s::vector WHERE id = %s
+"""
+_UNSET: Final = """
+UPDATE loom_knowledge_chunks SET model = NULL, dimension = NULL, embedding = NULL WHERE base = %s
+"""
+
+
+class PostgresKnowledge:
+    """`KnowledgeStore` on Loom's own database."""
+
+    def __init__(
+        self, database: Database, *, embedder: Embedder | None = None, question_within: float = PATIENT
+    ) -> None:
+        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched.
+
+        The same is done where the embedder does not have a question's vector within `question_within` seconds.
+        """
+        self._database = database
+        self._embedder = embedder
+        self._question_within = question_within
+
+    async def digests(self, base: str) -> Mapping[str, str]:
+        """See the port."""
+        rows = await self._all(
+            "SELECT path, digest FROM loom_knowledge_documents WHERE base = %s", (well_formed(base),)
+        )
+        return dict(rows)
+
+    async def begin(self, base: str, folder: str) -> None:
+        """See the port."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            await connection.execute(_BEGIN, (well_formed(base), well_formed(folder)))
+
+    async def save(self, base: str, document: Document) -> None:
+        """See the port."""
+        name, path = well_formed(base), well_formed(document.path)
+        async with self._database.transaction(within=_WITHIN) as connection:
+            # One writer of a base after the other; none into a base that was dropped meanwhile.
+            if (await connection.execute(_HOLD, (name,))).rowcount == 0:
+                return
+            known = await (await connection.execute(_VECTORS, (name, path))).fetchall()
+            vectors = {told: (model, dimension, vector) for told, model, dimension, vector in known}
+            await connection.execute(_REMOVE, (name, [path]))
+            await _insert(connection, name, path, document, vectors)
+
+    async def remove(self, base: str, paths: Sequence[str]) -> None:
+        """See the port."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            await connection.execute(_REMOVE, (well_formed(base), [well_formed(path) for path in paths]))
+
+    async def drop(self, base: str) -> bool:
+        """See the port."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            gone = await connection.execute("DELETE FROM loom_knowledge WHERE name = %s", (well_formed(base),))
+        return gone.rowcount == 1
+
+    async def bases(self) -> tuple[KnowledgeBase, ...]:
+        """See the port."""
+        return tuple(
+            KnowledgeBase(name=name, folder=folder, updated_at=at, documents=documents, chunks=chunks, vectors=models)
+            for name, folder, at, documents, chunks, models in await self._all(_BASES, ())
+        )
+
+    async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """See the port."""
+        sql = "SELECT name FROM loom_knowledge WHERE name = ANY(%s)"
+        there = {name for (name,) in await self._all(sql, ([well_formed(name) for name in names],))}
+        return tuple(name for name in names if name not in there)
+
+    async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
+        """See the port."""
+        sql = "SELECT id, told FROM loom_knowledge_chunks WHERE base = %s AND model IS NULL ORDER BY id LIMIT %s"
+        return tuple(Unembedded(id=name, told=told) for name, told in await self._all(sql, (well_formed(base), limit)))
+
+    async def set_vectors(self, model: str, vectors: Mapping[int, Sequence[float]]) -> None:
+        """See the port."""
+        rows = [(model, len(v), as_vector(v), name) for name, v in vectors.items()]
+        async with self._database.transaction(within=_WITHIN) as connection, connection.cursor() as cursor:
+            await cursor.executemany(_SET, rows)
+
+    async def drop_vectors(self, base: str) -> None:
+        """See the port."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            await connection.execute(_UNSET, (well_formed(base),))
+
+    async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
+        """See the port."""
+        vector = await question_vector(self._embedder, query.text, self._question_within)
+        model = self._embedder.model if self._embedder is not None else None
+        async with self._database.transaction() as connection:
+            looked = await self.looked(connection, query, vector)
+            rankings = [tuple(looked.by_words), tuple(looked.by_meaning)] if vector else [tuple(looked.by_words)]
+            scores = fused(rankings, K)
+            hits = await read_hits(connection, tuple(scores), scores, looked)
+        threshold = threshold_of(model, query.threshold)
+        return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
+
+    async def looked(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Looked:
+        """What each way of looking finds by itself; the bench compares them."""
+        await connection.execute(CALM)
+        bases = [well_formed(base) for base in query.bases]
+        words = await by_words(connection, bases, asked_lexemes(query.text))
+        if vector is None or self._embedder is None:
+            return Looked(by_words=words)
+        return Looked(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
+
+    async def _all(self, sql: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        async with self._database.connection(within=_WITHIN) as connection:
+            return await (await connection.execute(sql, values)).fetchall()
+
+
+async def _insert(
+    connection: Connection,
+    base: str,
+    path: str,
+    document: Document,
+    vectors: Mapping[str, tuple[str, int, str]],
+) -> None:
+    rows = [_row(base, path, ordinal, chunk) for ordinal, chunk in enumerate(document.chunks, start=1)]
+    length = sum(row["length"] for row in rows)
+    row = await (await connection.execute(_DOCUMENT, (base, path, document.digest, len(rows), length))).fetchone()
+    assert row is not None  # noqa: S101 - an insert that returns has a row
+    for each in rows:
+        model, dimension, vector = vectors.get(each["told"], (None, None, None))
+        each |= {"document": row[0], "model": model, "dimension": dimension, "embedding": vector}
+    async with connection.cursor() as cursor:
+        await cursor.executemany(_CHUNK, rows)
+
+
+def _row(base: str, path: str, ordinal: int, chunk: Chunk) -> dict[str, Any]:
+    told = well_formed(told_text(path, chunk))
+    lexemes, length = as_tsvector(told)
+    return {
+        "base": base,
+        "ordinal": ordinal,
+        "headings": [well_formed(heading) for heading in chunk.headings],
+        "first": chunk.first_line,
+        "last": chunk.last_line,
+        "page": chunk.page,
+        "content": well_formed(chunk.text),
+        "told": told,
+        "lexemes": lexemes,
+        "length": length,
+    }

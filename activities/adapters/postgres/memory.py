@@ -1,0 +1,197 @@
+"""Memory in Postgres: `MemoryStore`.
+
+A Task is taken in once for ever: `loom_memory_tasks` knows it also after its content has gone the way of the layers.
+Tasks of one session are written one transaction after the other, which gives them their numbers within the run and lets
+`forget` be the last word.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, LiteralString
+
+from loom.activities.adapters.postgres.database import Connection, Database
+from loom.activities.adapters.postgres.deletion import forget
+from loom.activities.adapters.postgres.memory_rows import COLUMNS, LOCK, conditions, digest, key_text, read_memory
+from loom.activities.adapters.postgres.memory_search import Effort, distinct, search
+from loom.activities.adapters.postgres.memory_tasks import INSERT_ROW, INSERT_TASK, memory_row, session_of, task_row
+from loom.activities.memory.ports import Embedder
+from loom.activities.memory.question_vector import PATIENT
+from loom.domain.core.tasks import SHOWN_ONLY, Task
+from loom.domain.memory.importance import judged_importance
+from loom.domain.memory.layers import Forgotten, Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
+
+_WITHIN: Final = 15.0
+_AT_ONCE: Final = 200
+_PAGE: Final = 500
+
+_KNOWN: Final = "SELECT id FROM loom_memory_tasks WHERE id = ANY(%s)"
+_FORGOTTEN: Final = "SELECT session, until FROM loom_memory_forgotten WHERE session = ANY(%s)"
+_LAST: Final = """
+SELECT run, coalesce((SELECT ordinal FROM loom_memory_tasks WHERE run_id = run ORDER BY ordinal DESC LIMIT 1), 0)
+FROM unnest(%s::text[]) AS run
+"""
+_STATS: Final = """
+SELECT layer, coalesce(model, ''), count(*), count(superseded_by),
+    count(*) FILTER (WHERE telling AND layer <> 'L1' AND model IS NULL AND superseded_by IS NULL)
+FROM loom_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s GROUP BY 1, 2
+"""
+_COUNTS: Final = """
+SELECT count(DISTINCT session_id), count(*), (
+    SELECT count(*) FROM loom_scoped_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s
+)
+FROM loom_memory_tasks WHERE %(session)s::text IS NULL OR session_id = %(session)s
+"""
+
+
+class PostgresMemory:
+    """`MemoryStore` on Loom's own database; sessions see their own memories and global ones."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        embedder: Embedder | None = None,
+        settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
+        importance: Callable[[Task], float] = judged_importance,
+        effort: Effort = Effort(),  # noqa: B008 - frozen
+        question_within: float = PATIENT,
+    ) -> None:
+        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched.
+
+        The same is done where the embedder does not have a question's vector within `question_within` seconds.
+        """
+        self._database = database
+        self._embedder = embedder
+        self._settings = settings
+        self._importance = importance
+        self._effort = effort
+        self._question_within = question_within
+
+    async def remember(self, tasks: Sequence[Task]) -> int:
+        """See the port."""
+        once = tuple({task.task_id: task for task in tasks if task.action not in SHOWN_ONLY}.values())
+        new = 0
+        for start in range(0, len(once), _AT_ONCE):
+            async with self._database.transaction(within=_WITHIN) as connection:
+                new += await self._take_in(connection, once[start : start + _AT_ONCE])
+        return new
+
+    async def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        """See the port."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            return await _missing(connection, [task for task in tasks if task.action not in SHOWN_ONLY])
+
+    async def recall(self, query: Query) -> tuple[Hit, ...]:
+        """See the port; a question without words gets the newest."""
+        if not query.text.strip():
+            return await self.recent(query.view)
+        return await search(
+            self._database, self._embedder, self._settings, self._effort, query, within=self._question_within
+        )
+
+    async def recent(self, view: View) -> tuple[Hit, ...]:
+        """See the port."""
+        return await self._listed(view, "created_at DESC, id DESC")
+
+    async def important(self, view: View) -> tuple[Hit, ...]:
+        """See the port."""
+        return await self._listed(view, "importance DESC, created_at DESC, id DESC")
+
+    async def by_action(self, view: View, action: str) -> tuple[Hit, ...]:
+        """See the port."""
+        return await self.recent(replace(view, actions=frozenset({action})))
+
+    async def by_node(self, view: View, node: str) -> tuple[Hit, ...]:
+        """See the port."""
+        return await self.recent(replace(view, nodes=frozenset({node})))
+
+    async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
+        """See the port."""
+        places = None if session_id is None else [key_text(session_id), ""]
+        sql = f"SELECT {COLUMNS} FROM loom_memory WHERE id = %s AND (%s::text[] IS NULL OR place = ANY(%s))"  # noqa: S608
+        async with self._database.connection() as connection:
+            row = await (await connection.execute(sql, (memory_id, places, places))).fetchone()
+        return None if row is None else read_memory(row)
+
+    async def export(self, session_id: str) -> AsyncIterator[Memory]:
+        """See the port."""
+        sql = f"SELECT {COLUMNS} FROM loom_memory WHERE session_id = %s AND id > %s ORDER BY id LIMIT {_PAGE}"  # noqa: S608
+        last = 0
+        while True:
+            async with self._database.connection(within=_WITHIN) as connection:
+                rows = await (await connection.execute(sql, (key_text(session_id), last))).fetchall()
+            for row in rows:
+                yield read_memory(row)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+    async def forget(self, session_id: str) -> Forgotten:
+        """See the port."""
+        return await forget(self._database, session_id)
+
+    async def stats(self, session_id: str | None = None) -> MemoryStats:
+        """See the port."""
+        asked = {"session": None if session_id is None else key_text(session_id)}
+        async with self._database.connection(within=_WITHIN) as connection:
+            found = await (await connection.execute(_STATS, asked)).fetchall()
+            counted = await (await connection.execute(_COUNTS, asked)).fetchone()
+        sessions, tasks, notes = counted or (0, 0, 0)
+        return MemoryStats(
+            sessions=sessions,
+            tasks=tasks,
+            layers=_summed((layer, count) for layer, _, count, _, _ in found),
+            superseded=sum(row[3] for row in found),
+            vectors=_summed((model, count) for _, model, count, _, _ in found if model),
+            waiting=sum(row[4] for row in found),
+            notes=notes,
+        )
+
+    async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:
+        """Within a transaction: what is new of these, with its number in its run."""
+        runs = sorted({key_text(task.run_id) for task in tasks})
+        await connection.execute(LOCK, (sorted({key_text(session_of(task)) for task in tasks}.union(runs)),))
+        fresh = await _missing(connection, tasks)
+        if not fresh:
+            return 0
+        numbers: dict[str, int] = dict(await (await connection.execute(_LAST, (runs,))).fetchall())
+        taken, kept = [], []
+        for task in fresh:
+            numbers[key_text(task.run_id)] = ordinal = numbers[key_text(task.run_id)] + 1
+            taken.append(task_row(task, ordinal))
+            kept.append(memory_row(task, ordinal, self._importance(task), self._settings))
+        cursor = connection.cursor()
+        await cursor.executemany(INSERT_TASK, taken)
+        await cursor.executemany(INSERT_ROW, kept)
+        return len(fresh)
+
+    async def _listed(self, view: View, order: LiteralString) -> tuple[Hit, ...]:
+        where, values = conditions(view, self._settings)
+        # Twice as many as wanted: a Task and its summary, or one text said twice, count once.
+        sql = f"SELECT {COLUMNS} FROM loom_memory WHERE {where} ORDER BY {order} LIMIT 2 * %(limit)s"  # noqa: S608
+        async with self._database.connection() as connection:
+            rows = await (await connection.execute(sql, values)).fetchall()
+        memories = distinct(map(read_memory, rows))[: view.limit]
+        return tuple(Hit(memory=m, layer=seen_in(m.layer, view.layers), score=m.importance) for m in memories)
+
+
+async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    ids = [digest(task.task_id) for task in tasks]
+    known = {bytes(row[0]) for row in await (await connection.execute(_KNOWN, (ids,))).fetchall()}
+    sessions = [digest(session_of(task)) for task in tasks]
+    forgotten: dict[bytes, datetime] = {
+        bytes(session): until for session, until in await (await connection.execute(_FORGOTTEN, (sessions,))).fetchall()
+    }
+    return tuple(
+        task
+        for task, name, session in zip(tasks, ids, sessions, strict=True)
+        if name not in known and not (session in forgotten and task.created_at <= forgotten[session])
+    )
+
+
+def _summed(counted: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for name, count in counted:
+        total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items()))

@@ -1,0 +1,127 @@
+"""How memories are written to Postgres and read back, and the conditions of a view in SQL."""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from math import hypot
+from typing import Any, Final, LiteralString
+
+from pydantic import TypeAdapter
+
+from loom.activities.adapters.postgres.database import storable
+from loom.domain.core.lexemes import lexemes_of
+from loom.domain.core.tasks import Task
+from loom.domain.memory.layers import Layer, Memory, MemoryScope, MemorySettings, View
+
+COLUMNS: Final = (
+    "id, layer, content, session_id, run_id, task_id, turn, ordinal, node, action, importance, created_at,"
+    " status, scope, parent_task_id, root_run_id, model, valid_to, superseded_by, task"
+)
+_NAMES: Final = tuple(COLUMNS.split(", "))
+SKETCHED: Final = 384
+"""Components of a sketch, as its column has them: all that the offline embedder gives."""
+_MOST_BYTES: Final = 400
+"""Of a name that is indexed; a longer one is cut and ends with its digest."""
+
+LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(session, 1280265069)) FROM unnest(%s::text[]) AS session"
+"""Whoever writes of a session, or forgets it, holds this until the transaction ends; names come sorted by Python."""
+
+_LAYERS: Final[dict[Layer, LiteralString]] = {
+    Layer.L1: "(layer = 'L1' OR (layer = 'L2' AND created_at > now() - %(recent_for)s))",
+    Layer.L2: "layer = 'L2'",
+    Layer.L3: "layer = 'L3'",
+    Layer.L4: "(layer = 'L4' OR (layer = 'L3' AND model IS NOT NULL))",
+}
+_CHILDREN: Final[LiteralString] = (
+    "starts_with(run_id, %(above)s::text) AND strpos(substr(run_id, length(%(above)s::text) + 1), '/') = 0"
+)
+
+
+def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dict[str, Any]]:
+    """The WHERE of a view, and its values."""
+    parts: list[LiteralString] = ["superseded_by IS NULL"]
+    if view.layers:
+        parts.append("(" + " OR ".join([_LAYERS[layer] for layer in Layer if layer in view.layers]) + ")")
+    named: dict[LiteralString, object] = {
+        "place = ANY(%(places)s)": None if view.session_id is None else (key_text(view.session_id), ""),
+        "action = ANY(%(actions)s)": view.actions,
+        "node = ANY(%(nodes)s)": view.nodes,
+        "scope = ANY(%(scopes)s)": view.scopes,
+        "run_id <> %(without_run)s": view.without_run,
+        "task_id = %(task_id)s": view.task_id,
+        _CHILDREN: view.children_of,
+        "root_run_id = %(below)s": view.below,
+        "run_id = root_run_id": view.only_roots,
+        "importance >= %(min_importance)s": view.min_importance,
+        "created_at >= %(since)s": view.since,
+    }
+    parts += [part for part, value in named.items() if value]
+    return " AND ".join(parts), _values(view, settings)
+
+
+def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
+    texts = ("without_run", "task_id", "below")
+    return {
+        "places": None if view.session_id is None else [key_text(view.session_id), ""],
+        "actions": [key_text(action) for action in view.actions],
+        "nodes": [key_text(node) for node in view.nodes],
+        "scopes": [str(scope) for scope in view.scopes],
+        **{name: None if (text := getattr(view, name)) is None else key_text(text) for name in texts},
+        "above": f"{key_text(view.children_of or '')}/",
+        "min_importance": view.min_importance - 1e-6,  # the column has half the digits
+        "since": view.since,
+        "recent_for": settings.recent_for,
+        "limit": view.limit,
+    }
+
+
+def read_memory(row: Sequence[Any]) -> Memory:
+    """A row of `COLUMNS` as a memory."""
+    given = dict(zip(_NAMES, row, strict=True))
+    given["task"] = None if given["task"] is None else _adapter(Task).validate_python(given["task"])
+    given["importance"] = round(given["importance"], 6)
+    return Memory(**{**given, "layer": Layer(given["layer"]), "scope": MemoryScope(given["scope"])})
+
+
+def write_task(task: Task) -> str:
+    """The whole Task as JSON in ASCII, which can spell every text that Python can hold."""
+    plain = _adapter(Task).dump_python(task, exclude_defaults=True, mode="json")
+    return json.dumps(plain, separators=(",", ":"))
+
+
+def key_text(text: str) -> str:
+    """A name as an indexed column takes it, whatever its length; different for different names."""
+    kept = storable(text)
+    if len(kept.encode()) <= _MOST_BYTES:
+        return kept
+    return kept.encode()[: _MOST_BYTES - 66].decode(errors="ignore") + "#" + digest(text).hex()
+
+
+def digest(text: str) -> bytes:
+    """Names a text of any length."""
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def as_tsvector(text: str) -> tuple[str, int]:
+    """The lexemes of a text with their places, as Postgres spells them, and how many they are."""
+    lexemes = lexemes_of(text)
+    places: dict[str, list[str]] = {}
+    for number, lexeme in enumerate(lexemes, start=1):
+        places.setdefault(lexeme, []).append(str(number))
+    return " ".join(f"'{lexeme}':{','.join(found[:64])}" for lexeme, found in places.items()), len(lexemes)
+
+
+def as_vector(values: Sequence[float]) -> str:
+    """A vector as pgvector spells it."""
+    return "[" + ",".join(map(repr, map(float, values))) + "]"
+
+
+def as_sketch(values: Sequence[float]) -> str:
+    """The first components of a vector to length 1, so that their inner product is nearly the cosine; then zeros."""
+    first = values[:SKETCHED]
+    length = hypot(*first) or 1.0
+    return as_vector([part / length for part in first] + [0.0] * (SKETCHED - len(first)))
+
+
+_adapter = cache(TypeAdapter)

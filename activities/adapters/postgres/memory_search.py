@@ -1,0 +1,269 @@
+"""Searching memory by words and by meaning, and one ranking out of both.
+
+By meaning: a sketch of each vector, its first components in half precision, is what the first look goes by; only the
+nearest are then compared as vectors. Which of two indexes it goes by is reckoned from the size of the view: one that
+has the sketches together with everything that is filtered by, of which the whole view is read; or a graph of
+neighbours, which finds the nearest of all, of which those outside the view are dropped. Where too few are left of
+these, the whole view is read after all.
+
+By words: of the rows that have any of the words, each word counts by how rare it is and how often it is in a row,
+saturating, against the row's length: BM25 by what Postgres has. Where the view is large and a word is in a great part
+of all rows, that word only ranks what rarer words have found, and where there are none, what has several such words.
+
+Statements are sent together as far as none waits for another's answer.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+from loom.activities.adapters.postgres.database import Connection, Database
+from loom.activities.adapters.postgres.memory_rows import (
+    COLUMNS,
+    SKETCHED,
+    as_sketch,
+    as_vector,
+    conditions,
+    read_memory,
+)
+from loom.activities.memory.ports import Embedder
+from loom.activities.memory.question_vector import question_vector
+from loom.domain.core.lexemes import asked_lexemes
+from loom.domain.memory.content import fingerprint
+from loom.domain.memory.layers import WHOLE, Hit, Memory, MemorySettings, Query, seen_in
+from loom.domain.memory.rank_fusion import fused
+
+if TYPE_CHECKING:
+    from psycopg import AsyncCursor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How much is looked at before it is ranked."""
+
+    nearest: int = 100
+    """Rows that are compared as vectors; three times as many where sketches are cut."""
+    few: int = 2_000
+    """Rows of a view in which every word may select, and is as rare as it is there."""
+    most_matches: int = 4_000
+    """Rows that words may select for a larger view, before any filter: the index of words knows of none."""
+    most_ranked: int = 1_000
+    """Of these, rows within the view: what words are looked for in."""
+    step: float = 40.0
+    """What a neighbour in the graph costs, in sketches that are read one after the other; infinite: no graph."""
+
+
+_DEPTH: Final = 40
+"""Ranks of each way of looking that are fused, at least."""
+_NEWEST: Final = 300
+"""Rows that are ranked by words where even those that have all of them are too many: those taken in last."""
+_LEAST_ASKED: Final = 200
+_MOST_ASKED: Final = 1_000
+"""Neighbours that the graph is asked for: with fewer it finds its way badly, more it does not give."""
+_SPARE: Final = 1.5
+"""Neighbours within the view that are expected of the graph, for each that is wanted."""
+
+_SCATTERED: Final = 2.5
+"""What a row of a view of all sessions costs more to read: the index has them session by session."""
+
+_BEGUN: Final = """
+SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+    set_config('enable_seqscan', 'off', true) FROM pg_class WHERE oid = 'loom_memory'::regclass
+"""
+"""Compiling and starting workers take longer than the search."""
+_GRAPH: Final = "SELECT set_config('enable_sort', %s, true), set_config('hnsw.ef_search', %s, true)"
+"""Without sorting, only the graph has memories in their order."""
+_OFTEN: Final = """
+SELECT word, often * reltuples FROM pg_class, pg_stats,
+    unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often)
+WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
+    AND attname = 'lexemes' AND word = ANY(%s)
+"""
+"""Rows that have a word, for the words that many have. As of the last ANALYZE."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Look:
+    """A view in SQL, and what is expected there."""
+
+    where: LiteralString
+    values: Mapping[str, Any]
+    effort: Effort
+    rows: float
+    """Of the view."""
+    all_rows: float
+    often: Mapping[str, float]
+    """Rows of all that have a word; it is missing where few have."""
+
+    @property
+    def rarity(self) -> float:
+        """Rows of all for each one of the view."""
+        return self.all_rows / max(1.0, self.rows)
+
+
+async def search(
+    database: Database,
+    embedder: Embedder | None,
+    settings: MemorySettings,
+    effort: Effort,
+    query: Query,
+    *,
+    within: float,
+) -> tuple[Hit, ...]:
+    """The best hits for a question, best first; `within` is how long it waits for its vector."""
+    vector = await question_vector(embedder, query.text, within)
+    where, values = conditions(query.view, settings)
+    values |= {"depth": max(_DEPTH, 4 * query.view.limit)}
+    words = asked_lexemes(query.text)
+    async with database.connection() as connection, connection.pipeline(), connection.transaction():
+        look = await _planned(connection, where, values, words, effort)
+        found = await _asked_by_words(connection, look, words)
+        similar: dict[int, float] = {}
+        if embedder is not None and vector is not None:
+            near = await _by_meaning(connection, look, embedder.model, vector)
+            similar = {name: cosine for name, cosine in near.items() if cosine >= query.threshold}
+        by_words = () if found is None else tuple(row[0] for row in await found.fetchall())
+        scores = fused([by_words, tuple(similar)] if vector is not None else [by_words])
+        memories = await _read(connection, tuple(scores)[: 3 * query.view.limit])
+    return tuple(
+        Hit(memory=m, layer=seen_in(m.layer, query.view.layers), score=scores[m.id], similarity=similar.get(m.id))
+        for m in distinct(memories)[: query.view.limit]
+    )
+
+
+def distinct(memories: Iterable[Memory]) -> list[Memory]:
+    """In their order, without what was said before: a text twice, the summary of a Task that is there whole."""
+    given = list(memories)
+    whole = {m.task_id for m in given if m.layer in WHOLE}
+    seen: set[bytes] = set()
+    kept = []
+    for memory in given:
+        said = fingerprint(memory.content)
+        if said not in seen and (memory.layer in WHOLE or memory.task_id not in whole):
+            seen.add(said)
+            kept.append(memory)
+    return kept
+
+
+async def _planned(
+    connection: Connection, where: LiteralString, values: Mapping[str, Any], words: Sequence[str], effort: Effort
+) -> _Look:
+    every = await connection.execute(_BEGUN)
+    view = await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT FROM loom_memory WHERE {where}", values)
+    often = await connection.execute(_OFTEN, (list(words),))
+    return _Look(
+        where=where,
+        values=values,
+        effort=effort,
+        rows=_planned_rows(await view.fetchone()),
+        all_rows=(await every.fetchone() or (0.0,))[0],
+        often=dict(await often.fetchall()),
+    )
+
+
+async def _by_meaning(connection: Connection, look: _Look, model: str, vector: Sequence[float]) -> dict[int, float]:
+    """Ids with their cosine, nearest first."""
+    given = {
+        **look.values,
+        "vector": as_vector(vector),
+        "sketch": as_sketch(vector),
+        "model": model,
+        "dimension": len(vector),
+        "nearest": max(look.values["depth"], look.effort.nearest * (1 if len(vector) <= SKETCHED else 3)),
+    }
+    asked_for = max(_LEAST_ASKED, _SPARE * given["depth"] * look.rarity)
+    to_read = look.rows if look.values["places"] else _SCATTERED * look.rows
+    if asked_for <= _MOST_ASKED and look.effort.step * asked_for < to_read:
+        await connection.execute(_GRAPH, ("off", str(round(asked_for))))
+        near = await _nearest(connection, look.where, given, "sketch <#> %(sketch)s::halfvec")
+        if len(near) == given["depth"]:
+            return near
+        await connection.execute(_GRAPH, ("on", str(_LEAST_ASKED)))
+    return await _nearest(connection, look.where, given, "(sketch <#> %(sketch)s::halfvec) + 0")  # in no index's order
+
+
+async def _nearest(
+    connection: Connection, where: LiteralString, given: Mapping[str, Any], order: LiteralString
+) -> dict[int, float]:
+    sql = f"""
+        WITH near AS MATERIALIZED (
+            SELECT id FROM loom_memory WHERE {where} AND model = %(model)s AND dimension = %(dimension)s
+            ORDER BY {order} LIMIT %(nearest)s
+        )
+        SELECT id, 1 - (embedding <=> %(vector)s::vector) FROM near JOIN loom_memory_vectors USING (id)
+        ORDER BY embedding <=> %(vector)s::vector LIMIT %(depth)s
+        """  # noqa: S608
+    return dict(await (await connection.execute(sql, given)).fetchall())
+
+
+async def _asked_by_words(connection: Connection, look: _Look, words: Sequence[str]) -> "AsyncCursor[Any] | None":
+    """Asks for the ids of the rows that have any of the words, best first."""
+    if not words:
+        return None
+    effort = look.effort
+    all_rows, often = (look.all_rows, look.often) if look.rows > effort.few else (0.0, {})
+    most = min(effort.most_matches, effort.most_ranked * look.rarity)
+    selecting, is_cut = _selecting(look, words, most) if all_rows else (_joined(words, " | "), False)
+    given = {**look.values} | {f"w{number}": f"'{word}'" for number, word in enumerate(words)}
+    given |= {f"d{number}": often.get(word, 0.0) for number, word in enumerate(words)}
+    given["all_rows"] = all_rows
+    given["words"] = selecting
+    given["newest"] = min(effort.most_matches, _NEWEST)
+    return await connection.execute(_words_sql(look.where, len(words), is_cut=is_cut), given)
+
+
+_RARITY: Final = """
+ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) FILTER (WHERE r{n} > 0)) + 0.5)) AS i{n}
+"""
+
+
+def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
+    """One column for each word: how much of it a row has."""
+    numbers = range(count)
+    columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
+    rarity = ", ".join(_RARITY.format(n=n) for n in numbers)
+    score = " + ".join(f"i{n} * r{n} / (r{n} + share)" for n in numbers)
+    newest = "ORDER BY id DESC LIMIT %(newest)s" if is_cut else ""
+    return f"""
+        WITH matched AS MATERIALIZED (
+            SELECT id, length, {columns} FROM loom_memory WHERE {where} AND lexemes @@ %(words)s::tsquery {newest}
+        ),
+        rarity AS (SELECT greatest(avg(length), 1) AS usual, {rarity} FROM matched),
+        weighed AS (SELECT *, 0.7 * (0.25 + 0.75 * length / usual) AS share FROM matched, rarity)
+        SELECT id FROM weighed ORDER BY {score} DESC, id DESC LIMIT %(depth)s
+        """.encode()  # noqa: S608
+
+
+def _selecting(look: _Look, words: Sequence[str], most: float) -> tuple[str, bool]:
+    """Which words select rows, as a tsquery, and whether even so there are too many.
+
+    Of rare words one is enough. Where even the rarest one is common, the next ones have to be there too: what has
+    several of them ranks above what has one.
+    """
+    rarest_first = sorted(words, key=lambda word: look.often.get(word, 0.0))
+    rows = [look.often.get(word, 0.0) for word in rarest_first]
+    if rows[0] <= most:
+        enough = bisect_right(list(accumulate(rows)), most)
+        return _joined(rarest_first[:enough], " | "), False
+    together = list(accumulate(rows, lambda before, one: before * one / look.all_rows))
+    needed = next((count for count, expected in enumerate(together, 1) if expected <= most), len(rows))
+    return _joined(rarest_first[:needed], " & "), together[-1] > most
+
+
+def _joined(words: Iterable[str], how: str) -> str:
+    return how.join(f"'{word}'" for word in words)
+
+
+def _planned_rows(row: Any) -> float:
+    plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
+    return float(plan[0]["Plan"]["Plan Rows"])
+
+
+async def _read(connection: Connection, ids: Sequence[int]) -> list[Memory]:
+    sql = f"SELECT {COLUMNS} FROM loom_memory WHERE id = ANY(%s)"  # noqa: S608
+    rows = await (await connection.execute(sql, (list(ids),))).fetchall()
+    by_id = {row[0]: row for row in rows}
+    return [read_memory(by_id[name]) for name in ids if name in by_id]

@@ -1,0 +1,79 @@
+"""A Task as the rows that it becomes when it is taken in."""
+
+import re
+from typing import Any, Final
+
+from loom.activities.adapters.postgres.database import storable
+from loom.activities.adapters.postgres.memory_rows import as_tsvector, digest, key_text, write_task
+from loom.domain.core.tasks import Task
+from loom.domain.memory.content import content_of, fingerprint, is_trivial
+from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
+
+INSERT_TASK: Final = """
+INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, turn, ordinal, action, created_at)
+VALUES (%(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s)
+"""
+INSERT_ROW: Final = """
+INSERT INTO loom_memory (
+    place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer, scope,
+    importance, content, fingerprint, task, lexemes, length, telling, created_at
+) VALUES (
+    %(place)s, %(session_id)s, %(run_id)s, %(root_run_id)s, %(task_id)s, %(parent_task_id)s, %(turn)s, %(ordinal)s,
+    %(node)s, %(action)s, %(status)s, %(layer)s, %(scope)s, %(importance)s, %(content)s, %(fingerprint)s, %(task)s,
+    %(lexemes)s::tsvector, %(length)s, %(telling)s, %(created_at)s
+)
+"""
+_TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
+
+
+def session_of(task: Task) -> str:
+    """Whose memory it is: a run without a session is its own."""
+    return task.session_id or task.run_id
+
+
+def task_row(task: Task, ordinal: int) -> dict[str, Any]:
+    """What is known of the Task for ever."""
+    return {
+        "id": digest(task.task_id),
+        "task_id": storable(task.task_id),
+        "run_id": key_text(task.run_id),
+        "session_id": key_text(session_of(task)),
+        "turn": turn_of(task),
+        "ordinal": ordinal,
+        "action": key_text(str(task.action)),
+        "created_at": task.created_at,
+    }
+
+
+def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySettings) -> dict[str, Any]:
+    """The Task as a memory: in L2 when it is important, else in L1."""
+    content = content_of(task)
+    lexemes, length = as_tsvector(content)
+    is_global = task.metadata.get("scope") == MemoryScope.GLOBAL
+    return {
+        **task_row(task, ordinal),
+        "task_id": key_text(task.task_id),
+        "place": "" if is_global else key_text(session_of(task)),
+        "scope": MemoryScope.GLOBAL if is_global else MemoryScope.LOCAL,
+        "root_run_id": key_text(task.root_run_id or task.run_id),
+        "parent_task_id": None if task.parent_task_id is None else key_text(task.parent_task_id),
+        "node": key_text(task.source_agent),
+        "status": storable(task.status),
+        "layer": Layer.L2 if importance > settings.important_over else Layer.L1,
+        "importance": importance,
+        "content": content,
+        "fingerprint": fingerprint(content),
+        "task": write_task(task),
+        "lexemes": lexemes,
+        "length": length,
+        "telling": not is_trivial(content, settings.trivial_below),
+    }
+
+
+def turn_of(task: Task) -> int:
+    """The turn that it says it belongs to, or that its id does; 0: none."""
+    said = task.parameters.get("turn")
+    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 2**31:
+        return said
+    found = _TURN.search(task.task_id.removeprefix(task.run_id))
+    return int(found[1]) if found else 0

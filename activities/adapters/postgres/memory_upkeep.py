@@ -1,0 +1,242 @@
+"""Keeping the layers of memory within their limits: `MemoryUpkeepStore` in Postgres.
+
+Each step is one transaction whose condition is part of its statement, so that two of them beside each other, or one
+that died half way, leave what one of them would have left.
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, Final, LiteralString
+
+import structlog
+
+from loom.activities.adapters.postgres.database import Connection, Database
+from loom.activities.adapters.postgres.memory_rows import LOCK, as_sketch, as_tsvector, as_vector
+from loom.activities.memory.ports import Due
+from loom.domain.memory.content import fingerprint, is_trivial, says_the_same
+from loom.domain.memory.layers import MemorySettings
+
+_log = structlog.get_logger("loom.memory")
+
+_WITHIN: Final = 60.0
+_CANDIDATES: Final = 20
+"""Nearest neighbours that are looked at for one that says the same."""
+
+_DUE: Final = """
+WITH important AS (
+    SELECT id, run_id, content, created_at, summarised_at,
+        row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+    FROM loom_memory WHERE layer = 'L2'
+)
+SELECT id, content FROM important
+WHERE summarised_at IS NULL AND (rank > %(important)s OR created_at < now() - %(important_for)s OR EXISTS (
+    SELECT FROM loom_memory_tasks AS ended
+    WHERE ended.run_id = important.run_id AND ended.action IN ('node.complete', 'node.error')
+))
+ORDER BY id LIMIT %(limit)s
+"""
+_CLAIM: Final = """
+UPDATE loom_memory SET summarised_at = clock_timestamp()
+WHERE id = %s AND layer = 'L2' AND summarised_at IS NULL RETURNING session_id
+"""
+_SUPERSEDE_SAME: Final = """
+UPDATE loom_memory SET valid_to = clock_timestamp(), superseded_by = %(new)s
+WHERE session_id = %(session)s AND fingerprint = %(fingerprint)s AND layer IN ('L3', 'L4') AND superseded_by IS NULL
+"""
+_INSERT_FACT: Final = """
+INSERT INTO loom_memory (
+    id, place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer,
+    scope, importance, content, fingerprint, lexemes, length, telling, created_at
+)
+SELECT %(new)s, place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status,
+    'L3', scope, importance, %(content)s, %(fingerprint)s, %(lexemes)s::tsvector, %(length)s, %(telling)s, created_at
+FROM loom_memory WHERE id = %(source)s
+"""
+_EXPIRE_RECENT: Final = """
+WITH whole AS (
+    SELECT id, layer, created_at,
+        row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+    FROM loom_memory WHERE layer IN ('L1', 'L2')
+)
+DELETE FROM loom_memory USING whole
+WHERE loom_memory.id = whole.id AND whole.layer = 'L1' AND loom_memory.layer = 'L1'
+    AND (whole.rank > %(recent)s OR whole.created_at < now() - %(recent_for)s)
+"""
+_EXPIRE_IMPORTANT: Final = """
+WITH important AS (
+    SELECT id, created_at, row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+    FROM loom_memory WHERE layer = 'L2'
+)
+DELETE FROM loom_memory USING important
+WHERE loom_memory.id = important.id AND loom_memory.summarised_at IS NOT NULL
+    AND (important.rank > %(important)s OR important.created_at < now() - %(important_for)s)
+"""
+_ARCHIVE: Final = """
+WITH summary AS (
+    SELECT id, created_at, row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+    FROM loom_memory WHERE layer = 'L3' AND superseded_by IS NULL
+)
+UPDATE loom_memory SET layer = 'L4' FROM summary
+WHERE loom_memory.id = summary.id AND loom_memory.layer = 'L3'
+    AND (summary.rank > %(summaries)s OR summary.created_at < now() - %(summaries_for)s)
+"""
+_WITHOUT_VECTOR: Final = """
+SELECT id, content FROM loom_memory
+WHERE model IS NULL AND telling AND layer <> 'L1' AND superseded_by IS NULL ORDER BY id LIMIT %(limit)s
+"""
+_OTHER_VECTOR: Final = """
+SELECT id, content FROM loom_memory
+WHERE model IS NOT NULL AND (model, dimension) <> (%(model)s, %(dimension)s) AND telling AND superseded_by IS NULL
+ORDER BY id LIMIT %(limit)s
+"""
+_KEEP: Final = """
+WITH kept AS (
+    UPDATE loom_memory SET sketch = %(sketch)s::halfvec, model = %(model)s, dimension = %(dimension)s
+    WHERE id = %(id)s RETURNING id
+)
+INSERT INTO loom_memory_vectors (id, embedding) SELECT id, %(vector)s::vector FROM kept
+ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding
+"""
+_GIVE_UP: Final = "UPDATE loom_memory SET telling = false, sketch = NULL, model = NULL, dimension = NULL WHERE id = %s"
+_NEAR: Final = """
+WITH one AS MATERIALIZED (
+    SELECT * FROM loom_memory JOIN loom_memory_vectors USING (id)
+    WHERE id = %(id)s AND layer IN ('L3', 'L4') AND superseded_by IS NULL
+),
+near AS MATERIALIZED (
+    SELECT m.id FROM loom_memory AS m, one
+    WHERE m.place = one.place AND m.model = one.model AND m.dimension = one.dimension AND m.layer IN ('L3', 'L4')
+        AND m.superseded_by IS NULL AND m.id <> one.id
+    ORDER BY m.sketch <#> one.sketch LIMIT %(candidates)s
+)
+SELECT m.id, m.created_at, m.content, one.created_at, one.content
+FROM near JOIN loom_memory AS m USING (id) JOIN loom_memory_vectors AS v USING (id), one
+WHERE m.session_id = one.session_id AND 1 - (v.embedding <=> one.embedding) >= %(same_from)s
+"""
+_SUPERSEDE: Final = """
+UPDATE loom_memory SET valid_to = clock_timestamp(), superseded_by = %s WHERE id = %s AND superseded_by IS NULL
+"""
+
+
+class PostgresMemoryUpkeep:
+    """`MemoryUpkeepStore` on Loom's own database, for vectors of one model."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        model: str = "",
+        dimension: int = 0,
+        settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
+    ) -> None:
+        """Uses the database; model and dimension are those of the vectors that it is given to keep."""
+        self._database = database
+        self._model = model
+        self._dimension = dimension
+        self._settings = settings
+
+    async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
+        """See the port."""
+        return await self._due(_DUE, limit)
+
+    async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
+        """See the port; a fact that the session has already takes its place."""
+        async with self._database.transaction(within=_WITHIN) as connection:
+            found = await connection.execute("SELECT session_id FROM loom_memory WHERE id = %s", (memory_id,))
+            if (row := await found.fetchone()) is None:
+                return False
+            await connection.execute(LOCK, ([row[0]],))
+            if await (await connection.execute(_CLAIM, (memory_id,))).fetchone() is None:
+                return False
+            for fact in facts:
+                await self._add_fact(connection, memory_id, row[0], fact)
+        return True
+
+    async def expire(self) -> int:
+        """See the port."""
+        return await self._changed(_EXPIRE_RECENT) + await self._changed(_EXPIRE_IMPORTANT)
+
+    async def archive(self) -> int:
+        """See the port."""
+        return await self._changed(_ARCHIVE)
+
+    async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
+        """See the port."""
+        return await self._due(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit)
+
+    async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
+        """See the port; a vector that is none is dropped, and its memory found by words only."""
+        good = {name: vector for name, vector in vectors if _is_vector(vector, self._dimension)}
+        bad = [name for name, _ in vectors if name not in good]
+        if bad:
+            _log.error("vectors_dropped", model=self._model, memories=bad)
+        async with self._database.transaction(within=_WITHIN) as connection:
+            where = "SELECT DISTINCT session_id FROM loom_memory WHERE id = ANY(%s)"
+            sessions = await (await connection.execute(where, (list(good),))).fetchall()
+            await connection.execute(LOCK, (sorted(row[0] for row in sessions),))
+            cursor = connection.cursor()
+            await cursor.executemany(_GIVE_UP, [(name,) for name in bad])
+            await cursor.executemany(_KEEP, [self._kept(name, vector) for name, vector in good.items()])
+            for name in sorted(good):
+                await self._supersede_same(connection, name)
+        return len(good)
+
+    async def _add_fact(self, connection: Connection, source: int, session: str, fact: str) -> None:
+        number = "SELECT nextval(pg_get_serial_sequence('loom_memory', 'id'))"
+        row = await (await connection.execute(number)).fetchone()
+        lexemes, length = as_tsvector(fact)
+        values = {
+            "new": row[0] if row else None,
+            "source": source,
+            "session": session,
+            "content": fact,
+            "fingerprint": fingerprint(fact),
+            "lexemes": lexemes,
+            "length": length,
+            "telling": not is_trivial(fact, self._settings.trivial_below),
+        }
+        await connection.execute(_SUPERSEDE_SAME, values)
+        await connection.execute(_INSERT_FACT, values)
+
+    async def _supersede_same(self, connection: Connection, name: int) -> None:
+        """Of two facts that say the same, the later one stays."""
+        asked = {"id": name, "candidates": _CANDIDATES, "same_from": self._settings.same_from}
+        for other, other_at, other_says, at, says in await (await connection.execute(_NEAR, asked)).fetchall():
+            if not says_the_same(says, other_says):
+                continue
+            if (other_at, other) > (at, name):
+                await connection.execute(_SUPERSEDE, (other, name))
+                return
+            await connection.execute(_SUPERSEDE, (name, other))
+
+    def _kept(self, name: int, vector: Sequence[float]) -> dict[str, Any]:
+        return {
+            "id": name,
+            "vector": as_vector(vector),
+            "sketch": as_sketch(vector),
+            "model": self._model,
+            "dimension": self._dimension,
+        }
+
+    async def _due(self, sql: LiteralString, limit: int) -> tuple[Due, ...]:
+        async with self._database.connection(within=_WITHIN) as connection:
+            rows = await (await connection.execute(sql, self._values(limit))).fetchall()
+        return tuple(Due(id=name, content=content) for name, content in rows)
+
+    async def _changed(self, sql: LiteralString) -> int:
+        async with self._database.connection(within=_WITHIN) as connection:
+            return (await connection.execute(sql, self._values(0))).rowcount
+
+    def _values(self, limit: int) -> dict[str, Any]:
+        kept = self._settings
+        named = ("recent", "recent_for", "important", "important_for", "summaries", "summaries_for")
+        return {name: getattr(kept, name) for name in named} | {
+            "model": self._model,
+            "dimension": self._dimension,
+            "limit": limit,
+        }
+
+
+def _is_vector(vector: Sequence[float], dimension: int) -> bool:
+    """Of the model's length, of numbers, and pointing somewhere."""
+    return len(vector) == dimension and all(map(isfinite, vector)) and any(vector)

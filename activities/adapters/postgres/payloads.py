@@ -1,0 +1,114 @@
+"""Payloads that are too large for history, in Postgres, under the hash of what they are.
+
+This table holds truth: history has only the reference. So a store that is away is waited for, never worked around.
+Both complaints below are retryable by intent: the SDK ends the run for one that is not, when it comes up in a workflow
+task; a retryable one makes the server try the task again until it works.
+
+    StorageUnavailable     Postgres does not answer
+    StoragePayloadMissing  it answers, but the payload is not there, or not what it was
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Final
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import (
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverStoreContext,
+)
+from temporalio.exceptions import ApplicationError
+
+from loom.activities.adapters.postgres.database import ANSWER_SECONDS, Connection, Database
+from loom.activities.ports import StoreUnavailable
+
+UNAVAILABLE: Final = "StorageUnavailable"
+MISSING: Final = "StoragePayloadMissing"
+
+_LOCK: Final = 0x4C6F6F6D
+# Not a migration: clients of any version keep payloads here too, and this table is the same for all of them.
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS loom_payloads (
+    id bytea PRIMARY KEY,
+    data bytea NOT NULL,
+    size int NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+_INSERT: Final = "INSERT INTO loom_payloads (id, data, size) VALUES (%b, %b, %s) ON CONFLICT DO NOTHING"
+_SELECT: Final = "SELECT id, data FROM loom_payloads WHERE id = ANY(%b::bytea[])"
+
+
+class PostgresPayloads(StorageDriver):
+    """Temporal's port for external payloads on Postgres."""
+
+    def __init__(self, url: str, *, max_connections: int = 4) -> None:
+        """Connects, and creates its table, at the first use, in the event loop of that use."""
+        self._database = Database(
+            url,
+            max_connections=max_connections,
+            ensure=_create,
+            first_use_within=ANSWER_SECONDS,  # a workflow task has ten for everything
+            name="loom-payloads",
+        )
+
+    def name(self) -> str:
+        """The name that references in history carry; it must never change."""
+        return "loom-postgres"
+
+    async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
+        """Write payloads; those that are there already stay as they are."""
+        del context
+        written = [payload.SerializeToString(deterministic=True) for payload in payloads]
+        ids = [sha256(data).digest() for data in written]
+        # In one order for everybody: two writers of the same payloads would wait for each other.
+        rows = sorted((id_, data, len(data)) for id_, data in dict(zip(ids, written, strict=True)).items())
+        async with self._connection() as connection, connection.cursor() as cursor:
+            await cursor.executemany(_INSERT, rows)
+        return [StorageDriverClaim(claim_data={"id": id_.hex()}) for id_ in ids]
+
+    async def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
+    ) -> list[Payload]:
+        """Read payloads back, each checked against its hash."""
+        del context
+        ids = [bytes.fromhex(claim.claim_data["id"]) for claim in claims]
+        async with self._connection() as connection:
+            cursor = await connection.execute(_SELECT, (ids,), binary=True)
+            found: dict[bytes, bytes] = dict(await cursor.fetchall())
+        return [_payload(id_, found.get(id_)) for id_ in ids]
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._database.aclose()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        from psycopg import Error  # noqa: PLC0415
+
+        try:
+            async with self._database.connection() as connection:
+                yield connection
+        except (StoreUnavailable, Error) as error:
+            message = f"Large payloads cannot be reached: {error}"
+            raise ApplicationError(message, type=UNAVAILABLE) from error.__cause__ or error
+
+
+async def _create(connection: Connection) -> None:
+    async with connection.transaction():
+        # IF NOT EXISTS alone lets two workers that start together collide.
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        await connection.execute(_CREATE)
+
+
+def _payload(id_: bytes, data: bytes | None) -> Payload:
+    if data is None or sha256(data).digest() != id_:
+        what = "is not in" if data is None else "was changed in"
+        raise ApplicationError(
+            f"Payload {id_.hex()} {what} loom_payloads. Bring the table back from a backup; the run then goes on.",
+            type=MISSING,
+        )
+    return Payload.FromString(data)

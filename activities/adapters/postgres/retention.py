@@ -1,0 +1,54 @@
+"""What runs left outside memory, by run, and deleting it: whole outputs, and results of calls.
+
+Payloads are left out: a row has no run, since runs share what is equal, and a history that has lost one cannot be read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from loom.activities.adapters.postgres.database import Database
+
+_WITHIN: Final = 60.0
+_AT_ONCE: Final = 500
+
+_LEFT: Final = """
+SELECT run_id, sum(artifact)::int, sum(effect)::int, sum(size)::bigint FROM (
+    SELECT run_id, 1 AS artifact, 0 AS effect, size, created_at FROM loom_artifacts
+    UNION ALL
+    SELECT run_id, 0, 1, octet_length(result::text), greatest(created_at, ended_at) FROM loom_effects
+) AS left_behind
+GROUP BY run_id HAVING max(created_at) < %s ORDER BY run_id
+"""
+_DROP_ARTIFACTS: Final = "DELETE FROM loom_artifacts WHERE run_id = ANY(%s) AND created_at < %s"
+_DROP_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND created_at < %s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftBehind:
+    """What one run left."""
+
+    run_id: str
+    artifacts: int
+    effects: int
+    size: int
+    """Bytes, roughly."""
+
+
+async def left_behind(database: Database, before: datetime) -> tuple[LeftBehind, ...]:
+    """Of runs that have left nothing since then."""
+    async with database.connection(within=_WITHIN) as connection:
+        found = await (await connection.execute(_LEFT, (before,))).fetchall()
+    return tuple(
+        LeftBehind(run_id=run, artifacts=some, effects=more, size=size or 0) for run, some, more, size in found
+    )
+
+
+async def drop(database: Database, runs: Sequence[str], before: datetime) -> None:
+    """Delete what these runs left before then; may be repeated."""
+    for start in range(0, len(runs), _AT_ONCE):
+        portion = list(runs[start : start + _AT_ONCE])
+        async with database.transaction(within=_WITHIN) as connection:
+            await connection.execute(_DROP_ARTIFACTS, (portion, before))
+            await connection.execute(_DROP_EFFECTS, (portion, before))

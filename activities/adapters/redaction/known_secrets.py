@@ -1,0 +1,91 @@
+"""The secrets that this process has itself, and every way in which text may show them."""
+
+import html
+import json
+import re
+import shlex
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+from loom.activities.adapters.redaction.patterns import MASK
+from loom.activities.adapters.redaction.values import is_path
+
+SHORTEST: Final = 8
+"""Shorter values are not hidden where they stand: they would be found in ordinary words."""
+
+_SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|PWD|PASSPHRASE|CREDENTIAL|AUTH(?!OR)", re.IGNORECASE)
+_NO_SECRET_NAME: Final = re.compile(
+    r"(?:^|_)(?:PWD|OLDPWD|SOCK|PATH|FILE|DIR|AGENT_INFO|KEYBOARD\w*|KEYMAP)$", re.IGNORECASE
+)
+_WORDS: Final = re.compile(r"(?=.{1,24}\Z)(?:[A-Z]?[a-z]+|[A-Z]+)(?:[-_. /:]+(?:[A-Z]?[a-z]+|[A-Z]+))*")
+_NUMBER: Final = re.compile(r"[\d.,:+-]{1,16}")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of variables whose names say that they are secret, and passwords in addresses, whatever the name."""
+    found = dict.fromkeys(secret for name, value in environ.items() for secret in _secrets_in(name, value))
+    return tuple(found)
+
+
+def _secrets_in(name: str, value: str) -> Iterator[str]:
+    if _ADDRESS.match(value):
+        yield from passwords_in(value)
+    elif _SECRET_NAME.search(name) and not _NO_SECRET_NAME.search(name):
+        yield value
+
+
+def passwords_in(address: str) -> Iterator[str]:
+    """The password of a URL, as written and as meant."""
+    try:
+        password = urlsplit(address).password
+    except ValueError:  # not an address after all
+        return
+    if password:
+        yield from dict.fromkeys((password, unquote(password)))
+
+
+def can_be_hidden(value: str) -> bool:
+    """Long and odd enough that hiding it everywhere does not hide ordinary words, numbers and paths."""
+    plain = _WORDS.fullmatch(value) or _NUMBER.fullmatch(value) or is_path(value)
+    return len(value) >= SHORTEST and not plain
+
+
+def spellings(values: Iterable[str]) -> tuple[str, ...]:
+    """Every text that shows one of the values, longest first."""
+    parts = (part for value in values for part in _parts(value) if can_be_hidden(part))
+    found = {spelt for part in parts for spelt in _spellings(part) if len(spelt) >= SHORTEST and spelt not in MASK}
+    return tuple(sorted(found, key=lambda spelt: (-len(spelt), spelt)))
+
+
+def _parts(value: str) -> list[str]:
+    """The value, or of several lines those that are one word: lines with blanks are names and armour."""
+    lines = [line.strip() for line in value.splitlines()]
+    return lines if len(lines) < 2 else [line for line in lines if " " not in line and len(line) >= 16]
+
+
+def _spellings(value: str) -> Iterator[str]:
+    raw = value.encode("utf-8", "surrogatepass")
+    yield value
+    yield from (raw.hex(), raw.hex().upper())
+    yield from _base64(raw)
+    for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+        yield from (quoted, re.sub("%..", lambda found: found[0].lower(), quoted))
+    for escaped in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
+        yield from (escaped, escaped.replace("/", "\\/"), escaped.replace("\\", "\\\\").replace('"', '\\"'))
+    yield shlex.quote(value).removeprefix("'").removesuffix("'")
+    yield value.replace("'", "'\\''")
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", value)
+    yield repr(value)[1:-1]
+    yield html.escape(value)
+
+
+def _base64(raw: bytes) -> Iterator[str]:
+    """What of the value's base64 is the same whatever stands before and behind it, for each of its three alignments."""
+    for before in range(3):
+        first = -(-before * 8 // 6)
+        last = (before + len(raw)) * 8 // 6
+        for encode in (b64encode, urlsafe_b64encode):
+            yield encode(bytes(before) + raw).decode()[first:last]

@@ -1,0 +1,120 @@
+"""Taking secrets out of text: those this process knows, in any spelling, and those that look like secrets.
+
+A secret is found by its value, by its format, by its place or by the name it is assigned to. Whatever overlaps becomes
+one `[REDACTED]`; the rest of the text stays as it is, byte for byte.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from loom.activities.adapters.redaction.assignments import assigned, is_secret_under
+from loom.activities.adapters.redaction.known_secrets import spellings
+from loom.activities.adapters.redaction.locations import (
+    Span,
+    authorization,
+    discord_tokens,
+    headers,
+    options,
+    pgpass,
+    positions,
+    userinfo,
+)
+from loom.activities.adapters.redaction.patterns import ANYWHERE, IN_RUNS, MASK, RUN, Shape
+from loom.activities.adapters.redaction.private_keys import private_keys
+
+PASSES: Final = 8
+"""Times that a text is looked through at most; two are enough for all but made-up ones."""
+
+
+class SecretMask:
+    """The Redactor: made once, used from any thread."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self._known = spellings(known)
+
+    def redact(self, text: str) -> str:
+        """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
+        # What is hidden may uncover the edge of its neighbour, so it is looked again.
+        for _ in range(PASSES):
+            if not (spans := self.spans(text)):
+                break
+            text = masked(text, spans)
+        return text
+
+    def redact_json(self, value: Any) -> Any:
+        """The same for a JSON value; the names of an object's members count, too."""
+        match value:
+            case str():
+                return self.redact(value)
+            case Mapping():
+                return {self.redact(name): self._member(name, member) for name, member in value.items()}
+            case list() | tuple():
+                return [self.redact_json(each) for each in value]
+            case _:
+                return value
+
+    def _member(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and is_secret_under(name, value):
+            return MASK
+        return self.redact_json(value)
+
+    def spans(self, text: str) -> list[Span]:
+        """Where the secrets are: in order, none touching another's inside."""
+        return merged([*self._known_in(text), *_formats(text), *_places(text)])
+
+    def _known_in(self, text: str) -> Iterator[Span]:
+        for spelt in self._known:
+            for at in positions(text, spelt):
+                yield at, at + len(spelt)
+
+
+def masked(text: str, spans: Sequence[Span]) -> str:
+    """The text with each span replaced."""
+    pieces: list[str] = []
+    done = 0
+    for start, end in spans:
+        pieces += (text[done:start], MASK)
+        done = end
+    return "".join((*pieces, text[done:]))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Spans in order, those that overlap as one."""
+    whole: list[Span] = []
+    for start, end in sorted(spans):
+        if whole and start < whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(end, whole[-1][1]))
+        else:
+            whole.append((start, end))
+    return whole
+
+
+def _formats(text: str) -> Iterator[Span]:
+    runs = RUN.findall(text)
+    together = " ".join(runs)
+    for shape in IN_RUNS:
+        if shape.literal in together:
+            yield from _shaped(shape, text)
+    yield from discord_tokens(text, runs)
+    for shape in ANYWHERE:
+        if shape.literal in text:
+            yield from _shaped(shape, text)
+
+
+def _shaped(shape: Shape, text: str) -> Iterator[Span]:
+    for at in positions(text, shape.literal):
+        found = shape.pattern.match(text, max(0, at - shape.before))
+        if found is not None:
+            yield found.span("secret" if "secret" in shape.pattern.groupindex else 0)
+
+
+def _places(text: str) -> Iterator[Span]:
+    # As long as the text: the one letter whose lower case is two is replaced first.
+    folded = text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "i").lower()
+    yield from assigned(text, folded)
+    yield from authorization(text, folded)
+    yield from userinfo(text)
+    yield from private_keys(text)
+    yield from headers(text, folded)
+    yield from options(text)
+    yield from pgpass(text)

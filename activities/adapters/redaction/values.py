@@ -1,0 +1,94 @@
+"""Is this value a secret, or only where one would stand? Placeholders, references, code and words are none."""
+
+import math
+import re
+from collections import Counter
+from typing import Final
+
+from loom.activities.adapters.redaction.patterns import MASK
+
+_STANDS_FOR_ONE: Final = tuple(
+    r"""
+    ${ $( {{ }} %( < > ... \x \u \0 xxxx **** #### ____ ---- 00000000 12345678 abcdef deadbeef [password]
+    your example changeme change_me change-me placeholder place_holder dummy redacted replace insert_ todo sample fake
+    foobar foo_bar foo-bar mysecret my_secret my-secret mytoken my_token my-token mypass my_pass my-pass myapi my_api
+    my-api supersecret super_secret super-secret verysecret very_secret topsecret top_secret top-secret notreal
+    not_real not-real aws4_request
+    """.split()  # noqa: SIM905 - as a list it would take half a screen
+)
+"""What people write where a secret goes."""
+
+_FORMAT: Final = re.compile(r"%[sdr](?!\w)")
+_REFERENCE: Final = re.compile(r"\$\w+|%\w+%|[@&*]\w+|\{.*\}|[A-Za-z]:\\.*|[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
+"""A variable, a file, an address."""
+
+_PATH: Final = re.compile(r"@?(?:~|\.{1,2})?/.*", re.DOTALL)
+
+_CODE: Final = re.compile(r"_*[A-Za-z]\w*(?:(?:\.|->|::)_*[A-Za-z]\w*)+")
+_WORDS: Final = re.compile(r"[A-Za-z_. /:,-]*\d{0,3}[_. /:,-]*|[\d\W_]*")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_PIECES: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_NO_PASSWORD: Final = re.compile(
+    r"(?:pass|passw(?:or)?d|pwd?|secret|token|tiger|user(?:name)?|x+|key|none|null|test|hunter2)\d{0,3}|\d{1,5},.*",
+    re.IGNORECASE,
+)
+
+
+def is_placeholder(value: str) -> bool:
+    """It shows where a secret goes, or names where it comes from."""
+    folded = value.lower()
+    if MASK in value or any(word in folded for word in _STANDS_FOR_ONE):
+        return True
+    if len(set(value)) < 4 or _FORMAT.search(value) or _REFERENCE.fullmatch(value):
+        return True
+    return is_path(value)
+
+
+def is_path(value: str) -> bool:
+    """A file's name; base64 may begin with a slash, too, but has no words in it."""
+    return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4
+
+
+def is_url_password(value: str) -> bool:
+    """What stands before the @ of an address is a password unless it plainly is not."""
+    return not (is_placeholder(value) or _NO_PASSWORD.fullmatch(value))
+
+
+def is_password(value: str) -> bool:
+    """Hard to guess: letters with digits, or three kinds of characters, and not words with a number behind."""
+    if len(value) < 6 or value.isalpha() or not any(map(str.isalpha, value)):
+        return False
+    is_mixed = any(map(str.isdigit, value)) or not (value.isalnum() or value.islower() or value.isupper())
+    return is_mixed and not _is_about_one(value)
+
+
+def is_token(value: str) -> bool:
+    """Made by a machine: long, with digits, not of words, few characters more often than others."""
+    if len(value) < 16 or not any(map(str.isdigit, value)) or not any(map(str.isalpha, value)):
+        return False
+    return not _is_about_one(value) and entropy(value) >= 3.0 and not is_of_words(value)
+
+
+def is_of_words(value: str) -> bool:
+    """An identifier of someone's making: between capitals, digits and signs stand whole words."""
+    if not _IDENTIFIER.fullmatch(value):
+        return False
+    return _mean_piece(value) >= 3.8
+
+
+def entropy(value: str) -> float:
+    """Bits a character, by Shannon."""
+    return -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())
+
+
+def _is_about_one(value: str) -> bool:
+    if is_placeholder(value):
+        return True
+    is_name = _WORDS.fullmatch(value) or _CODE.fullmatch(value)
+    return bool(is_name) and (len(value) < 12 or _mean_piece(value) >= 3.3)
+
+
+def _mean_piece(value: str) -> float:
+    """Letters that stand together: words have four and more, random characters two."""
+    pieces = _PIECES.findall(value)
+    return sum(map(len, pieces)) / max(1, len(pieces))

@@ -1,0 +1,88 @@
+"""The connection to Redis that both the live stream and the transcript cache go through."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from hashlib import sha1
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
+
+from loom.activities.ports import StreamUnavailable
+
+T = TypeVar("T")
+
+ANSWER_SECONDS: Final = 1.0
+_CONNECT_SECONDS: Final = 0.3
+_PAUSE_SECONDS: Final = 1.0
+_CONNECTIONS: Final = 16
+
+
+class RedisLink:
+    """A Redis server that may be away: short patience, and after a failure a second in which nobody tries."""
+
+    def __init__(self, url: str, *, answer_within: float = ANSWER_SECONDS) -> None:
+        """Connects at the first command; a command is never sent twice, since it may have taken effect."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=answer_within,
+            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_timeout=None,  # the client's own makes a task per command; ours in `call` costs nothing
+            retry=Retry(NoBackoff(), 0),
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+        self._redis = Redis.from_pool(pool)
+        self._answer_within = answer_within
+        self._log = structlog.get_logger("loom.redis")
+        self._away_until: float | None = None
+
+    async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
+        """Carry out a command; raises StreamUnavailable, at once while the server is known to be away."""
+        if self._away_until is not None:
+            if monotonic() < self._away_until:
+                raise StreamUnavailable("Redis did not answer a moment ago")
+            self._away_until = monotonic() + _PAUSE_SECONDS  # one caller finds out for all
+        try:
+            async with asyncio.timeout(self._answer_within):
+                answer = await command(self._redis)
+        except (RedisError, OSError) as error:
+            raise self._failed(error) from error
+        if self._away_until is not None:
+            self._away_until = None
+            self._log.info("redis is back")
+        return answer
+
+    async def script(self, source: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
+        """Run a Lua script that answers with numbers, by its hash when the server has it."""
+        name = _sha(source)
+
+        async def run(redis: Redis) -> list[int]:
+            try:
+                answer = await redis.evalsha(name, len(keys), *keys, *arguments)
+            except NoScriptError:
+                answer = await redis.eval(source, len(keys), *keys, *arguments)
+            return [int(number) for number in (answer if isinstance(answer, list) else [answer])]
+
+        return await self.call(run)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._redis.aclose()
+
+    def _failed(self, error: Exception) -> StreamUnavailable:
+        if self._away_until is None:
+            self._log.warning("redis is away; runs go on without live events", error=str(error))
+        self._away_until = monotonic() + _PAUSE_SECONDS
+        return StreamUnavailable(f"Redis does not answer: {error}")
+
+
+@cache
+def _sha(source: str) -> str:
+    return sha1(source.encode(), usedforsecurity=False).hexdigest()

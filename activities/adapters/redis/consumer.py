@@ -1,0 +1,169 @@
+"""One consumer of a group on the bus's Redis Stream: it takes, it says what is done, and inherits from the dead.
+
+Redis remembers for each group how far it has come and what was taken but is not done. So nothing is lost with a
+consumer that dies: after `CLAIM_AFTER` another takes over what it left. What all groups have done leaves the stream.
+"""
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import uuid4
+
+from loom.activities.adapters.redis.stream import BUS, load_json
+from loom.activities.bus import Delivery
+from loom.activities.ports import StreamUnavailable
+from loom.domain.core.tasks import Task
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from loom.activities.adapters.redis.connection import RedisLink
+
+BLOCK_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = BLOCK_SECONDS + 1.0
+"""For the link that an inbox has for itself: taking waits on the server."""
+CLAIM_AFTER: Final = 30.0
+"""Seconds that a taken task may stay undone before another consumer takes it over."""
+PAGE: Final = 200
+_TRIM_EVERY: Final = 2.0
+_FORGOTTEN_AFTER_MS: Final = 24 * 3600 * 1000
+
+# Up to the oldest entry that some group has not done; a group that has taken nothing yet needs everything.
+_TRIM: Final = """
+local lowest = nil
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local name, delivered = group[2], group[8]
+  local pending = redis.call('XPENDING', KEYS[1], name)
+  local first = (pending[1] > 0) and pending[2] or delivered
+  local ms, seq = string.match(first, '^(%d+)-(%d+)$')
+  local place = {tonumber(ms), tonumber(seq), first}
+  if lowest == nil or place[1] < lowest[1] or (place[1] == lowest[1] and place[2] < lowest[2]) then lowest = place end
+end
+if lowest == nil then return 0 end
+return redis.call('XTRIM', KEYS[1], 'MINID', '~', lowest[3])
+"""
+
+
+class RedisInbox:
+    """The port Inbox on Redis."""
+
+    def __init__(
+        self,
+        link: "RedisLink",
+        group: str,
+        *,
+        since: Literal["beginning", "now"] = "beginning",
+        bus: str = BUS,
+        claim_after: float = CLAIM_AFTER,
+        block: float = BLOCK_SECONDS,
+    ) -> None:
+        """A new group gets what waits on the bus already, or only what comes; closes the link when it is closed."""
+        self._link = link
+        self._group = group
+        self._bus = bus
+        self._since = "0" if since == "beginning" else "$"
+        self._claim_after = claim_after
+        self._block_ms = round(block * 1000)
+        self._consumer = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+        self._claimed_at: float | None = None
+        self._trimmed_at = monotonic()
+
+    async def join(self) -> None:
+        """Make the group if it is not there; raises StreamUnavailable."""
+        await self._link.call(partial(_joined, bus=self._bus, group=self._group, since=self._since))
+
+    async def take(self) -> Sequence[Delivery]:
+        """See the port; first what a dead consumer left."""
+        if self._claimed_at is None:
+            await self.join()
+        if self._claimed_at is None or monotonic() - self._claimed_at > self._claim_after / 2:
+            if left := await self._link.call(partial(self._in_group, self._claim)):
+                return left  # and look again: whoever died may have left more than a page
+            self._claimed_at = monotonic()
+        return await self._link.call(partial(self._in_group, self._read))
+
+    async def done(self, entries: Sequence[str]) -> None:
+        """See the port; now and then drops from the stream what every group has done."""
+        if entries:
+            await self._link.call(lambda redis: redis.xack(self._bus, self._group, *entries))
+        if monotonic() - self._trimmed_at > _TRIM_EVERY:
+            self._trimmed_at = monotonic()
+            await self.trim()
+
+    async def hold(self, entries: Sequence[str]) -> None:
+        """These are still being worked on: nobody is to take them over yet. Raises StreamUnavailable."""
+        if entries:
+            await self._link.call(
+                lambda redis: redis.xclaim(self._bus, self._group, self._consumer, 0, list(entries), justid=True)
+            )
+
+    async def trim(self) -> int:
+        """Drop from the stream what every group has done, a hundred at a time; returns how many."""
+        return sum(await self._link.script(_TRIM, (self._bus,), ()))
+
+    async def aclose(self) -> None:
+        """Leave the group if nothing is left undone, and close the link."""
+        try:
+            await self._link.call(self._leave)
+        except StreamUnavailable:
+            pass
+        finally:
+            await self._link.aclose()
+
+    async def _read(self, redis: "Redis") -> list[Delivery]:
+        streams: Any = await redis.xreadgroup(
+            self._group, self._consumer, {self._bus: ">"}, count=PAGE, block=self._block_ms
+        )
+        return [_delivery(entry, fields) for _, entries in streams or () for entry, fields in entries]
+
+    async def _claim(self, redis: "Redis") -> list[Delivery]:
+        idle = round(self._claim_after * 1000)
+        _, entries, *_ = await redis.xautoclaim(self._bus, self._group, self._consumer, idle, count=PAGE)
+        return [_delivery(entry, fields) for entry, fields in entries if entry is not None]
+
+    async def _in_group(
+        self, command: Callable[["Redis"], Awaitable[list[Delivery]]], redis: "Redis"
+    ) -> list[Delivery]:
+        """The command's answer; a server that lost the group gets it anew, and whatever is there then came after."""
+        from redis.exceptions import ResponseError  # noqa: PLC0415 - as the link: half a second that others save
+
+        try:
+            return await command(redis)
+        except ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            await _joined(redis, self._bus, self._group, "0")
+            return []
+
+    async def _leave(self, redis: "Redis") -> None:
+        for consumer in await redis.xinfo_consumers(self._bus, self._group):
+            own = _text(consumer["name"]) == self._consumer
+            if consumer["pending"] == 0 and (own or consumer["idle"] > _FORGOTTEN_AFTER_MS):
+                await redis.xgroup_delconsumer(self._bus, self._group, consumer["name"])
+
+
+async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:
+    from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
+
+    try:
+        await redis.xgroup_create(bus, group, since, mkstream=True)
+    except ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+
+
+def _delivery(entry: bytes, fields: dict[bytes, bytes] | None) -> Delivery:
+    """An entry that was trimmed while it waited has no fields any more."""
+    given = fields or {}
+    try:
+        task = load_json(Task, given[b"task"])
+    except (KeyError, ValueError):
+        task = None
+    return Delivery(entry=_text(entry), task=task, reply_to=given.get(b"reply", b"").decode())
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,215 @@
+"""The live stream of runs on Redis Streams: one stream per run, entry ids `1-0`, `2-0`, … as offsets.
+
+Keys, all with the same time to live, counted from the last write:
+    loom:events:{run}    the stream; an entry has one field, the task as JSON
+    loom:fence:{run}     hash: the highest attempt of each segment, and under `#` the last offset
+    loom:written:{run}   set: ids of the tasks already written, but for those that come in masses and are sent once
+    loom:bus             one stream for all runs: every task but pieces of text, for subscribers (`redis_bus`)
+
+Everything that belongs together happens in one script, so publishing is one round trip and all or nothing. What a
+sub-agent does is appended to the streams of all runs above it as well, each of which counts its own offsets.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
+
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, runs_above
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from loom.activities.adapters.redis.connection import RedisLink
+
+T = TypeVar("T")
+
+DAY: Final = 24 * 3600
+BUS: Final = "loom:bus"
+BUS_ENTRIES: Final = 20_000
+"""About how many tasks wait on the bus for subscribers at most; what memory lost so is rebuilt from history."""
+_ANSWER_SECONDS: Final = 1.0
+_BLOCK_SECONDS: Final = 2.0
+_PAGE: Final = 500
+_RUNS_REMEMBERED: Final = 10_000
+_SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
+
+# The last offset is taken from the hash, else from the stream, and is never less than what this writer knows it to be:
+# a Redis that lost its data goes on counting where it was, and a reader that waits beyond offset n gets what follows.
+# A run that starts under the id of one that has ended, which Temporal allows, begins its stream anew.
+_PUBLISH: Final = """
+local bus = KEYS[1]
+local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
+local segment, attempt, starts = ARGV[4], tonumber(ARGV[5]), ARGV[6]
+if starts ~= '' then
+  local stream, fence, written = KEYS[2], KEYS[3], KEYS[4]
+  local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  local last = entry and cjson.decode(entry[2][2])
+  if last and last.run_id == starts and (last.action == 'node.complete' or last.action == 'node.error') then
+    redis.call('DEL', stream, fence, written)
+    redis.call('HSET', fence, '#', string.match(entry[1], '^%d+'))
+  end
+end
+if segment ~= '' then
+  local fence = KEYS[3]
+  local latest = tonumber(redis.call('HGET', fence, segment) or '0')
+  if attempt < latest then return {} end
+  if attempt > latest then redis.call('HSET', fence, segment, attempt) end
+end
+local streams = (#KEYS - 1) / 3
+local reached = {}
+for run = 1, streams do
+  local stream, fence, written = KEYS[3 * run - 1], KEYS[3 * run], KEYS[3 * run + 1]
+  local floor = tonumber(ARGV[6 + run])
+  local last = tonumber(redis.call('HGET', fence, '#') or '0')
+  if last == 0 then
+    local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+    if entry then last = tonumber(string.match(entry[1], '^%d+')) end
+  end
+  if floor > last then last = floor end
+  for i = 7 + streams, #ARGV, 3 do
+    if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
+      last = last + 1
+      redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 2])
+      if run == 1 and ARGV[i + 1] == '1' then
+        redis.call('XADD', bus, 'MAXLEN', '~', bus_limit, '*', 'task', ARGV[i + 2])
+      end
+    end
+  end
+  redis.call('HSET', fence, '#', string.format('%.0f', last))
+  for i = 3 * run - 1, 3 * run + 1 do redis.call('EXPIRE', KEYS[i], ttl) end
+  reached[run] = last
+end
+return reached
+"""
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+class RedisStream:
+    """The port EventStream on Redis."""
+
+    def __init__(
+        self,
+        link: "RedisLink",
+        *,
+        keep_seconds: int = 7 * DAY,
+        keep_entries: int = 100_000,
+        bus: str = BUS,
+        bus_entries: int = BUS_ENTRIES,
+    ) -> None:
+        """`keep_seconds` count from a run's last event; of a longer stream about `keep_entries` are left."""
+        self._link = link
+        self._bus = bus
+        self._limits = (keep_seconds, keep_entries, bus_entries)
+        self._last: OrderedDict[str, int] = OrderedDict()
+
+    async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
+        """Append tasks of one run, here and to the runs above it; False when a later attempt has taken over."""
+        if not tasks:
+            return True
+        runs = (tasks[0].run_id, *runs_above(tasks[0].run_id, tasks[0].root_run_id))
+        keys = (self._bus, *(key for run_id in runs for key in stream_keys(run_id)))
+        name, attempt = (segment.name, segment.attempt) if segment else ("", 0)
+        starts = tasks[0].run_id if any(task.action is Action.START for task in tasks) else ""
+        arguments: list[Any] = [*self._limits, name, attempt, starts, *(self._last.get(run_id, 0) for run_id in runs)]
+        for task in tasks:
+            named = "" if task.action in _SENT_ONCE else task.task_id
+            arguments += (named, int(task.action not in SHOWN_ONLY), dump_json(Task, task))
+        reached = await self._link.script(_PUBLISH, keys, arguments)
+        for run_id, last in zip(runs, reached, strict=False):
+            self._remember(run_id, last)
+        return bool(reached)
+
+    async def aclose(self) -> None:
+        """Close the link to Redis."""
+        await self._link.aclose()
+
+    def _remember(self, run_id: str, last: int) -> None:
+        self._last[run_id] = max(last, self._last.get(run_id, 0))
+        self._last.move_to_end(run_id)
+        if len(self._last) > _RUNS_REMEMBERED:
+            self._last.popitem(last=False)
+
+
+class RedisReader:
+    """The port EventReader on Redis; every read has a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        """Connects at the first read."""
+        self._url = url
+
+    async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
+        """Tasks with offsets greater than `after`, in order, up to the run's last one."""
+        from loom.activities.adapters.redis.connection import RedisLink  # noqa: PLC0415 - half a second that most commands save
+
+        link = RedisLink(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
+        block = round(_BLOCK_SECONDS * 1000) if follow else None
+        last = after
+        try:
+            while True:
+                page = await link.call(partial(_page, run_id=run_id, after=last, block=block))
+                for last, data in page:
+                    task = load_json(Task, data)
+                    yield last, task
+                    if is_last(task, run_id):
+                        return
+                if not page and not follow:
+                    return
+        finally:
+            await link.aclose()
+
+
+def stream_key(run_id: str) -> str:
+    """Where a run's stream is."""
+    return f"loom:events:{run_id}"
+
+
+def stream_keys(run_id: str) -> tuple[str, str, str]:
+    """Everything that is kept of a run's stream."""
+    return stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}"
+
+
+def task_view(offset: int, task: Task) -> JsonObject:
+    """A task on the stream in the words of the public contract, ready to be written as JSON."""
+    return {
+        "offset": offset,
+        "task_id": task.task_id,
+        "run_id": task.run_id,
+        "root_run_id": task.root_run_id,
+        "session_id": task.session_id,
+        "parent_task_id": task.parent_task_id,
+        "action": task.action.value,
+        "source_agent": task.source_agent,
+        "target_agent": task.target_agent,
+        "status": task.status,
+        "parameters": dict(task.parameters),
+        "result": None if task.result is None else dict(task.result),
+        "metadata": dict(task.metadata),
+        "created_at": task.created_at.isoformat(),
+    }
+
+
+def dump_json(kind: type, value: object) -> bytes:
+    """A value of the domain as compact JSON, defaults left out; half a surrogate pair becomes a question mark."""
+    adapter = _adapter(kind)
+    try:
+        return adapter.serializer.to_json(value, exclude_defaults=True)
+    except PydanticSerializationError:
+        plain = adapter.dump_python(value, exclude_defaults=True, mode="json")
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def load_json(kind: type[T], data: bytes | str) -> T:
+    """The value that `dump_json` wrote; raises ValueError."""
+    value: T = _adapter(kind).validator.validate_json(data)
+    return value
+
+
+async def _page(redis: "Redis", run_id: str, after: int, block: int | None) -> list[tuple[int, bytes]]:
+    streams: Any = await redis.xread({stream_key(run_id): f"{after}-0"}, count=_PAGE, block=block)
+    return [(int(entry_id.split(b"-")[0]), fields[b"task"]) for _, entries in streams for entry_id, fields in entries]

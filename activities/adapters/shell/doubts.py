@@ -1,0 +1,105 @@
+"""Where the syntax tree and Bash may disagree, so that nothing hides between the two.
+
+Each check stands for a line that the tree read otherwise than Bash without reporting an error; they were found by
+running random lines in both. A false alarm costs a question to a person, a missed one a command that nobody allowed.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from tree_sitter import Node
+
+from loom.activities.adapters.shell.words import Placed, strays_of
+
+_ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
+"""A word across two lines, control characters, white space that Bash takes for letters."""
+
+_BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
+_BLANK_IN_LINE: Final = re.compile(rb"(?:[ \t]|\\\n)*")
+_BARE_SPACE: Final = re.compile(rb"(?<!\\)\s")
+_DESCRIPTOR: Final = re.compile(rb"\d+|\{\w+\}")
+_NAME: Final = re.compile(rb"[A-Za-z_]\w*")
+_DELIMITER: Final = re.compile(rb"(['\"]?)\w+\1")
+_EXPANDED: Final = re.compile(rb"\$\(|`|\$\{|\$\[")
+
+_IN_COMMAND: Final = frozenset(
+    """
+    command_name word number string raw_string ansi_c_string translated_string concatenation simple_expansion expansion
+    arithmetic_expansion command_substitution process_substitution brace_expression $ variable_assignment
+    file_redirect herestring_redirect heredoc_redirect subshell
+    """.split()  # noqa: SIM905 - as a list it would take half a screen
+)
+
+
+def is_doubtful(nodes: Sequence[Placed], source: bytes) -> bool:
+    """Something in this tree may mean another thing to Bash."""
+    return (
+        bool(_ODD_TEXT.search(source))
+        or _leaves_gaps(nodes, source)
+        or _loses_words(nodes)
+        or any(_is_odd(each, source) for each in nodes)
+    )
+
+
+def _leaves_gaps(nodes: Sequence[Placed], source: bytes) -> bool:
+    """White space apart, every character belongs to a leaf: what the tree skipped it did not understand."""
+    seen = 0
+    for each in nodes:
+        if not each.children:
+            if not _BLANK.fullmatch(source, seen, max(seen, each.node.start_byte)):
+                return True
+            seen = max(seen, each.node.end_byte)
+    return not _BLANK.fullmatch(source, seen)
+
+
+def _loses_words(nodes: Sequence[Placed]) -> bool:
+    """A word behind a redirect belongs to no command that could be found."""
+    redirects = [each.node for each in nodes if each.node.type in ("file_redirect", "heredoc_redirect")]
+    strays = {stray.id for redirect in redirects for stray in strays_of(redirect)}
+    return bool(strays - {stray.id for each in nodes if each.node.type == "command" for stray in each.strays})
+
+
+def _is_odd(each: Placed, source: bytes) -> bool:
+    match each.node.type:
+        case "command":
+            return any(child.type not in _IN_COMMAND for child in each.children) or _spans_lines(each, source)
+        case "file_redirect":
+            return _spans_lines(each, source)
+        case "file_descriptor":
+            return not _DESCRIPTOR.fullmatch(each.node.text or b"")
+        case "word":
+            return bool(_BARE_SPACE.search(each.node.text or b""))
+        case "variable_assignment":
+            return any(one.end_byte != other.start_byte for one, other in pairwise(each.children))
+        case "variable_name" if each.parent == "variable_assignment":
+            return not _NAME.fullmatch(each.node.text or b"")
+        case "heredoc_redirect":
+            return each.is_inside or _is_odd_heredoc(each.node, source)
+        case _:
+            return False
+
+
+def _spans_lines(each: Placed, source: bytes) -> bool:
+    """The tree joins words across a plain line end when a continued line follows."""
+    gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
+    return not all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
+
+
+def _is_odd_heredoc(node: Node, source: bytes) -> bool:
+    """Where its text ends and what is run inside must be beyond doubt; a second one on the line makes it doubtful."""
+    parts = {child.type: child for child in node.children}
+    start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
+    if start is None or end is None or not _DELIMITER.fullmatch(start.text or b""):
+        return True
+    line_end = source.find(b"\n", start.end_byte)
+    text = source[line_end + 1 : end.start_byte]
+    word = (start.text or b"").strip(b"'\"")
+    is_literal = (start.text or b"")[:1] in (b"'", b'"')
+    return (
+        b"<<" in source[start.end_byte : line_end].replace(b"<<<", b"")
+        or (end.text or b"").strip() != word
+        or word in (line.strip(b"\t") for line in text.split(b"\n"))
+        or (not is_literal and bool(_EXPANDED.search(text)))
+    )

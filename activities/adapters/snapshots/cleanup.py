@@ -1,0 +1,97 @@
+"""Keeping stores small: old snapshots go, loose objects become packs, stores that nobody uses any more are removed."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from loom.activities.adapters.snapshots.store import Store, keep
+from loom.activities.ports import StoreUnavailable
+
+KEEP_SECONDS: Final = 30 * 86_400.0
+KEEP_MOST: Final = 2_000
+"""Snapshots of one workspace."""
+EVERY: Final = 86_400.0
+"""Seconds between two times of tidying …"""
+EVERY_SO_MANY: Final = 250
+"""… or snapshots, whichever comes first."""
+_DONE: Final = "tidied"
+
+
+def is_due(store: Store) -> bool:
+    """Whether it is time to tidy this store."""
+    count, (then, counted) = _count(store), _last(store)
+    return count - counted >= EVERY_SO_MANY or time.time() - then >= EVERY
+
+
+def tidy(store: Store, *, keep_seconds: float = KEEP_SECONDS, keep_most: int = KEEP_MOST) -> None:
+    """Drop what is too old or too much, pack the rest, and look after the stores beside this one."""
+    with store.locked() as lock:
+        keep(store.path / _DONE, b"%d" % _count(store))  # first: what fails is not tried again with every snapshot
+        try:
+            _drop_and_pack(store, lock, _expired(store, keep_seconds, keep_most))
+        except StoreUnavailable:
+            store.mend(lock)
+            raise
+    _sweep(store.path.parent, keep_seconds)
+
+
+def _drop_and_pack(store: Store, lock: int, gone: Sequence[str]) -> None:
+    if gone:
+        store.git("update-ref", "--stdin", lock=lock, feed="".join(f"delete {ref}\n" for ref in gone).encode())
+    store.git("pack-refs", "--all", lock=lock)
+    store.git("repack", "-q", "-d", *(("-a",) if gone else ()), lock=lock)
+    if gone:
+        store.git("prune", "--expire=now", lock=lock)
+    for report in store.path.glob("fast_import_crash_*"):
+        report.unlink(missing_ok=True)
+
+
+def _expired(store: Store, keep_seconds: float, keep_most: int) -> list[str]:
+    listed = store.git("for-each-ref", "--format=%(committerdate:unix) %(refname)", "refs/loom/")
+    found = [line.split(" ", 1) for line in listed.decode().splitlines()]
+    found.sort(key=lambda each: each[1].rpartition("/")[2], reverse=True)
+    oldest = time.time() - keep_seconds
+    return [ref for rank, (at, ref) in enumerate(found) if rank >= keep_most or int(at) < oldest]
+
+
+def _sweep(root: Path, keep_seconds: float) -> None:
+    """Remove the stores whose last snapshot is too old to be kept, unless somebody is at them just now."""
+    for count in root.glob("*/count"):
+        if not _is_older(count, keep_seconds):
+            continue
+        handle = os.open(f"{count.parent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_older(count, keep_seconds):  # nobody has used it while the lock was another's
+                shutil.rmtree(count.parent)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(handle)
+
+
+def _is_older(count: Path, seconds: float) -> bool:
+    try:
+        return time.time() - count.stat().st_mtime >= seconds
+    except FileNotFoundError:  # somebody else has swept it away
+        return False
+
+
+def _count(store: Store) -> int:
+    try:
+        return int((store.path / "count").read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _last(store: Store) -> tuple[float, int]:
+    """When, and after how many snapshots, the store was tidied last, or when it was made."""
+    path = store.path / _DONE
+    try:
+        return path.stat().st_mtime, int(path.read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        return (store.path / "ready").stat().st_mtime, 0

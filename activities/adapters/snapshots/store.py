@@ -1,0 +1,285 @@
+"""A bare Git repository of Loom's own for the snapshots of one workspace, and the only way in which Git is run there.
+
+It has no work tree and no index, so nothing of the user's repository is ever near; what goes in goes through
+`git fast-import`, which knows no filters, attributes or hooks. Everything that writes holds the store's lock, and so do
+the programs that it starts: a worker that was killed leaves the lock to them until they end, too.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Final
+
+from loom.activities.adapters.snapshots.walk import Facts, Mark
+from loom.activities.ports import StoreUnavailable
+from loom.domain.core.messages import JsonObject
+
+NO_GIT: Final = "snapshots need the program `git`: install it, or do without them (LOOM_SNAPSHOTS=off)"
+FOLDER: Final = "workspace"
+"""Where a snapshot's tree has the files; beside it lies `FACTS`."""
+FACTS: Final = "facts"
+LATEST: Final = "refs/base/latest"
+"""The newest state, so that what the next one is built on stays in the store."""
+PATIENCE: Final = 60.0
+"""Seconds to wait for another process that works on the same store."""
+
+_OPTIONS: Final = ("-c", "gc.auto=0", "-c", "core.protectNTFS=false", "-c", "core.protectHFS=false")
+_SEEN: Final = "seen.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """A state of a workspace that is kept."""
+
+    id: str
+    run_id: str
+    turn: int | None
+    """The turn whose first or later change it was taken before; None: taken before a restore."""
+    call_id: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """The state that the next snapshot is a change of."""
+
+    tree: str | None = None
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What a snapshot holds: mode and object id of every file and link, and the facts beside them."""
+
+    files: Mapping[str, tuple[str, str]]
+    facts: Facts
+
+
+class Store:
+    """The snapshots of one workspace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, root: Path, workspace: Path) -> "Store":
+        """The store, below `root`, of the workspace with that real path."""
+        return cls(root / blake2b(os.fsencode(workspace), digest_size=16).hexdigest())
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace's real path."""
+        return Path(os.fsdecode((self.path / "workspace").read_bytes()))
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Be the only one to write; gives the lock's descriptor for the programs that are started meanwhile."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._wait_for(handle)
+            yield handle
+        finally:
+            os.close(handle)  # and not LOCK_UN, which would take it from a program that has outlived us
+
+    def _wait_for(self, handle: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"another process has worked on {self.path} for {PATIENCE:.0f} s: see which one holds"
+                        f" {self.path}.lock"
+                    ) from None
+            time.sleep(0.005)
+
+    def prepare(self, workspace: Path, lock: int) -> None:
+        """Make the repository if it is not there; raises StoreUnavailable without Git."""
+        _program()
+        if (self.path / "ready").exists():
+            return
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self.unlock()
+        self.git("init", "--quiet", "--bare", "--template=", str(self.path), lock=lock)
+        keep(self.path / "workspace", os.fsencode(workspace))
+        keep(self.path / "ready", b"")
+
+    def git(self, *words: str, lock: int | None = None, feed: bytes = b"") -> bytes:
+        """Run Git to its end; what it printed. Raises StoreUnavailable when it fails."""
+        with self.running(*words, lock=lock) as process:
+            out, err = process.communicate(feed)
+        if process.returncode:
+            raise self.failure(words[0], err)
+        return out
+
+    def running(self, *words: str, lock: int | None = None) -> "subprocess.Popen[bytes]":
+        """Start Git on this store with nothing of the user's or the system's configuration."""
+        return subprocess.Popen(
+            [_program(), *_OPTIONS, *words],
+            cwd=self.path,
+            env=_environment(self.path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            umask=0o077,
+            start_new_session=True,  # Ctrl-C is for the worker, which ends in order
+            pass_fds=() if lock is None else (lock,),
+        )
+
+    def failure(self, word: str, said: bytes) -> StoreUnavailable:
+        """What to raise when `git word` has failed."""
+        why = " ".join(said.decode(errors="replace").split())[:300]
+        return StoreUnavailable(f"git {word} failed on {self.path}: {why or 'it was killed'}")
+
+    def next_number(self, lock: int) -> int:
+        """A number larger than any before; taken even if nothing comes of it."""
+        path = self.path / "count"
+        try:
+            number = int(path.read_text(encoding="ascii")) + 1
+        except (FileNotFoundError, ValueError):
+            names = self.git("for-each-ref", "--format=%(refname)", "refs/loom/", lock=lock).decode().split()
+            number = 1 + max((int(name.rpartition("/")[2]) for name in names), default=0)
+        keep(path, b"%d" % number)
+        return number
+
+    def base(self) -> Base:
+        """The state on record; an empty one when there is none that can be read."""
+        try:
+            found = json.loads((self.path / _SEEN).read_text(encoding="utf-8"))
+            return Base(tree=found["tree"], marks={path: tuple(marks) for path, marks in found["files"].items()})
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return Base()
+
+    def keep_base(self, base: Base) -> None:
+        """Put the state on record."""
+        text = json.dumps({"tree": base.tree, "files": base.marks}, separators=(",", ":"))
+        keep(self.path / _SEEN, text.encode())
+
+    def mend(self, lock: int) -> None:
+        """Remove what a crash or a power failure has left in the way; snapshots that cannot be read any more go."""
+        (self.path / _SEEN).unlink(missing_ok=True)
+        self.unlock()
+        refs = self.git("for-each-ref", "--format=%(refname)", lock=lock)
+        found = self.git("cat-file", "--batch-check=%(objecttype)", lock=lock, feed=refs).splitlines()
+        broken = [ref for ref, kind in zip(refs.splitlines(), found, strict=True) if kind != b"commit"]
+        self.git("update-ref", "--stdin", lock=lock, feed=b"".join(b"delete %s\n" % ref for ref in broken))
+
+    def unlock(self) -> None:
+        """Remove locks of Git's: with ours held, whoever had them is dead."""
+        for stale in self.path.rglob("*.lock"):
+            stale.unlink(missing_ok=True)
+
+    def list(self, run_id: str) -> tuple[Snapshot, ...]:
+        """The run's snapshots, oldest first."""
+        listed = self.git("for-each-ref", "--format=%(objectname) %(contents:subject)", refs_of(run_id))
+        return tuple(_snapshot(*line.split(" ", 1)) for line in listed.decode().splitlines())
+
+    def kept(self, commit: str) -> Kept:
+        """What a snapshot holds."""
+        listed = self.git("ls-tree", "-r", "-z", "--full-tree", commit, f"{FOLDER}/")
+        entries = (entry.partition(b"\t") for entry in listed.split(b"\0") if entry)
+        files = {os.fsdecode(path)[len(FOLDER) + 1 :]: _entry(head) for head, _, path in entries}
+        return Kept(files=files, facts=read_facts(self.git("cat-file", "blob", f"{commit}:{FACTS}")))
+
+
+class Blobs:
+    """Contents by object id, from one `git cat-file` for all of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._process = store.running("cat-file", "--batch")
+
+    def __enter__(self) -> "Blobs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def read(self, oid: str) -> bytes:
+        """The content; raises OSError when the store has lost it."""
+        asked, answers = _pipes(self._process)
+        asked.write(f"{oid}\n".encode())
+        asked.flush()
+        head = answers.readline().split()
+        if len(head) != 3:
+            raise OSError(f"the snapshot's content {oid} is damaged in the store")
+        data = answers.read(int(head[2]))
+        answers.read(1)
+        return data
+
+
+def refs_of(run_id: str) -> str:
+    """Where a run's snapshots are named; an id may hold anything, a ref may not."""
+    return f"refs/loom/{blake2b(run_id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}/"
+
+
+def write_facts(facts: Facts) -> bytes:
+    """Facts as they are stored: the same facts, the same bytes."""
+    return json.dumps({"empty": facts.empty, "modes": facts.modes, "not_kept": facts.not_kept}).encode()
+
+
+def read_facts(stored: bytes) -> Facts:
+    """Facts as they were stored."""
+    found = json.loads(stored)
+    return Facts(empty=tuple(found["empty"]), modes=found["modes"], not_kept=found["not_kept"])
+
+
+def _program() -> str:
+    program = shutil.which("git")
+    if program is None:
+        raise StoreUnavailable(NO_GIT)
+    return program
+
+
+def _environment(store: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(store),
+        "LC_ALL": "C",
+        "GIT_DIR": str(store),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+
+
+def _snapshot(commit: str, message: str) -> Snapshot:
+    said: JsonObject = json.loads(message)
+    return Snapshot(
+        id=commit,
+        run_id=said["run_id"],
+        turn=said["turn"],
+        call_id=said["call_id"],
+        at=datetime.fromisoformat(said["at"]),
+    )
+
+
+def _entry(head: bytes) -> tuple[str, str]:
+    mode, _, oid = head.decode("ascii").split(" ")
+    return mode, oid
+
+
+def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None:
+        raise ValueError("the program was started without pipes")
+    return process.stdin, process.stdout
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write a file in one step, for nobody else to read."""
+    draft = path.with_name(f"{path.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,222 @@
+"""Runs' histories as a Temporal server keeps them, decoded into what happened."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.converter import DataConverter
+from temporalio.service import RPCError, RPCStatusCode
+
+from loom.activities.memory.backfill import Moved, UnreadableHistory
+from loom.domain.agents.hook_steps import HookAnswer
+from loom.domain.core.requests import RunResult
+from loom.domain.core.tasks import Origin, Published, correlation_of
+from loom.domain.core.tool_calls import ToolResult
+from loom.domain.history.facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom.domain.run.activity_payloads import (
+    CallPlans,
+    Compressed,
+    CompressRequest,
+    ConductRequest,
+    Evaluated,
+    EvaluateRequest,
+    HookRequest,
+    ModelReply,
+    ModelRequest,
+    PlanRequest,
+    Prepared,
+    PrepareRequest,
+    ToolRequest,
+)
+from loom.domain.tree.lineage import is_child
+
+TYPES: Final[Mapping[str, tuple[type[Asked], type[Came]]]] = {
+    "prepare_run": (PrepareRequest, Prepared),
+    "run_hook": (HookRequest, HookAnswer),
+    "call_model": (ModelRequest, ModelReply),
+    "conduct_crew": (ConductRequest, ModelReply),
+    "run_tool": (ToolRequest, ToolResult),
+    "plan_calls": (PlanRequest, CallPlans),
+    "compress_context": (CompressRequest, Compressed),
+    "evaluate_answer": (EvaluateRequest, Evaluated),
+}
+"""The activities that tell something, by name: what they get and what they give."""
+
+_LOCAL: Final = "core_local_activity"
+_PUBLISH: Final = "publish"
+_NOT_BEGUN: Final = ("NotFoundError",)
+_UNDECODABLE: Final = "Failed decoding"
+
+
+class TemporalHistories:
+    """The port Histories on a Temporal client, whose converter reads what our workers wrote."""
+
+    def __init__(self, client: Client, task_queue: str) -> None:
+        """Only runs of this queue are looked at: those of others belong to another memory."""
+        self._client = client
+        self._task_queue = task_queue
+
+    async def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
+        """See the port; raises RPCError."""
+        ended = f"(CloseTime <= '{_time(until)}'" + (f" AND CloseTime > '{_time(since)}')" if since else ")")
+        own = f"WorkflowType IN ('AgentRun', 'CrewRun') AND TaskQueue = '{self._task_queue}'"
+        query = f"{own} AND (ExecutionStatus = 'Running' OR {ended})"
+        async for execution in self._client.list_workflows(query):
+            if execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
+                continue  # its last execution is listed, too
+            events = execution.history_length
+            if execution.status is WorkflowExecutionStatus.RUNNING:
+                events = (await self._client.get_workflow_handle(execution.id).describe()).history_length
+            yield Moved(run_id=execution.id, events=events)
+
+    async def facts(self, run_id: str) -> tuple[Fact, ...]:
+        """See the port; executions that the server has dropped already are left out."""
+        facts: tuple[Fact, ...] = ()
+        execution: str | None = None
+        while True:
+            events = await self._events(run_id, execution)
+            if not events:
+                break
+            facts = await facts_of(self._client.data_converter, run_id, events) + facts
+            started = events[0].workflow_execution_started_event_attributes
+            execution = started.continued_execution_run_id or None
+            if execution is None:
+                break
+        if not facts:
+            raise UnreadableHistory(f"the server has no history of run {run_id!r} any more")
+        return facts
+
+    async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
+        try:
+            return (await self._client.get_workflow_handle(run_id, run_id=execution).fetch_history()).events
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return ()
+
+
+async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
+    """The facts of one execution, in its order; raises UnreadableHistory."""
+    reading = _Reading(converter, run_id)
+    try:
+        return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UnreadableHistory(f"the history of run {run_id!r} cannot be decoded: {error}") from error
+
+
+class _Reading:
+    """One execution, read from its beginning."""
+
+    def __init__(self, converter: DataConverter, run_id: str) -> None:
+        self._converter = converter
+        self._run_id = run_id
+        self._asked: dict[int, tuple[str, Any]] = {}
+        self._began: dict[int, datetime] = {}
+
+    async def fact(self, event: HistoryEvent) -> Fact | None:
+        """What this event says, if it says something whole."""
+        match event.event_type:
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+                return await self._begun(event)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                await self._ask(event)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+                started = event.activity_task_started_event_attributes
+                self._began[started.scheduled_event_id] = _at(event)
+            case EventType.EVENT_TYPE_MARKER_RECORDED:
+                return await self._told(event)
+            case _:
+                return await self._over(event)
+        return None
+
+    async def _over(self, event: HistoryEvent) -> Fact | None:
+        match event.event_type:
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+                done = event.activity_task_completed_event_attributes
+                name, _ = self._asked.get(done.scheduled_event_id, ("", None))
+                came = await self._read(done.result, TYPES[name][1]) if name else None
+                return self._did(done.scheduled_event_id, event, came)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
+                failed = event.activity_task_failed_event_attributes
+                return self._failed(failed.scheduled_event_id, event, failed.failure)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
+                return self._did(event.activity_task_timed_out_event_attributes.scheduled_event_id, event, None)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
+                return self._did(event.activity_task_canceled_event_attributes.scheduled_event_id, event, None)
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+                result = event.workflow_execution_completed_event_attributes.result
+                return await self._ended(event, result)
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+                failure = event.workflow_execution_failed_event_attributes.failure
+                return await self._ended(event, failure.application_failure_info.details)
+            case _:
+                return None
+
+    async def _begun(self, event: HistoryEvent) -> Began:
+        started = event.workflow_execution_started_event_attributes
+        given = await self._converter.decode(list(started.input.payloads))
+        request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
+        session, agent, metadata = request.get("session_id"), request.get("agent"), request.get("metadata")
+        delegated = is_child(self._run_id, started.parent_workflow_execution.workflow_id)
+        root = state.get("root_run_id") if delegated else None  # a sub-agent's second argument is its lineage
+        origin = Origin(
+            run_id=self._run_id,
+            root_run_id=root if isinstance(root, str) else "",
+            session_id=session if isinstance(session, str) else "",
+            agent=agent if isinstance(agent, str) else "default",
+            correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
+        )
+        spec = state.get("spec") or {}
+        pinned = Pinned(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))
+        return Began(origin=origin, pinned={state["spec_digest"]: pinned} if "spec_digest" in state and spec else {})
+
+    async def _ask(self, event: HistoryEvent) -> None:
+        scheduled = event.activity_task_scheduled_event_attributes
+        name = scheduled.activity_type.name
+        if name in TYPES:
+            self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
+
+    async def _told(self, event: HistoryEvent) -> Told | None:
+        marker = event.marker_recorded_event_attributes
+        if marker.marker_name != _LOCAL or "result" not in marker.details:
+            return None
+        (data,) = await self._converter.decode(list(marker.details["data"].payloads))
+        if not isinstance(data, Mapping) or data.get("activity_type") != _PUBLISH:
+            return None
+        published = await self._read(marker.details["result"], Published)
+        return Told(published=published) if isinstance(published, Published) else None
+
+    async def _ended(self, event: HistoryEvent, payloads: Payloads) -> Ended | None:
+        if not payloads.payloads:
+            return None
+        result = await self._read(payloads, RunResult)
+        return Ended(result=result, at=_at(event)) if isinstance(result, RunResult) else None
+
+    def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> Did | None:
+        kind = failure.application_failure_info.type
+        if kind in _NOT_BEGUN or failure.message.startswith(_UNDECODABLE):
+            self._began.pop(scheduled, None)
+        return self._did(scheduled, event, Failed(type=kind, message=failure.message))
+
+    def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> Did | None:
+        if scheduled not in self._asked:
+            return None
+        _, asked = self._asked[scheduled]
+        return Did(asked=asked, came=came, began=self._began.get(scheduled), ended=_at(event))
+
+    async def _read(self, payloads: Payloads, kind: Any) -> Any:
+        (value,) = await self._converter.decode(list(payloads.payloads[:1]), [kind])
+        return value
+
+
+def _at(event: HistoryEvent) -> datetime:
+    return event.event_time.ToDatetime(tzinfo=UTC)
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

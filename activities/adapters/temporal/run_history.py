@@ -1,0 +1,192 @@
+"""A run's past as a Temporal server keeps it, across continue-as-new: what its activities got and gave."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowHistory
+from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from loom.activities.adapters.temporal.errors import answered, unanswered
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import RunResult
+from loom.domain.core.tool_calls import ToolResult
+from loom.domain.history.past_turns import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
+from loom.domain.run.activity_payloads import (
+    Compressed,
+    CompressRequest,
+    ModelReply,
+    ModelRequest,
+    Prepared,
+    PrepareRequest,
+    ToolRequest,
+)
+from loom.domain.run.state import RunState
+from loom.domain.tree.lineage import Lineage
+
+_TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
+    "prepare_run": (PrepareRequest, Prepared),
+    "call_model": (ModelRequest, ModelReply),
+    "conduct_crew": (ModelRequest, ModelReply),
+    "run_tool": (ToolRequest, ToolResult),
+    "compress_context": (CompressRequest, Compressed),
+}
+"""What goes into each activity and what comes out of it."""
+
+_FIRST_EVENTS: Final = 20
+"""Events among which a run is prepared, unless it waited for a worker."""
+
+_BROKEN: Final = {
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "activity_task_timed_out_event_attributes",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "activity_task_canceled_event_attributes",
+}
+
+
+class TemporalPasts:
+    """The port Pasts on a Temporal client, whose converter reads what our workers wrote."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def records(self, run_id: str) -> Sequence[Record]:
+        """See the port."""
+        converter = self._client.data_converter
+        with answered(run_id):
+            histories = [history async for history in _executions(self._client, run_id)]
+            try:
+                return [record for history in reversed(histories) for record in await _records(converter, history)]
+            except (ValueError, TypeError) as error:
+                why = f"the history of run {run_id!r} is not that of a run: {error}"
+                raise BadRequest(why, field="run_id") from error
+
+    async def beginning(self, run_id: str) -> Beginning:
+        """How the run's last execution began, from its first events alone; nothing where they cannot be read."""
+        events = self._client.get_workflow_handle(run_id).fetch_history_events(page_size=_FIRST_EVENTS)
+        try:
+            await events.fetch_next_page()
+            return await _beginning(self._client.data_converter, events.current_page or ())
+        except RPCError as error:
+            raise unanswered(error, run_id) from error
+        except (ValueError, TypeError, RuntimeError, ApplicationError):
+            return Beginning()
+
+
+async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -> Beginning:
+    started = events[0].workflow_execution_started_event_attributes
+    given = tuple(await converter.decode(started.input.payloads))
+    preparing = {
+        event.event_id
+        for event in events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "prepare_run"
+    }
+    completed = (event.activity_task_completed_event_attributes for event in events)
+    came = next((each.result.payloads for each in completed if each.scheduled_event_id in preparing), ())
+    prepared = await converter.decode(came, [Prepared] * len(came))
+    return Beginning(given=given, goes_on=bool(started.continued_execution_run_id), prepared=next(iter(prepared), None))
+
+
+async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
+    """The history of each execution, the newest first; old ones that the server has dropped are left out."""
+    execution: str | None = None
+    while True:
+        try:
+            history = await client.get_workflow_handle(run_id, run_id=execution).fetch_history()
+        except RPCError as error:
+            if execution is None or error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return
+        yield history
+        execution = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+        if not execution:
+            return
+
+
+async def _records(converter: DataConverter, history: WorkflowHistory) -> list[Record]:
+    """What one history holds, in the order in which it ended; what still runs comes last."""
+    open_ones: dict[int, tuple[str, Any]] = {}
+    records: list[Record] = []
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            started = event.workflow_execution_started_event_attributes
+            carried = started.input.payloads[1:2] if started.continued_execution_run_id else []
+            records += await converter.decode(carried, [RunState] * len(carried))
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            if (name := scheduled.activity_type.name) in _TYPES:
+                hints = [_TYPES[name][0]]
+                (given,) = await converter.decode(scheduled.input.payloads, hints)
+                open_ones[event.event_id] = (name, given)
+                if isinstance(given, PrepareRequest):
+                    records.append(given.request)
+        elif (ended := await _ended(converter, event, open_ones)) is not None:
+            records.append(ended)
+    records += await _children(converter, history)
+    return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
+
+
+async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]]) -> Record | None:
+    if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+        completed = event.activity_task_completed_event_attributes
+        if completed.scheduled_event_id not in open_ones:
+            return None
+        name, given = open_ones.pop(completed.scheduled_event_id)
+        hints = [_TYPES[name][1]]
+        (came,) = await converter.decode(completed.result.payloads, hints)
+        return _record(name, given, came)
+    if event.event_type in _BROKEN:
+        broken = getattr(event, _BROKEN[event.event_type])
+        if broken.scheduled_event_id in open_ones:
+            name, given = open_ones.pop(broken.scheduled_event_id)
+            failure = getattr(broken, "failure", None)
+            why = (failure.cause.message or failure.message) if failure is not None else "cancelled"
+            return _record(name, given, error=why or "failed")
+    return None
+
+
+async def _children(converter: DataConverter, history: WorkflowHistory) -> list[ChildRun]:
+    """The runs below that have ended with a result of their own, good or bad."""
+    begun: dict[int, tuple[str, Lineage]] = {}
+    ended: list[ChildRun] = []
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+            asked = event.start_child_workflow_execution_initiated_event_attributes
+            (lineage,) = await converter.decode(asked.input.payloads[1:2], [Lineage])
+            begun[event.event_id] = (asked.workflow_id, lineage)
+        elif (came := _result_below(event)) is not None and came[0] in begun:
+            (result,) = await converter.decode(came[1], [RunResult])
+            name, lineage = begun[came[0]]
+            ended.append(ChildRun(run_id=name, lineage=lineage, result=result))
+    return ended
+
+
+def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
+    """By which event a run below was begun that ends here, and its result; None: it has none, or it is another event.
+
+    A run that ends badly fails with its result.
+    """
+    if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
+        completed = event.child_workflow_execution_completed_event_attributes
+        begun, payloads = completed.initiated_event_id, completed.result.payloads[:1]
+    elif event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED:
+        failed = event.child_workflow_execution_failed_event_attributes
+        begun, payloads = failed.initiated_event_id, failed.failure.application_failure_info.details.payloads[:1]
+    else:
+        return None
+    return (begun, payloads) if payloads else None
+
+
+def _record(name: str, given: Any, came: Any = None, *, error: str = "") -> Record | None:
+    match name:
+        case "call_model" | "conduct_crew":
+            return ModelAttempt(request=given, reply=came, error=error)
+        case "run_tool":
+            return ToolAttempt(request=given, result=came, error=error)
+        case "compress_context":
+            return CompressionAttempt(request=given, done=came, error=error)
+        case _:
+            return came if isinstance(came, Prepared) else None

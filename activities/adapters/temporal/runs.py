@@ -1,0 +1,88 @@
+"""Runs as Temporal's server has them: found, described, asked and told something. Its errors become Loom's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from loom.activities.adapters.temporal.errors import answered, refused, unanswered
+from loom.domain.core.errors import UnreachableError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunResult
+
+ANSWER_LIMIT: Final = 2.0
+"""Seconds that a live run may take to answer a query."""
+UPDATE_LIMIT: Final = 5.0
+"""Seconds that a run may take to acknowledge an update."""
+
+
+class TemporalRuns:
+    """Every method raises RunNotFoundError or UnreachableError; what else it raises it says."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def found(self, query: str, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
+        """The executions that a query of the server's finds, the newest first; raises BadRequest."""
+        try:
+            async for execution in self._client.list_workflows(query, limit=limit):
+                yield execution
+        except RPCError as error:
+            raise unanswered(error, "") from error
+
+    async def described(self, run_id: str) -> WorkflowExecutionDescription:
+        """What is known of a run without a worker."""
+        with answered(run_id):
+            return await self._handle(run_id).describe()
+
+    async def ended_as(self, execution: WorkflowExecution) -> str:
+        """The status in the result of a run that completed; empty where that is gone or cannot be read."""
+        handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
+        try:
+            result: RunResult = await handle.result()
+            return result.status
+        except (RPCError, ApplicationError, ValueError, RuntimeError):
+            return ""
+
+    async def query(self, run_id: str, name: str, result_type: Any) -> Any:
+        """Ask a live run; raises UnreachableError when no worker answers for it."""
+        with answered(run_id):
+            try:
+                # Not `rpc_timeout`, which holds for each try.
+                async with asyncio.timeout(ANSWER_LIMIT):
+                    return await self._handle(run_id).query(name, result_type=result_type)
+            except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+                raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+
+    async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
+        """Send an update and wait for its receipt, None when no worker gives one; raises RefusedError, BadRequest."""
+        try:
+            with answered(run_id):
+                receipt: JsonObject = await self._handle(run_id).execute_update(
+                    name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
+                )
+        except WorkflowUpdateFailedError as error:
+            raise refused(error) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            return None
+        return receipt
+
+    async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:
+        """Leave a signal, which waits for a worker; raises RefusedError when the run has ended."""
+        with answered(run_id):
+            await self._handle(run_id).signal(name, payload)
+
+    def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(run_id)

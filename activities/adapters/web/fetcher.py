@@ -1,0 +1,231 @@
+"""GET from the public web and from nowhere else (SSRF guard).
+
+A host is resolved once per fetch. If any of its addresses is not public the fetch is refused; the connection then goes
+to one of exactly those addresses, so a second answer of the resolver can change nothing. Host header, SNI and
+certificate stay those of the name. There are no proxies, cookies, credentials or kept connections.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from ipaddress import ip_address
+from typing import Final, TypeAlias
+
+import httpx2
+
+from loom.activities.toolbox.built_in.http_fetch import BODY_LIMIT, WebAnswer
+from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
+from loom.domain.web.addresses import EVERYWHERE, Address, Network, obstacle, read_opening
+from loom.domain.web.urls import WebUrl, joined
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""All addresses of a host, the preferred ones first; raises OSError."""
+
+REDIRECTS: Final = 5
+_TRIED: Final = 4
+"""Addresses of one host to try, one after the other."""
+_CONNECT: Final = 5.0
+_SILENCE: Final = 20.0
+"""Seconds without a byte."""
+
+_HEADERS: Final = {
+    "User-Agent": "loom-agents (http_fetch)",
+    "Accept": "text/html,application/xhtml+xml,text/*;q=0.9,application/json;q=0.9,*/*;q=0.5",
+    "Accept-Language": "en,*;q=0.5",
+    "Accept-Encoding": "gzip, deflate",
+    "Connection": "close",
+}
+_DECODED: Final = frozenset({"", "identity", "gzip", "deflate"})
+"""One of them, not several: layers of compression can keep a decoder busy for ever without giving out a byte."""
+
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
+_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.IGNORECASE | re.ASCII)
+_WAIT: Final = re.compile(r"[0-9]{1,9}|[A-Za-z]{3}, [0-9A-Za-z :]{10,30}")
+
+
+class PinnedFetcher:
+    """Fetches pages over connections that are pinned to addresses which have been looked at."""
+
+    def __init__(
+        self,
+        *,
+        allowed_private: Sequence[str] = (),
+        resolve: Resolve | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`allowed_private` opens hosts or networks that are not public (`wiki.corp`, `10.0.0.0/8`); raises BadRequest.
+
+        `tls` is by default the system's store of certificates, or the one that SSL_CERT_FILE names.
+        """
+        self._opening = read_opening(allowed_private)
+        self._resolve = resolve or _resolve
+        self._tls = tls or httpx2.create_ssl_context()
+
+    async def fetch(self, url: WebUrl, limit: float) -> WebAnswer:
+        """GET the page within `limit` seconds; raises ToolExecutionTimeout, ToolExecutionError."""
+        try:
+            async with asyncio.timeout(limit) as whole:
+                return await self._fetch(url)
+        except httpx2.TimeoutException:
+            raise _too_slow(url, "it did not answer") from None
+        except TimeoutError:
+            if not whole.expired():
+                raise
+            raise _too_slow(url, f"it was not done within {limit:g} s") from None
+        except httpx2.HTTPError as error:
+            raise ToolExecutionError(
+                f"{url} could not be fetched: {str(error)[:300] or type(error).__name__}; check the URL, "
+                "or look for another source"
+            ) from None
+
+    async def _fetch(self, url: WebUrl) -> WebAnswer:
+        addresses = await self._addresses(url)
+        for _ in range(REDIRECTS + 1):
+            async with self._asked(url, addresses) as response:
+                target = _target(url, response)
+                if target is None:
+                    return await _answer(url, response)
+            if not _is_same_place(url, target):
+                self._look_at(target)
+                return WebAnswer(url=url, status=response.status_code, moved_to=target)
+            url = target
+        raise ToolExecutionError(f"{url} redirects more than {REDIRECTS} times: look for another source")
+
+    async def _addresses(self, url: WebUrl) -> list[Address]:
+        """Every address of the host, all of them fit to be asked."""
+        found = [address] if (address := _literal(url.host)) else await self._resolved(url)
+        opened = self._opening.of(url.host)
+        for address in found:
+            _require_open(url, address, opened)
+        return found[:_TRIED]
+
+    async def _resolved(self, url: WebUrl) -> list[Address]:
+        if url.host == "localhost" or url.host.endswith(".localhost"):
+            # RFC 6761: these are never asked of a resolver.
+            return [ip_address("127.0.0.1"), ip_address("::1")]
+        try:
+            found = [ip_address(text) for text in await self._resolve(url.host, url.port)]
+        except OSError as error:
+            raise _no_host(url, error.strerror or "no answer") from None
+        if not found:
+            raise _no_host(url, "it has no address")
+        return list(dict.fromkeys(found))
+
+    def _look_at(self, url: WebUrl) -> None:
+        """Refuse at once what would be refused when the model asks for it."""
+        if address := _literal(url.host):
+            _require_open(url, address, self._opening.of(url.host))
+
+    @asynccontextmanager
+    async def _asked(self, url: WebUrl, addresses: Sequence[Address]) -> AsyncIterator[httpx2.Response]:
+        """The answer's head, its body still to be read. A transport of its own: no connection serves two names."""
+        async with httpx2.AsyncHTTPTransport(verify=self._tls) as transport:
+            response = await _first_answer(transport, [_request(url, address) for address in addresses])
+            try:
+                yield response
+            finally:
+                await response.aclose()
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(place[0]) for *_, place in found]
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _request(url: WebUrl, address: Address) -> httpx2.Request:
+    """A request to this address in the name of the host."""
+    place = httpx2.URL(scheme=url.scheme, host=str(address), port=url.port, raw_path=url.target.encode("ascii"))
+    timeouts = {"connect": _CONNECT, "read": _SILENCE, "write": _SILENCE, "pool": _CONNECT}
+    return httpx2.Request(
+        "GET",
+        place,
+        headers={"Host": url.authority, **_HEADERS},
+        extensions={"sni_hostname": url.host, "timeout": timeouts},
+    )
+
+
+async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence[httpx2.Request]) -> httpx2.Response:
+    """The answer from the first address that takes a connection."""
+    *others, last = requests
+    for request in others:
+        try:
+            return await transport.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            continue
+    return await transport.handle_async_request(last)
+
+
+def _target(url: WebUrl, response: httpx2.Response) -> WebUrl | None:
+    """Where the answer sends us; None when it is an answer by itself."""
+    location = response.headers.get("location")
+    if response.status_code not in _MOVED or not location:
+        return None
+    try:
+        return joined(url, location)
+    except ToolValidationError as error:
+        raise ToolExecutionError(f"{url} redirects to a place that is not followed: {error.message}") from None
+
+
+def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
+    """The same host, and not from https back to http."""
+    return url.host == target.host and (target.scheme == "https" or url.scheme == "http")
+
+
+async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
+    coding = response.headers.get("content-encoding", "").strip().lower()
+    if coding not in _DECODED:
+        raise ToolExecutionError(f"{url} is compressed in a way that was not asked for: look for another source")
+    declared = response.headers.get("content-type", "")
+    media_type = declared.partition(";")[0].strip().lower()
+    charset = _CHARSET.search(declared)
+    wait = response.headers.get("retry-after", "")
+    body, whole = await _body(response)
+    return WebAnswer(
+        url=url,
+        status=response.status_code,
+        media_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else "",
+        charset=charset[1] if charset else "",
+        body=body,
+        whole=whole,
+        retry_after=wait if _WAIT.fullmatch(wait) else "",
+    )
+
+
+async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
+    """The body up to the limit, and whether that is all; it is decompressed piece by piece, so a bomb stops there."""
+    body = bytearray()
+    async with aclosing(response.aiter_bytes()) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) > BODY_LIMIT or response.num_bytes_downloaded > BODY_LIMIT:
+                return bytes(body[:BODY_LIMIT]), False
+    return bytes(body), True
+
+
+def _require_open(url: WebUrl, address: Address, opened: Sequence[Network]) -> None:
+    if what := obstacle(address, opened):
+        hint = (
+            "; who runs the worker can open a host with LOOM_FETCH_ALLOW" if not obstacle(address, EVERYWHERE) else ""
+        )
+        raise ToolExecutionError(f"{url.host} is refused: it is {what}, and only the public web can be fetched{hint}")
+
+
+def _no_host(url: WebUrl, why: str) -> ToolExecutionError:
+    return ToolExecutionError(
+        f"the host {url.host} was not found ({why}): check its spelling, or look for another source"
+    )
+
+
+def _too_slow(url: WebUrl, how: str) -> ToolExecutionTimeout:
+    return ToolExecutionTimeout(f"{url} is too slow: {how}; try again later, or look for another source")

@@ -1,0 +1,241 @@
+"""Activity `call_model`: one attempt at one model call, streamed, with a plan for each tool call in the answer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import structlog
+from temporalio import activity
+
+from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered
+from loom.activities.failures import to_application_error
+from loom.activities.heartbeat import heartbeating
+from loom.activities.manifest_check import Manifests
+from loom.activities.output_schema import checked
+from loom.activities.plan_calls import Planner
+from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from loom.activities.recall import ContextSource, recalled
+from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.domain.agents.reflection import approves
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.assembler import Assembled
+from loom.domain.context.model_context import Sight, is_summary, look
+from loom.domain.core.errors import LLMContextLengthError, LoomError
+from loom.domain.core.messages import Message
+from loom.domain.core.tasks import Action
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.core.transcript import Transcript
+from loom.domain.permissions.dead_rules import offered
+from loom.domain.run.activity_payloads import ModelReply, ModelRequest
+from loom.domain.run.stream_events import milliseconds, model_facts, model_segment, spent, turn_facts
+from loom.domain.run.window import TooLong
+from loom.domain.tree.budget import Spend
+
+_log = structlog.get_logger("loom.model")
+
+LEAST_OUTPUT = 256
+"""Tokens that an answer may always have, however full the window is."""
+
+RESEND = ModelReply()
+"""The worker does not know the transcript or the spec by name: it needs them whole."""
+
+
+class LanguageModel:
+    """Calls models on behalf of runs."""
+
+    def __init__(
+        self,
+        *,
+        providers: Providers,
+        planner: Planner,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        redact: Callable[[str], str],
+        prices: Prices,
+        manifests: Manifests,
+        sources: Sequence[ContextSource] = (),
+    ) -> None:
+        self._providers = providers
+        self._planner = planner
+        self._transcripts = transcripts
+        self._stream = stream
+        self._redact = redact
+        self._prices = prices
+        self._manifests = manifests
+        self._sources = sources
+
+    @activity.defn(name="call_model")
+    async def call_model(self, request: ModelRequest) -> ModelReply:
+        """Call the model; raises the LLM errors as application failures of the same name."""
+        run_id, ids = request.origin.run_id, request.origin.log_ids
+        segment = model_segment(request.turn, request.attempt)
+        with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                if request.attempt > 1:
+                    # Only for the model: this tells clients to forget the turn's text, which a tool's retry must not.
+                    writer.emit(Action.SEGMENT_RESET, key="reset", turn=request.turn, attempt=request.attempt)
+                writer.notices(request.notices)
+                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+                transcript = await self._transcripts.load(run_id, request.tail)
+                if spec is None or transcript is None:
+                    _log.info("transcript_unknown", count=request.tail.base.count)
+                    return RESEND
+                if request.spec is not None:
+                    await self._transcripts.save_spec(spec)
+                try:
+                    self._manifests.check(spec, run_id, writer)
+                    return await self._answer(request, spec, transcript, writer)
+                except LoomError as error:
+                    self._tell_failure(writer, request, spec.model, error)
+                    raise to_application_error(error, self._redact) from None
+
+    async def _answer(
+        self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
+    ) -> ModelReply:
+        writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn, request.stage))
+        found = await recalled(self._sources, before.messages, request.origin, spec)
+        transcript = before.extended(found)
+        tools = _tools(spec, request)
+        sight = look(spec, transcript.messages, tools=tools, measures=request.measures)
+        if request.compresses and sight.is_full:
+            return await self._put_off(request, before, sight, TooLong(trigger="window", tokens=sight.tokens))
+        context = _seen(sight, request)
+        most = _room_for_output(spec, request, context.tokens)
+        bound = await self._bounded(request, spec, context, most)
+        if isinstance(bound, Uncovered):
+            _log.info("budget_short", need=bound.need.named)
+            return ModelReply(uncovered=bound.need)
+        try:
+            reply = await self._ask(request, spec, transcript, writer, context=context, bound=bound)
+        except LLMContextLengthError as error:
+            if not request.compresses or request.refused:
+                raise
+            self._tell_failure(writer, request, spec.model, error)
+            return await self._put_off(request, before, sight, _refused(error, sight))
+        return replace(reply, collapsed=sight.collapsed, recalled=found)
+
+    async def _put_off(
+        self, request: ModelRequest, transcript: Transcript, sight: Sight, too_long: TooLong
+    ) -> ModelReply:
+        """No answer: the run compresses the conversation first, which this worker keeps for that."""
+        _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=sight.window)
+        await self._transcripts.save(request.origin.run_id, request.tail, transcript)
+        return ModelReply(too_long=too_long, collapsed=sight.collapsed)
+
+    async def _bounded(
+        self, request: ModelRequest, spec: AgentSpec, context: Assembled, most: int
+    ) -> Covered | Uncovered:
+        """How long the answer may be, by the window and by what is left of the budget."""
+        if request.allowance is None:
+            return Covered(output=most, reserved=Spend())
+        prompt = round(context.tokens * request.measures.ratio)
+        return await covered(
+            self._prices, spec.model, prompt=prompt, most=most, allowance=request.allowance, last=request.wrap_up
+        )
+
+    async def _ask(
+        self,
+        request: ModelRequest,
+        spec: AgentSpec,
+        transcript: Transcript,
+        writer: StreamWriter,
+        *,
+        context: Assembled,
+        bound: Covered,
+    ) -> ModelReply:
+        turn, attempt = request.turn, request.attempt
+        provider, model = self._providers.resolve(spec.model)
+        call = ModelCall(
+            model=model,
+            system=context.system,
+            messages=context.messages,
+            tools=_tools(spec, request),
+            may_call=not request.wrap_up and request.stage != "critique",
+            max_output_tokens=bound.output,
+            temperature=spec.temperature,
+        )
+        started = perf_counter()
+        answer = await provider.answer(
+            call, lambda text: writer.emit(Action.THINKING, content=text, turn=turn, attempt=attempt)
+        )
+        # Not every server heeds that there are no tools in this turn.
+        said = answer.message if call.may_call else replace(answer.message, tool_calls=())
+        message = _with_new_ids(said, transcript.messages, request.turn)
+        plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
+        cost = await self._prices.cost_micros(spec.model, answer.usage)
+        took = spent(answer.usage, cost, milliseconds(perf_counter() - started))
+        facts = {**model_facts(spec.model, request), **took}
+        writer.emit(Action.MODEL_CALL, key="call", **facts)
+        _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)
+        self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=turn)
+        await self._transcripts.save(request.origin.run_id, request.tail, transcript.extended([message]))
+        return ModelReply(
+            message=message,
+            plans=plans,
+            stop=answer.stop,
+            usage=answer.usage,
+            cost_micros=cost,
+            estimated=context.tokens,
+            reserved=bound.reserved if request.allowance is not None else None,
+            checked=checked(spec, transcript.messages, message, plans, stop=answer.stop, pieces=request.pieces)
+            if call.may_call
+            else None,
+            approves=request.stage == "critique" and approves(message.text),
+        )
+
+    def _tell_failure(self, writer: StreamWriter, request: ModelRequest, model: str, error: LoomError) -> None:
+        _log.warning("model_failed", model=model, error=type(error).__name__, message=error.message)
+        writer.emit(
+            Action.MODEL_CALL,
+            key="call",
+            status="failed",
+            **model_facts(model, request),
+            error=type(error).__name__,
+            message=self._redact(error.message),
+        )
+
+
+def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
+    """What the answer may have, since a provider counts it with the prompt."""
+    left = request.measures.window(spec) - round(tokens * request.measures.ratio)
+    return max(LEAST_OUTPUT, min(spec.max_output_tokens, left))
+
+
+def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
+    """The tools that the model may use; for a last answer only names, which some providers want of old calls."""
+    tools = offered(spec.tools, spec.permissions)
+    if not request.wrap_up:
+        return tools
+    return [replace(tool, description="", parameters={"type": "object"}) for tool in tools]
+
+
+def _seen(sight: Sight, request: ModelRequest) -> Assembled:
+    """What the model sees: all of it, or for a last answer as much as the budget for tokens leaves room for."""
+    if not request.wrap_up or request.allowance is None or request.allowance.tokens is None:
+        return sight.assembled()
+    fits = int((request.allowance.tokens - LEAST_LAST_ANSWER) / request.measures.ratio)
+    return replace(sight, budget=max(1, min(sight.budget, fits))).assembled()
+
+
+def _refused(error: LLMContextLengthError, sight: Sight) -> TooLong:
+    told = (error.context.get(name) for name in ("tokens", "limit"))
+    tokens, limit = (value if isinstance(value, int) and value > 0 else 0 for value in told)
+    return TooLong(trigger="provider", tokens=tokens or sight.tokens, limit=limit)
+
+
+def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
+    """The answer with call ids that no earlier call of the run has: an approval must name exactly one call."""
+    # A compression has dropped earlier calls, whose ids a provider that counts anew would use again.
+    mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
+    if not message.tool_calls:
+        return message
+    taken = {call.id for m in earlier for call in m.tool_calls}
+    calls = []
+    for call in message.tool_calls:
+        own = f"{call.id}{mark}"
+        name, number = own, 2
+        while name in taken:
+            name, number = f"{own}-{number}", number + 1
+        taken.add(name)
+        calls.append(call if name == call.id else replace(call, id=name))
+    return replace(message, tool_calls=tuple(calls))

@@ -1,0 +1,222 @@
+"""Activity `compress_context`: one attempt at making a conversation shorter, with one call of the model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import structlog
+from temporalio import activity
+
+from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, worst_case
+from loom.activities.failures import to_application_error
+from loom.activities.heartbeat import heartbeating
+from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context import summary_sections as sections
+from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, promising
+from loom.domain.context.model_context import Measures, Sight, look
+from loom.domain.core.errors import LoomError
+from loom.domain.core.messages import Message, Usage, user
+from loom.domain.core.tasks import Action
+from loom.domain.core.tokens import conversation_tokens, text_tokens
+from loom.domain.core.transcript import Tail, Transcript
+from loom.domain.permissions.dead_rules import offered
+from loom.domain.run.activity_payloads import Compressed, CompressRequest
+from loom.domain.run.stream_events import compression_segment
+from loom.domain.tree.budget import Share
+
+_log = structlog.get_logger("loom.compression")
+
+RESEND = Compressed()
+"""The worker does not know the transcript or the spec by name: it needs them whole."""
+QUESTION_SHARE = 0.6
+"""Of the window: what the record of the conversation may have that the model is to sum up."""
+
+
+class Compressor:
+    """Compresses conversations on behalf of runs."""
+
+    def __init__(
+        self,
+        *,
+        providers: Providers,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        redact: Callable[[str], str],
+        prices: Prices,
+    ) -> None:
+        self._providers = providers
+        self._transcripts = transcripts
+        self._stream = stream
+        self._redact = redact
+        self._prices = prices
+
+    @activity.defn(name="compress_context")
+    async def compress_context(self, request: CompressRequest) -> Compressed:
+        """Compress; raises the LLM errors as application failures, unless the request is to do without a model."""
+        run_id = request.origin.run_id
+        segment = compression_segment(request.turn, request.attempt)
+        with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                writer.notices(request.notices)
+                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+                transcript = await self._transcripts.load(run_id, request.tail)
+                if spec is None or transcript is None:
+                    return RESEND
+                if request.spec is not None:
+                    await self._transcripts.save_spec(spec)
+                return await self._compressed(request, spec, transcript, writer)
+
+    async def _compressed(
+        self, request: CompressRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter
+    ) -> Compressed:
+        started = perf_counter()
+        work, measures = _work(request, spec, transcript.messages)
+        room = int(QUESTION_SHARE * measures.window(spec) / measures.ratio)
+        purse = None if request.allowance is None else await self._purse(request.allowance, request, spec, measures)
+        summing = _Summing(self._providers, spec, work, room, purse)
+        error = await self._summed(summing, request, writer)
+        shorter = compress(work, summing.sections or sections.without_model(work.spoken, work.earlier))
+        after = _sight(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
+        cost = await self._prices.cost_micros(spec.model, summing.usage) if summing.usage.model_calls else 0
+        ms = round((perf_counter() - started) * 1000, 1)
+        facts: dict[str, Any] = {
+            "trigger": request.trigger,
+            "pre_tokens": request.tokens,
+            "post_tokens": after,
+            "duration_ms": ms,
+        }
+        facts |= {"success": not error, **({"error": error} if error else {})}
+        writer.emit(Action.COMPRESSION, key="compressed", turn=request.turn, **facts)
+        _log.info("context_compressed", **facts)
+        # Under its own name, as a conversation that begins anew.
+        await self._transcripts.save(request.origin.run_id, Tail(), shorter.transcript)
+        return Compressed(
+            summary=shorter.summary, kept=shorter.kept, tokens=after, usage=summing.usage, cost_micros=cost
+        )
+
+    async def _purse(self, allowance: Share, request: CompressRequest, spec: AgentSpec, measures: Measures) -> "_Purse":
+        """What the summary may cost: a last answer of the run can still follow it, had it gained nothing."""
+        after = int(GROWTH * request.tokens)
+        follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
+        return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
+
+    async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
+        """Let the model write the sections; returns why it did not."""
+        if request.plain:
+            return "the model could not be used"
+        if not promising(summing.work):
+            return "nearly all of the conversation has to stay"
+        try:
+            await summing.write()
+        except _Uncovered as error:
+            return str(error)
+        except LoomError as error:
+            message = self._redact(error.message)
+            _log.warning("compression_failed", error=type(error).__name__, message=message)
+            told: dict[str, Any] = {"model": summing.spec.model, "turn": request.turn, "attempt": request.attempt}
+            told["purpose"] = "compression"
+            writer.emit(
+                Action.MODEL_CALL, key="call", status="failed", error=type(error).__name__, message=message, **told
+            )
+            raise to_application_error(error, self._redact) from None
+        return "" if summing.sections else "the model's answer has none of the sections"
+
+
+class _Uncovered(Exception):
+    """A call might take more than there is."""
+
+
+@dataclass(slots=True)
+class _Purse:
+    """What is left for the calls of one compression."""
+
+    prices: Prices
+    model: str
+    left: Share
+    ratio: float
+
+    async def pay(self, call: ModelCall) -> None:
+        """Reserve what the call takes at most; raises _Uncovered."""
+        prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
+        need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
+        if self.left.lacks(need):
+            raise _Uncovered("what is left of the budget may not cover it")
+        self.left = self.left.minus(need)
+
+
+class _Summing:
+    """Lets a model write the sections of a summary, and once more those that it has written too long."""
+
+    def __init__(
+        self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None
+    ) -> None:
+        self.spec = spec
+        self.work = work
+        self.sections: Mapping[str, str] = {}
+        self.usage = Usage()
+        self._providers = providers
+        self._room = room
+        self._purse = purse
+
+    async def write(self) -> None:
+        """Ask the model; raises the LLM errors."""
+        limit = self.work.section_limit
+        asked = sections.question(self.work.spoken, earlier=self.work.earlier, room=self._room, section_tokens=limit)
+        self.sections = await self._ask(asked)
+        if long := {name: text for name, text in self.sections.items() if text_tokens(text) > limit}:
+            try:
+                shortened = await self._ask(sections.shorten(long, section_tokens=limit))
+            except (LoomError, _Uncovered) as error:  # what is too long is cut all the same
+                _log.warning("sections_not_shortened", error=type(error).__name__, message=str(error))
+                return
+            self.sections = {**self.sections, **{name: text for name, text in shortened.items() if name in long}}
+
+    async def _ask(self, question: str) -> dict[str, str]:
+        provider, model = self._providers.resolve(self.spec.model)
+        call = ModelCall(
+            model=model,
+            system=sections.SYSTEM,
+            messages=(user(question),),
+            max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
+            temperature=self.spec.temperature,
+        )
+        if self._purse is not None:
+            await self._purse.pay(call)
+        answer = await provider.answer(call, lambda _: None)
+        self.usage += answer.usage
+        return sections.read_sections(answer.message.text)
+
+
+def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]) -> tuple[Compressing, Measures]:
+    """What has to be done, and how tokens are to be measured for it."""
+    measures = request.measures
+    whole = _sight(spec, messages, measures).tokens
+    if request.tokens > whole:  # the provider counted more than we do
+        measures = replace(measures, ratio=measures.ratio * request.tokens / whole)
+    target = spec.compress_target * min(request.tokens, measures.window(spec))
+
+    def count(these: Sequence[Message]) -> int:
+        return _sight(spec, these, replace(measures, collapsed=0)).estimated - around
+
+    around = _sight(spec, (), measures).estimated
+    work = Compressing(
+        messages=tuple(messages),
+        tools=spec.tools,
+        facts=request.facts,
+        room=max(LEAST_ROOM, int(target / measures.ratio) - around),
+        section_tokens=max(1, int(spec.section_tokens / measures.ratio)),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        turn=request.turn,
+        count=count,
+    )
+    return work, measures
+
+
+def _sight(spec: AgentSpec, messages: Sequence[Message], measures: Measures) -> Sight:
+    tools = offered(spec.tools, spec.permissions)
+    return look(spec, messages, tools=tools, measures=measures, fixed=True)

@@ -1,0 +1,145 @@
+"""Activity `conduct_crew`: what a crew does next, in the place of a model's answer.
+
+The decision is made here and recorded with its reason, so that a later version never changes what a crew in flight did.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from temporalio import activity
+
+from loom.activities.failures import to_application_error
+from loom.activities.heartbeat import heartbeating
+from loom.activities.manifest_check import Manifests
+from loom.activities.memory.ports import Embedder, EmbedderUnavailable
+from loom.activities.output_schema import checked
+from loom.activities.plan_calls import Planner
+from loom.activities.ports import ArtifactStore, EventStream, TranscriptStore
+from loom.activities.stream_writer import stream_writer
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
+from loom.domain.core.messages import Message
+from loom.domain.core.tasks import Action
+from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut, Step
+from loom.domain.crews.crew import Crew
+from loom.domain.crews.log import Log, answering, handing_out, plan_view, read_log
+from loom.domain.crews.next_step import chosen, next_step, so_far
+from loom.domain.crews.prompts import INLINE, artifact_of
+from loom.domain.crews.routing import by_likeness, descriptions
+from loom.domain.run.activity_payloads import ModelReply, ModelRequest, StopReason
+from loom.domain.run.stream_events import model_segment, turn_facts
+from loom.domain.tree.budget import Spend, more_than
+
+_log = structlog.get_logger("loom.crew")
+
+NO_EMBEDDER = (
+    "the crew's router goes by embedding, and this worker has no embedder: set LOOM_EMBEDDER, or let the router go by"
+    " rules or by model"
+)
+
+
+class Conductor:
+    """Leads crews."""
+
+    def __init__(
+        self,
+        *,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        artifacts: ArtifactStore | None,
+        embedder: Embedder | None,
+        planner: Planner,
+        redact: Callable[[str], str],
+        manifests: Manifests,
+    ) -> None:
+        self._transcripts = transcripts
+        self._stream = stream
+        self._artifacts = artifacts
+        self._embedder = embedder
+        self._planner = planner
+        self._redact = redact
+        self._manifests = manifests
+
+    @activity.defn(name="conduct_crew")
+    async def conduct_crew(self, request: ModelRequest) -> ModelReply:
+        """The crew's next step as an assistant's message; raises what ends the crew as an application failure."""
+        run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
+        async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+            writer.notices(request.notices)
+            spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+            transcript = await self._transcripts.load(run_id, request.tail)
+            if spec is None or transcript is None:
+                return ModelReply()
+            if request.spec is not None:
+                await self._transcripts.save_spec(spec)
+            writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn))
+            try:
+                self._manifests.check(spec, run_id, writer)
+                message = await self._next(request, spec, transcript.messages)
+            except _Spent as spent:
+                return ModelReply(uncovered=spent.need)
+            except LoomError as error:
+                raise to_application_error(error, self._redact) from None
+            writer.emit(Action.PLANNING, key="plan", **plan_view(message, request.turn))
+            _log.info("crew_conducted", **request.origin.log_ids, turn=request.turn, step=message.text[:200])
+            await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
+            plans = await self._planner.handed_out(message.tool_calls, spec, run_id=run_id)
+            self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)
+            stop: StopReason = "tools" if plans else "end"
+            fits = None if request.wrap_up else checked(spec, transcript.messages, message, plans, stop=stop, pieces=0)
+            return ModelReply(message=message, plans=plans, stop=stop, cost_micros=0, checked=fits)
+
+    async def _next(self, request: ModelRequest, spec: AgentSpec, messages: tuple[Message, ...]) -> Message:
+        origin, crew = request.origin, _crew_of(spec)
+        log = replace(read_log(messages), keeps=self._artifacts is not None, form=spec.output_schema)
+        await self._keep(origin.root_run_id or origin.run_id, log)
+        if request.wrap_up:
+            return Message(role="assistant", content=so_far(log))
+        step = next_step(crew, log)
+        if isinstance(step, Compare):
+            step = await self._compared(crew, log)
+        match step:
+            case HandOut(jobs=jobs, text=text, choice=choice):
+                return handing_out(jobs, text, choice)
+            case Answer(text=text, choice=choice):
+                return answering(text.strip() or "(the crew's answer is empty)", choice)
+            case GiveUp(error=error, no_match=no_match):
+                if log.ended_by_budget and request.allowance is not None:
+                    raise _Spent(more_than(request.allowance))
+                raise (NoMemberFitsError if no_match else CrewFailedError)(error)
+            case Compare():
+                raise CrewFailedError("the router compared and came to no choice")
+
+    async def _keep(self, root_run_id: str, log: Log) -> None:
+        """What is too long to be passed on whole, where every member can read it."""
+        if self._artifacts is None:
+            return
+        for tried in log.tried:
+            if tried.is_done and len(tried.output) > INLINE:
+                await self._artifacts.save(root_run_id, artifact_of(tried.key), tried.output)
+
+    async def _compared(self, crew: Crew, log: Log) -> Step:
+        if self._embedder is None:
+            raise CrewFailedError(NO_EMBEDDER)
+        try:
+            (task,) = await self._embedder.embed([log.task], query=True)
+            members = await self._embedder.embed(descriptions(crew))
+        except EmbedderUnavailable as error:
+            raise LLMUnavailableError(f"the embedder does not answer: {error}") from error
+        choice, told = by_likeness(crew, task, members, self._embedder.model)
+        return chosen(crew, log, choice, f": {told}")
+
+
+class _Spent(Exception):
+    """A member had to end for want of budget, and the crew cannot do without it: this is how the crew ends, too."""
+
+    def __init__(self, need: Spend) -> None:
+        super().__init__(need)
+        self.need = need
+
+
+def _crew_of(spec: AgentSpec) -> Crew:
+    if spec.crew is None:
+        raise CrewFailedError(f"{spec.name!r} is no crew")
+    return spec.crew

@@ -1,0 +1,66 @@
+"""The crews that a worker knows, and those that a request brings along."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from loom.domain.agents.request_options import FIELD as OPTIONS_FIELD
+from loom.domain.agents.request_options import KEY as OPTIONS_KEY
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunRequest
+from loom.domain.core.suggestions import nearest
+from loom.domain.crews.crew import Crew, CrewMode
+
+
+class Crews:
+    """Finds the crew that a request asks for."""
+
+    def __init__(self, known: Mapping[str, Crew], read: Callable[[JsonObject], Crew]) -> None:
+        """`read` makes a crew of its fields and raises BadRequest with everything that is wrong with them."""
+        self._known = known
+        self._read = read
+
+    def found(self, asked: str | JsonObject) -> Crew:
+        """The crew of that name, or with those fields; raises BadRequest."""
+        if not isinstance(asked, str):
+            return self._read(asked)
+        if asked not in self._known:
+            raise BadRequest(
+                f"there is no crew {asked!r}: {_nearest(asked, self._known)}; a file ends in .yaml", field="crew"
+            )
+        return self._known[asked]
+
+    def check_agents(self, crew: Crew, agents: Collection[str]) -> None:
+        """Refuse a crew of agents that are not there."""
+        unknown = sorted(agent for agent in crew.agents if agent not in agents)
+        if unknown:
+            told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
+            raise BadRequest(f"the crew {crew.name!r} has members whose agents are not there: {told}", field="crew")
+
+
+def refuse_form(crew: Crew) -> None:
+    """An answer that is put together, or stands inside another form, cannot be held against a schema."""
+    if not crew.is_answered_by_one:
+        parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
+        raise BadRequest(
+            f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no one whose answer is the crew's, so it takes no"
+            " schema: let an agent merge the answers (parallel, aggregate.by merge), or be sequential or routed",
+            field="output_schema",
+        )
+
+
+def refuse_ignored(request: RunRequest) -> None:
+    """What only agents have would change nothing about a crew, and whoever asks for it believes that it does."""
+    asked = {
+        "skills": request.skills,
+        "require_done_tool": request.require_done_tool,
+        OPTIONS_FIELD: request.metadata.get(OPTIONS_KEY),
+    }
+    if field := next((field for field, given in asked.items() if given), None):
+        raise BadRequest(
+            f"a crew has no `{field}`, its members have: leave it out, and give the members agents that have it",
+            field=field,
+        )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    return nearest(name, known, f"there are {', '.join(sorted(known)) or 'none'}")

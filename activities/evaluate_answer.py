@@ -1,0 +1,98 @@
+"""Activity `evaluate_answer`: the agent's model rates the final answer of a run, with one call."""
+
+from collections.abc import Callable
+from math import ceil
+from time import perf_counter
+
+import structlog
+from temporalio import activity
+
+from loom.activities.budget_reservation import worst_case
+from loom.activities.failures import to_application_error
+from loom.activities.heartbeat import heartbeating
+from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from loom.activities.stream_writer import stream_writer
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.answer_rating import OUTPUT_TOKENS, SYSTEM, question, read_ratings
+from loom.domain.core.errors import LoomError
+from loom.domain.core.messages import user
+from loom.domain.core.output_schema import NotJson
+from loom.domain.core.tasks import Action
+from loom.domain.core.tokens import text_tokens
+from loom.domain.core.transcript import Transcript
+from loom.domain.run.activity_payloads import Evaluated, EvaluateRequest
+from loom.domain.run.stream_events import evaluation_facts, evaluation_segment, milliseconds, spent
+
+_log = structlog.get_logger("loom.evaluation")
+
+RESEND = Evaluated(resend=True)
+"""The worker does not know the transcript or the spec by name: it needs them whole."""
+
+
+class Evaluator:
+    """Evaluates answers on behalf of runs."""
+
+    def __init__(
+        self,
+        *,
+        providers: Providers,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        redact: Callable[[str], str],
+        prices: Prices,
+    ) -> None:
+        self._providers = providers
+        self._transcripts = transcripts
+        self._stream = stream
+        self._redact = redact
+        self._prices = prices
+
+    @activity.defn(name="evaluate_answer")
+    async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
+        """Have the answer rated; raises the LLM errors as application failures."""
+        segment = evaluation_segment(request.turn, request.attempt)
+        with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                writer.notices(request.notices)
+                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
+                transcript = await self._transcripts.load(request.origin.run_id, request.tail)
+                if spec is None or transcript is None:
+                    return RESEND
+                started = perf_counter()
+                try:
+                    evaluated = await self._rated(request, spec, transcript)
+                except LoomError as error:
+                    _log.warning("evaluation_failed", error=type(error).__name__, message=self._redact(error.message))
+                    raise to_application_error(error, self._redact) from None
+                if evaluated.uncovered is not None:
+                    _log.info("budget_short", purpose="evaluation", need=evaluated.uncovered.named)
+                    return evaluated
+                facts = evaluation_facts(request, evaluated)
+                took = spent(evaluated.usage, evaluated.cost_micros, milliseconds(perf_counter() - started))
+                writer.emit(Action.MODEL_CALL, key="call", model=spec.model, **facts, **took)
+                _log.info("answer_evaluated", model=spec.model, **facts)
+                return evaluated
+
+    async def _rated(self, request: EvaluateRequest, spec: AgentSpec, transcript: Transcript) -> Evaluated:
+        provider, model = self._providers.resolve(spec.model)
+        asked = question(transcript.messages, request.answer)
+        output = min(spec.max_output_tokens, OUTPUT_TOKENS)
+        if request.allowance is not None:
+            prompt = ceil(request.ratio * (text_tokens(SYSTEM) + text_tokens(asked)))
+            need = await worst_case(self._prices, spec.model, prompt=prompt, output=output)
+            if request.allowance.lacks(need):
+                return Evaluated(uncovered=need)
+        call = ModelCall(
+            model=model,
+            system=SYSTEM,
+            messages=(user(asked),),
+            max_output_tokens=output,
+            temperature=spec.temperature,
+        )
+        answer = await provider.answer(call, lambda _text: None)
+        cost = await self._prices.cost_micros(spec.model, answer.usage)
+        try:
+            metrics = read_ratings(answer.message.text)
+        except NotJson as error:
+            return Evaluated(why=str(error), usage=answer.usage, cost_micros=cost)
+        return Evaluated(metrics=metrics, usage=answer.usage, cost_micros=cost)

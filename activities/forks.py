@@ -1,0 +1,39 @@
+"""Where a forked run begins: read from another run's history, and put where the new run's activities find it."""
+
+from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import ForkedFrom, RunRequest
+from loom.domain.core.transcript import Tail, transcript_of
+from loom.domain.history.forks import ForkPoint, begun_at, fork_point, refuse_changes
+from loom.domain.run.activity_payloads import Earlier
+
+
+class Forks:
+    """Finds the turn that a run forks from, and begins the run there."""
+
+    def __init__(self, *, pasts: Pasts, transcripts: TranscriptStore, artifacts: ArtifactStore | None) -> None:
+        self._pasts = pasts
+        self._transcripts = transcripts
+        self._artifacts = artifacts
+
+    async def point(self, forked: ForkedFrom, request: RunRequest) -> ForkPoint:
+        """The other run as that turn left it; raises BadRequest and RunNotFoundError."""
+        found = fork_point(await self._pasts.records(forked.run_id), forked.turn)
+        if request.agent != found.spec.name:
+            raise BadRequest(
+                f"run {forked.run_id!r} is one of the agent {found.spec.name!r}, and its fork goes on with that one:"
+                f" say so instead of {request.agent!r}",
+                field="agent",
+            )
+        refuse_changes(found, request)
+        return begun_at(found, forked)
+
+    async def begin(self, run_id: str, forked: ForkedFrom, earlier: Earlier) -> None:
+        """Give the new run the conversation under its own name, and its own copies of the outputs kept whole."""
+        await self._transcripts.save(run_id, Tail(), transcript_of(earlier.messages))
+        if self._artifacts is None:
+            return
+        for artifact in earlier.artifacts:
+            text = await self._artifacts.load(forked.run_id, artifact["id"])
+            if text is not None:
+                await self._artifacts.save(run_id, artifact["id"], text)

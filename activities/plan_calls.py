@@ -1,0 +1,122 @@
+"""Planning tool calls: what registry, hooks and rules say of them; activity `plan_calls` does it again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from temporalio import activity
+
+from loom.activities.heartbeat import heartbeating
+from loom.activities.ports import EventStream, ToolBox
+from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.activities.toolbox.hooks import gates_of, objection_to
+from loom.activities.toolbox.interceptors import before_call
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.pipeline import plan
+from loom.activities.toolbox.tool_sets import OwnTools
+from loom.domain.agents.hooks import Objection, Registered, tightened
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.digests import call_digest
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tasks import Action
+from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
+from loom.domain.permissions.judge import Judgement
+from loom.domain.run.activity_payloads import CallPlans, PlanRequest
+from loom.domain.run.stream_events import ask_facts, ask_key, asked_arguments, asks
+
+_HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew gives out its own work")
+
+
+class Planner:
+    """Says of calls whether and how they may run: interceptors first, then a user's hooks, then the rules."""
+
+    def __init__(
+        self,
+        *,
+        tools: ToolBox,
+        own: OwnTools,
+        hygiene: Hygiene,
+        registered: Callable[..., Sequence[Registered]],
+        agents: Sequence[str] = (),
+    ) -> None:
+        self._tools = tools
+        self._own = own
+        self._hygiene = hygiene
+        self._registered = registered
+        self._agents = agents
+
+    async def plans(
+        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
+    ) -> tuple[CallPlan, ...]:
+        """One plan per call that the model has just asked for, in their order."""
+        registered = self._of(spec)
+        met = await asyncio.gather(*(before_call(call, run_id, spec.name, registered) for call in calls))
+        plans = await self.plans_again([each.call for each in met], spec, grants=grants, run_id=run_id)
+        return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
+
+    async def plans_again(
+        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
+    ) -> tuple[CallPlan, ...]:
+        """The same for calls that interceptors have seen, when rules or a person have changed something since."""
+        box = self._own.added_to(self._tools, spec.tools)
+        hooks = gates_of(self._of(spec))
+        objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
+        return tuple(
+            plan(call, box=box, spec=spec, grants=grants, run_id=run_id, agents=self._agents, objection=objection)
+            for call, objection in zip(calls, objections, strict=True)
+        )
+
+    async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[CallPlan, ...]:
+        """One plan per piece of work that a crew gives out: hooks have a say in it, rules and interceptors have none.
+
+        What the members then do is judged by rules; the crew's own task is to have members.
+        """
+        hooks = gates_of(self._of(spec))
+        objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
+        return tuple(
+            _with_objection(call, run_id, objection) for call, objection in zip(calls, objections, strict=True)
+        )
+
+    def _of(self, spec: AgentSpec) -> Sequence[Registered]:
+        """What the agent has now, and what was pinned into the run."""
+        return self._registered(spec.name, {step.name for step in spec.hooks})
+
+    def tell_asks(
+        self, writer: StreamWriter, calls: Sequence[ToolCall], plans: Sequence[CallPlan], spec: AgentSpec, *, turn: int
+    ) -> None:
+        """Show on the stream which calls wait for a person."""
+        for call, made in zip(calls, plans, strict=True):
+            if asks(made):
+                arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
+                facts = ask_facts(call, made, turn=turn, arguments=arguments, expires_in=spec.approval_timeout)
+                writer.emit(Action.APPROVAL_REQUESTED, key=ask_key(call, made), status="pending", **facts)
+
+
+def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> CallPlan:
+    judged = tightened(_HANDED_OUT, objection)
+    made = CallPlan(verdict=judged.verdict, rule=judged.rule, reason=judged.reason, effect=Effect.READ, parallel=True)
+    return replace(made, digest=call_digest(run_id, call)) if judged.verdict is Verdict.ASK else made
+
+
+class CallPlanner:
+    """Plans tool calls outside a model call."""
+
+    def __init__(self, *, planner: Planner, stream: EventStream) -> None:
+        self._planner = planner
+        self._stream = stream
+
+    @activity.defn(name="plan_calls")
+    async def plan_calls(self, request: PlanRequest) -> CallPlans:
+        """One plan per call of the request, in its order."""
+        async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
+            writer.notices(request.notices)
+            plans = await self._again(request)
+            self._planner.tell_asks(writer, request.calls, plans, request.spec, turn=request.turn)
+        return CallPlans(plans=plans)
+
+    async def _again(self, request: PlanRequest) -> tuple[CallPlan, ...]:
+        run_id = request.origin.run_id
+        if request.spec.crew is not None:
+            return await self._planner.handed_out(request.calls, request.spec, run_id=run_id)
+        return await self._planner.plans_again(request.calls, request.spec, grants=request.grants, run_id=run_id)

@@ -1,0 +1,300 @@
+"""Activity `prepare_run`: the agent resolved and pinned, and everything checked that would stop the run later."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+from temporalio import activity
+
+from loom.activities.crew_lookup import Crews, refuse_form, refuse_ignored
+from loom.activities.failures import to_application_error
+from loom.activities.forks import Forks
+from loom.activities.heartbeat import heartbeating
+from loom.activities.manifest_check import Manifests
+from loom.activities.output_schema import OutputSchema
+from loom.activities.ports import EventStream, Prices, Providers, ToolBox, TranscriptStore
+from loom.activities.skills import Equipped, RunSkills
+from loom.activities.stream_writer import stream_writer
+from loom.domain.agents.autonomy_rules import autonomy_rules
+from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
+from loom.domain.agents.hooks import Registered, named_for, steps_of
+from loom.domain.agents.request_options import read_options
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.sub_agent import as_its_maker, sub_agent, told_apart
+from loom.domain.agents.tree_pattern import branches_of, led_by, refuse_without_room
+from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
+from loom.domain.core.messages import JsonObject, Usage
+from loom.domain.core.requests import RunRequest
+from loom.domain.core.suggestions import nearest
+from loom.domain.core.tasks import Action
+from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
+from loom.domain.permissions.dead_rules import dead_rules, offered
+from loom.domain.permissions.judge import Mode
+from loom.domain.permissions.subjects import Place
+from loom.domain.run.activity_payloads import Prepared, PrepareRequest
+from loom.domain.run.stream_events import run_facts
+from loom.domain.skills.catalog import COMPILED
+from loom.domain.tree.lineage import Lineage, TreeLimits
+
+_log = structlog.get_logger("loom.run")
+
+NO_MODEL = (
+    "no model is configured. Name one in the request, or set LOOM_MODEL where the worker starts (`loom down`, then"
+    " `loom up`): `openai:NAME` with OPENAI_API_KEY or OPENAI_BASE_URL, `anthropic:NAME` with ANTHROPIC_API_KEY, or"
+    " `demo`, a rule-based stand-in without a key"
+)
+
+MOST_TOLD = 20
+"""Skills left out that the first event of a run names."""
+
+
+class Preparation:
+    """Turns a request into a pinned agent."""
+
+    def __init__(
+        self,
+        *,
+        agents: Mapping[str, AgentDefinition],
+        hooks: Sequence[Registered],
+        manifests: Manifests,
+        default: AgentSpec,
+        servers: Collection[str],
+        default_workspace: Path,
+        providers: Providers,
+        prices: Prices,
+        tools: ToolBox,
+        withheld: Collection[str],
+        skills: RunSkills,
+        crews: Crews,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        redact: Callable[[str], str],
+        search_attributes: Callable[[], Awaitable[frozenset[str]]],
+        ledger: bool,
+        limits: TreeLimits,
+        forks: Forks,
+    ) -> None:
+        self._agents = agents
+        self._hooks = hooks
+        self._manifests = manifests
+        self._default = default
+        self._servers = servers
+        self._default_workspace = default_workspace
+        self._providers = providers
+        self._prices = prices
+        self._tools = tools
+        self._withheld = withheld  # may be named by rules and agents, and no run is given them
+        self._skills = skills
+        self._transcripts = transcripts
+        self._stream = stream
+        self._redact = redact
+        self._search_attributes = search_attributes
+        self._ledger = ledger
+        self._limits = limits
+        self._forks = forks
+        self._crews = crews
+
+    @activity.defn(name="prepare_run")
+    async def prepare_run(self, request: PrepareRequest) -> Prepared:
+        """Resolve the request; raises BadRequest and LLMConfigurationError as application failures."""
+        async with heartbeating():
+            try:
+                return await self._prepared(request)
+            except UnreachableError:
+                raise  # Temporal tries again
+            except LoomError as error:
+                raise to_application_error(error, self._redact) from None
+
+    async def _prepared(self, request: PrepareRequest) -> Prepared:
+        asked, lineage, run_id = request.request, request.lineage, request.origin.run_id
+        point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
+        resolved = await self._resolve(asked, lineage) if point is None else self._resolve_fork(asked, point.spec)
+        spec = resolved.spec
+        await self._refuse_unknown_price(spec, request)
+        if asked.forked_from is not None and point is not None:
+            await self._forks.begin(run_id, asked.forked_from, point.earlier)
+        await self._transcripts.save_spec(spec)
+        async with stream_writer(self._stream, request.origin, 0) as writer:
+            told = run_facts(asked, spec, lineage) | _skipped(resolved)
+            above = lineage.task_id if lineage else None
+            writer.emit(Action.START, key="start", status="running", parent_task_id=above, **told)
+        _log.info("run_prepared", **request.origin.log_ids, agent=spec.name, model=spec.model, manifest=spec.digest)
+        return Prepared(
+            spec=spec,
+            search_attributes=tuple(sorted(await self._search_attributes())),
+            ledger=self._ledger,
+            limits=lineage.limits if lineage else self._limits,
+            earlier=point.earlier if point else None,
+        )
+
+    def _resolve_fork(self, request: RunRequest, pinned: AgentSpec) -> Equipped:
+        """The agent as the other run had it at that turn, with what this request changes."""
+        model = request.model or pinned.model
+        fallbacks = tuple(name for name in pinned.fallbacks if name != model)
+        for name in (model, *fallbacks):
+            self._providers.resolve(name)
+        spec = replace(
+            pinned.with_permissions(request.permissions),
+            model=model,
+            fallbacks=fallbacks,
+            workspace=str(self._workspace(request.workspace or pinned.workspace)),
+            mode=Mode(request.mode) if request.mode else pinned.mode,
+            require_done_tool=_given(request.require_done_tool, pinned.require_done_tool),
+        )
+        if request.permissions:
+            self._refuse_dead_rules(spec)
+        return Equipped(spec=spec)
+
+    async def _resolve(self, request: RunRequest, lineage: Lineage | None) -> Equipped:
+        if request.crew is not None:
+            return Equipped(spec=self._resolve_crew(request, request.crew, lineage))
+        definition = self._agents.get(request.agent)
+        if definition is None:
+            hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
+            raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
+        agent = spec_of(definition, self._default)
+        wanted = read_options(request.metadata)
+        # What a sub-agent says is judged by the one who asked it, unless somebody wants it rated all the same.
+        # What a branch says is scored with the others.
+        is_branch = lineage is not None and lineage.branch
+        evaluates = agent.evaluates if lineage is None else bool(definition.evaluates) and not is_branch
+        model = request.model or definition.model or (lineage.model if lineage else "") or agent.model
+        if not model:
+            raise LLMConfigurationError(NO_MODEL)
+        fallbacks = tuple(name for name in agent.fallbacks if name != model)
+        for name in (model, *fallbacks):
+            self._providers.resolve(name)
+        every = [tool.spec for name, tool in self._tools.items() if name not in self._withheld]
+        spec = replace(
+            agent.with_permissions(request.permissions),
+            model=model,
+            fallbacks=fallbacks,
+            tools=told_apart(tools_of(definition, every), every, definition, lineage),
+            workspace=str(self._workspace(request.workspace)),
+            mode=Mode(request.mode) if request.mode else agent.mode,
+            require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
+            hooks=steps_of(self._hooks, definition.name, definition.hooks),
+            evaluates=_given(wanted.evaluate, evaluates),
+            pattern="react" if is_branch else wanted.pattern or agent.pattern,
+            rounds=wanted.rounds or agent.rounds,
+            output_schema=agent.output_schema if request.output_schema is None else request.output_schema,
+        )
+        if lineage is not None:
+            spec = sub_agent(spec, definition, lineage)
+        spec = self._within_depth(spec, lineage)
+        self._refuse_dead_rules(spec)
+        if spec.output_schema is not None:
+            OutputSchema(spec.output_schema)
+        equipped = await self._skills.equipped(spec, request)
+        names = [tool.name for tool in offered(equipped.spec.tools, spec.permissions)]
+        hooks = named_for(self._hooks, definition.name, definition.hooks)
+        manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
+        spec = replace(equipped.spec, rules=autonomy_rules(names), manifest=manifest)
+        return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
+        """Without the tools that start runs below the last level that is allowed."""
+        levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
+        # A plan's steps are two levels below; a sub-agent on the last level is told why it cannot delegate.
+        never = {CREATE_PLAN} if levels < 2 else set()
+        if lineage is None and levels == 0:
+            never.add(DELEGATE)
+        return replace(spec, tools=tuple(tool for tool in spec.tools if tool.name not in never))
+
+    def _branching(
+        self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None
+    ) -> AgentSpec:
+        """An agent of the pattern `tree` as one that has the task done by branches of itself; others as they are."""
+        if spec.pattern != "tree":
+            return spec
+        wanted = read_options(request.metadata)
+        rounds = None if definition.pattern == "reflect" else definition.rounds  # those are of another kind
+        # A sub-agent that was given fewer tools than its agent has gives its branches no more; skills bring their own.
+        own = [tool.name for tool in spec.tools if not tool.name.startswith(COMPILED)]
+        given = own if lineage and (lineage.tools or not lineage.named) else []
+        crew = branches_of(
+            spec.name,
+            branches=wanted.branches or definition.branches,
+            rounds=wanted.rounds or rounds,
+            tools=given,
+        )
+        self._crews.check_agents(crew, self._agents)
+        asked = replace(request, budget=request.budget.or_else(spec.budget))
+        limits, depth = (lineage.limits, lineage.depth) if lineage else (self._limits, 0)
+        refuse_without_room(crew, asked, limits, depth=depth)
+        return led_by(crew, spec, self._tools[DELEGATE].spec)
+
+    def _resolve_crew(self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None) -> AgentSpec:
+        """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
+        crew = self._crews.found(asked)
+        refuse_ignored(request)
+        if request.output_schema is not None:
+            refuse_form(crew)
+            OutputSchema(request.output_schema)
+        self._crews.check_agents(crew, self._agents)
+        model = request.model or self._default.model
+        if model:
+            self._providers.resolve(model)
+        spec = replace(
+            self._default.with_permissions(crew.permissions).with_permissions(request.permissions),
+            name=crew.name,
+            model=model,
+            fallbacks=(),
+            tools=(self._tools[DELEGATE].spec,),
+            workspace=str(self._workspace(request.workspace)),
+            mode=Mode(request.mode) if request.mode else self._default.mode,
+            require_done_tool=False,
+            hooks=steps_of(self._hooks, crew.name, ()),
+            manifest=self._manifests.of_crew(crew.agents, named_for(self._hooks, crew.name, ())),
+            pattern="react",
+            evaluates=False,
+            output_schema=request.output_schema,
+            crew=crew,
+        )
+        self._refuse_dead_rules(spec)
+        return spec if lineage is None else as_its_maker(spec, lineage)
+
+    def _refuse_dead_rules(self, spec: AgentSpec) -> None:
+        """A rule that can never match protects nobody; whoever wrote it believes that it does."""
+        place = Place(workspace=spec.workspace, home=str(Path.home()))
+        every = [tool.spec for tool in self._tools.values()]
+        if dead := dead_rules(spec.permissions, every, servers=self._servers, place=place):
+            raise BadRequest("; ".join(dead), field="permissions")
+
+    async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
+        """A budget in dollars that nobody could keep is none."""
+        share = request.lineage.share.micros if request.lineage else None
+        if request.request.crew is not None or (
+            share is None and request.request.budget.or_else(spec.budget).cost_usd is None
+        ):
+            return  # of a crew, each member's model is held against its share
+        for name in (spec.model, *spec.fallbacks):
+            if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
+                raise BadRequest(
+                    f"the price of {name} is unknown, so a budget in dollars cannot be kept: set one in tokens, or"
+                    " LOOM_UNKNOWN_PRICE=assume (as dear as a dear model) or =free (it costs nothing)",
+                    field="budget.cost_usd",
+                )
+
+    def _workspace(self, named: str | None) -> Path:
+        try:
+            path = (Path(named).expanduser() if named else self._default_workspace).resolve()
+            is_folder = path.is_dir()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
+        if named and not Path(named).expanduser().is_absolute():
+            raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
+        if not is_folder:
+            raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
+        return path
+
+
+def _skipped(resolved: Equipped) -> dict[str, Any]:
+    told = [f"{problem.path}: {problem.why}" for problem in resolved.skipped[:MOST_TOLD]]
+    return {"skipped_skills": told} if told else {}
+
+
+def _given(asked: bool | None, default: bool) -> bool:
+    return default if asked is None else asked

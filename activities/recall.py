@@ -1,0 +1,108 @@
+"""What is brought to a conversation when people have spoken: memories of their session, passages of knowledge bases."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+
+from loom.activities.knowledge.ports import KnowledgeStore
+from loom.activities.memory.ports import MemoryStore
+from loom.activities.ports import StoreUnavailable
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.recall import AWAY, KNOWLEDGE_AWAY, NO_KNOWLEDGE, SAID, asked, looked_up, remembered
+from loom.domain.core.messages import Message, recollection
+from loom.domain.core.tasks import Origin
+from loom.domain.memory.knowledge import KnowledgeQuery
+from loom.domain.memory.layers import Layer, MemorySettings, Query, View
+
+_log = structlog.get_logger("loom.recall")
+
+WITHIN: Final = 3.0
+"""Seconds that a model call waits for what it is to be reminded of."""
+
+
+class ContextSource(Protocol):
+    """Brings a message into conversations; whatever it brings is recorded with the model's answer."""
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """What there is for these words of people, or None. Never raises; what is away says so."""
+        ...
+
+
+async def recalled(
+    sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
+) -> tuple[Message, ...]:
+    """What the sources have for what people said since the model spoke last; nothing when nobody did."""
+    question = asked(messages) if sources else ""
+    if not question:
+        return ()
+    found = await asyncio.gather(*(source.recall(question, origin, spec) for source in sources))
+    return tuple(message for message in found if message is not None)
+
+
+class SessionMemory:
+    """What other runs of the same session left. A run without a session is its own, so that there are none."""
+
+    def __init__(self, store: MemoryStore, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
+        self._store = store
+        self._settings = settings
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port."""
+        if not origin.session_id:
+            return None
+        try:
+            async with asyncio.timeout(WITHIN):
+                text = await self._remembered(question, origin)
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("not_recalled", run_id=origin.run_id, error=str(error) or "too slow")
+            text = AWAY
+        return recollection(text, "memory") if text else None
+
+    async def _remembered(self, question: str, origin: Origin) -> str:
+        settings = self._settings
+
+        def view(limit: int, *layers: Layer) -> View:
+            layered = frozenset(layers)
+            return View(session_id=origin.session_id, without_run=origin.run_id, layers=layered, limit=limit)
+
+        # A sub-agent has its task and what its parent tells it, not the conversation above it.
+        is_root = origin.root_run_id in ("", origin.run_id)
+        recent = view(settings.recall_recent if is_root else 0, Layer.L1)
+        # Only what is said: of a run with many tools nothing else would be left among the newest.
+        said = replace(recent, actions=frozenset(SAID), only_roots=True)
+        conversation, important, summaries = await asyncio.gather(
+            self._store.recent(said),
+            self._store.recall(Query(text=question, view=view(settings.recall_important, Layer.L2))),
+            self._store.recall(Query(text=question, view=view(settings.recall_summaries, Layer.L3, Layer.L4))),
+        )
+        return remembered(conversation, important, summaries, settings.recall_tokens)
+
+
+class Knowledge:
+    """What the knowledge bases of the agent say."""
+
+    def __init__(self, store: KnowledgeStore | None) -> None:
+        """Without a store there are no bases, and agents that have some are told."""
+        self._store = store
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port; at most five passages that have to do with the words, and which bases are not there."""
+        if not spec.knowledge:
+            return None
+        if self._store is None:
+            _log.warning("no_knowledge_bases", run_id=origin.run_id, agent=spec.name, bases=spec.knowledge)
+            return recollection(NO_KNOWLEDGE, "knowledge")
+        try:
+            async with asyncio.timeout(WITHIN):
+                missing = await self._store.missing(spec.knowledge)
+                hits = await self._store.search(KnowledgeQuery(text=question, bases=spec.knowledge))
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("not_looked_up", run_id=origin.run_id, error=str(error) or "too slow")
+            return recollection(KNOWLEDGE_AWAY, "knowledge")
+        if missing:
+            _log.warning("knowledge_base_missing", run_id=origin.run_id, agent=spec.name, bases=missing)
+        text = looked_up(hits, missing)
+        return recollection(text, "knowledge") if text else None

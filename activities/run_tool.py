@@ -1,0 +1,167 @@
+"""Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect accounted for."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from temporalio import activity
+
+from loom.activities.effects import Effects
+from loom.activities.heartbeat import heartbeating
+from loom.activities.manifest_check import Manifests
+from loom.activities.memory.ephemeral import EphemeralMemory, EphemeralState
+from loom.activities.ports import EventStream, StreamRedactor, ToolBox, ToolContext, TranscriptStore
+from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.activities.toolbox.interceptors import after_call
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.pipeline import execute
+from loom.activities.toolbox.tool_sets import OwnTools
+from loom.domain.agents.hooks import Registered
+from loom.domain.core.digests import arguments_digest
+from loom.domain.core.errors import ManifestChangedError
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.tasks import Action
+from loom.domain.core.tool_calls import Scope, ToolResult, artifact_id, describe, failed, tool_message
+from loom.domain.run.activity_payloads import ToolRequest
+from loom.domain.run.stream_events import call_facts, has_made_a_tool, registered_facts, result_facts, tool_segment
+
+_log = structlog.get_logger("loom.tool")
+
+RESEND = ToolResult(content="", resend=True)
+"""The worker does not have the call's arguments."""
+
+
+class ToolRunner:
+    """Runs tools on behalf of runs."""
+
+    def __init__(
+        self,
+        *,
+        tools: ToolBox,
+        own: OwnTools,
+        transcripts: TranscriptStore,
+        stream: EventStream,
+        hygiene: Hygiene,
+        effects: Effects,
+        masked: Callable[[], StreamRedactor],
+        registered: Callable[..., Sequence[Registered]],
+        manifests: Manifests,
+    ) -> None:
+        self._tools = tools
+        self._manifests = manifests
+        self._own = own
+        self._transcripts = transcripts
+        self._stream = stream
+        self._hygiene = hygiene
+        self._effects = effects
+        self._masked = masked
+        self._ephemeral = EphemeralMemory()
+        self._registered = registered
+
+    @activity.defn(name="run_tool")
+    async def run_tool(self, request: ToolRequest) -> ToolResult:
+        """Run the call; a tool's failure is a result that the model can read, never an exception."""
+        run_id = request.origin.run_id
+        segment = tool_segment(request.turn, request.call_id, request.attempt)
+        ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
+        with structlog.contextvars.bound_contextvars(**ids):
+            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+                writer.notices(request.notices)
+                arguments = request.arguments if request.arguments is not None else await self._found(request)
+                if arguments is None:
+                    return RESEND
+                try:
+                    await self._manifests.check_only(request.tool, request.spec_digest, run_id, writer)
+                except ManifestChangedError as error:
+                    return failed(f"Not run: {error.message}", "unavailable")
+                with self._ephemeral.of(run_id, request.call_id) as state:
+                    return await self._run(request, arguments, writer, state)
+
+    async def _found(self, request: ToolRequest) -> JsonObject | None:
+        """The arguments that this worker has for the call, if they are the ones that are meant."""
+        found = await self._transcripts.find_arguments(request.origin.run_id, request.call_id)
+        return found if found is not None and arguments_digest(found) == request.arguments_digest else None
+
+    async def _run(
+        self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter, state: EphemeralState
+    ) -> ToolResult:
+        call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
+        run_id, agent = request.origin.run_id, request.origin.agent
+        told = _Told(writer, request, self._masked())
+        told.began(call, self._hygiene)
+        box = self._own.added_to(self._tools, [request.made] if request.made else [])
+        context = ToolContext(
+            workspace=Path(request.workspace),
+            run_id=run_id,
+            call_id=call.id,
+            idempotency_key=request.key,
+            timeout=request.timeout,
+            session_id=request.origin.session_id,
+            root_run_id=request.origin.root_run_id,
+            state=state,
+            artifact=artifact_id(request.turn, call.id),
+            progress=told.progress,
+            skill=request.skill,
+        )
+        result = await self._effects.carried_out(
+            request,
+            box[call.name].spec.scope if call.name in box else Scope.MCP,
+            lambda: execute(
+                call,
+                box=box,
+                context=context,
+                hygiene=self._hygiene,
+                is_cancelled=activity.is_cancelled,
+                note=request.note,
+                after=lambda result: after_call(call, result, run_id, agent, self._registered(agent)),
+            ),
+            warn=told.show,
+        )
+        told.ended(result)
+        if has_made_a_tool(request.tool, result):
+            shown = self._hygiene.clean_arguments(arguments)
+            writer.emit(Action.REGISTERED, key="registered", **registered_facts(shown, agent, request.turn))
+        stages = result.metadata["stage_breakdown"]
+        _log.info("tool_finished", status=result.status, error_type=result.error_type, **stages)
+        if state:
+            _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
+        await self._transcripts.save_result(run_id, tool_message(call, result))
+        return result
+
+
+class _Told:
+    """What the live stream is told of one call, without secrets."""
+
+    def __init__(self, writer: StreamWriter, request: ToolRequest, masked: StreamRedactor) -> None:
+        self._writer = writer
+        self._effect = request.effect
+        self._masked = masked
+        self._named = call_facts(request)
+
+    def began(self, call: ToolCall, hygiene: Hygiene) -> None:
+        """The call is on its way."""
+        self._writer.emit(
+            Action.TOOL_CALL,
+            key="call",
+            status="running",
+            arguments=hygiene.clean_arguments(call.arguments),
+            summary=hygiene.clean(describe(call)),
+            effect=self._effect,
+            **self._named,
+        )
+
+    def progress(self, piece: str) -> None:
+        """Partial output; what may be the beginning of a secret is held back."""
+        self.show(self._masked.feed(piece))
+
+    def show(self, text: str) -> None:
+        """Something to see at once."""
+        if text:
+            self._writer.emit(Action.TOOL_PROGRESS, content=text, **self._named)
+
+    def ended(self, result: ToolResult) -> None:
+        """What came of it, after what was held back."""
+        self.show(self._masked.flush())
+        self._writer.emit(
+            Action.TOOL_RESULT, key="result", status=result.status, result=result_facts(result), **self._named
+        )

@@ -1,0 +1,45 @@
+"""The tools that every worker has."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from loom.activities.ports import ArtifactStore, Tool
+from loom.activities.toolbox.built_in.artifacts import read_artifact_tool, share_artifact_tool
+from loom.activities.toolbox.built_in.conversation import ask_user_tool, done_tool
+from loom.activities.toolbox.built_in.files import file_tools
+from loom.activities.toolbox.built_in.message_agent import Mailbox, message_tool
+from loom.activities.toolbox.built_in.python import python_tool
+from loom.activities.toolbox.built_in.search import search_tools
+from loom.activities.toolbox.built_in.shell import Sandbox, ShellParser, shell_tool
+from loom.activities.toolbox.built_in.todo import todo_tool
+
+
+def built_in_tools(
+    *,
+    sandbox: Sandbox | None,
+    shell_parser: ShellParser,
+    tool_timeout: float,
+    home: Path | None = None,
+    no_sandbox: str = "there is no sandbox",
+    artifacts: ArtifactStore | None = None,
+    mailbox: Mailbox | None = None,
+    others: Iterable[Tool] = (),
+) -> dict[str, Tool]:
+    """By name, sorted, so that a model's prompt is the same every time; `no_sandbox` says what to do without one.
+
+    `home` is Loom's own state, which those that work with files do not see into.
+    """
+    tools = (
+        *file_tools(tool_timeout, home),
+        *search_tools(tool_timeout, home),
+        shell_tool(sandbox, shell_parser, tool_timeout, no_sandbox),
+        python_tool(sandbox, tool_timeout, no_sandbox),
+        read_artifact_tool(artifacts),
+        share_artifact_tool(artifacts),
+        message_tool(mailbox),
+        todo_tool(),
+        ask_user_tool(),
+        done_tool(),
+        *others,
+    )
+    return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}

@@ -1,0 +1,109 @@
+"""`read_artifact`: the whole of an output that was too long, a page at a time."""
+
+from typing import Final
+
+from pydantic import Field
+
+from loom.activities.ports import ArtifactStore, StoreUnavailable, Tool, ToolContext
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.activities.toolbox.truncation import RESULT_LIMIT
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.tool_calls import Effect, Scope, Verdict
+from loom.domain.core.tool_names import SHARE
+
+PAGE: Final = RESULT_LIMIT - 200
+"""Characters of one page; the line above it takes the rest of what a result may have."""
+
+SHARED: Final = "shared-"
+"""How the ids of artifacts begin that an agent has shared."""
+
+NO_STORE: Final = "outputs are not kept here: set LOOM_DATABASE_URL on the worker, or ask for less output"
+
+
+class ReadArtifact(Arguments):
+    """Arguments of read_artifact."""
+
+    artifact: str = Field(min_length=1, max_length=200, description="Id, as the cut output names it")
+    offset: int = Field(default=0, ge=0, description="Character to begin at")
+    limit: int = Field(default=PAGE, ge=1, le=PAGE, description="Characters to read")
+
+
+def read_artifact_tool(store: ArtifactStore | None) -> Tool:
+    """The tool; a run reads its own artifacts, and what is shared in its tree."""
+
+    async def read(arguments: ReadArtifact, context: ToolContext) -> str:
+        if store is None:
+            raise ToolUnavailableError(NO_STORE)
+        try:
+            text = await store.load(context.run_id, arguments.artifact)
+            if text is None and context.root_run_id:
+                text = await store.load(context.root_run_id, arguments.artifact)
+        except StoreUnavailable as error:
+            raise ToolUnavailableError(f"the store of artifacts is away ({error}): try again later") from None
+        if text is None:
+            raise ToolValidationError(f"this run has no artifact {arguments.artifact!r}: take the id from a cut output")
+        return _page(text, arguments)
+
+    description = "Read the whole of an output that was cut, a page at a time."
+    return FunctionTool(
+        spec=tool_spec(
+            "read_artifact",
+            description,
+            ReadArtifact,
+            effect=Effect.READ,
+            scope=Scope.CONTEXT,
+            declared=Verdict.ALLOW,
+        ),
+        arguments=ReadArtifact,
+        function=read,
+        missing=None if store is not None else NO_STORE,
+    )
+
+
+class ShareArtifact(Arguments):
+    """Arguments of share_artifact."""
+
+    name: str = Field(
+        min_length=1, max_length=100, pattern=r"^[\w.-]+$", description="Its name: letters, digits, `.`, `_`, `-`"
+    )
+    content: str = Field(min_length=1, max_length=1_000_000, description="All of it, as text")
+
+
+def share_artifact_tool(store: ArtifactStore | None) -> Tool:
+    """The tool; what is shared is never changed, so a name means the same to everybody."""
+
+    async def share(arguments: ShareArtifact, context: ToolContext) -> str:
+        if store is None:
+            raise ToolUnavailableError(NO_STORE)
+        root, artifact = context.root_run_id or context.run_id, f"{SHARED}{arguments.name}"
+        try:
+            await store.save(root, artifact, arguments.content)
+            kept = await store.load(root, artifact)
+        except StoreUnavailable as error:
+            raise ToolUnavailableError(f"the store of artifacts is away ({error}): try again later") from None
+        if kept != arguments.content:
+            raise ToolValidationError(f"{arguments.name!r} is shared already, with another content: take another name")
+        return f"Shared as {artifact!r}: every agent of this task can read it with `read_artifact`."
+
+    description = "Share a text with all agents that work on the same task; they read it by its name."
+    return FunctionTool(
+        spec=tool_spec(
+            SHARE,
+            description,
+            ShareArtifact,
+            effect=Effect.IDEMPOTENT,
+            scope=Scope.CONTEXT,
+            declared=Verdict.ALLOW,
+        ),
+        arguments=ShareArtifact,
+        function=share,
+        missing=None if store is not None else NO_STORE,
+    )
+
+
+def _page(text: str, asked: ReadArtifact) -> str:
+    end = min(len(text), asked.offset + asked.limit)
+    if asked.offset >= len(text):
+        raise ToolValidationError(f"`offset` {asked.offset} is beyond the end: it has {len(text)} characters")
+    rest = f"; go on at offset {end}" if end < len(text) else ""
+    return f"[characters {asked.offset} to {end} of {len(text)}{rest}]\n{text[asked.offset : end]}"

@@ -1,0 +1,48 @@
+"""`done` and `ask_user`: what a model says to the people around the run; the run itself carries it out."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.domain.core.errors import ToolExecutionError
+from loom.domain.core.tool_calls import Effect, Scope
+from loom.domain.core.tool_names import ASK_USER, DONE
+
+
+class Done(BaseModel):
+    """Models name the answer as they like, so any argument is taken."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    # Told as text, and taken as it comes: where the answer has to be JSON, models often give it as such.
+    result: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
+        default="", description="The final answer, complete: nothing else is shown to the user."
+    )
+
+
+class AskUser(Arguments):
+    """One question."""
+
+    question: str = Field(min_length=1, description="The question, complete: the person sees nothing else.")
+
+
+async def _never_run(_arguments: BaseModel, _context: ToolContext) -> str:
+    raise ToolExecutionError("the run itself carries this out: it cannot be run as a tool")
+
+
+def done_tool() -> Tool:
+    """How a model ends the run."""
+    return _said(DONE, "End the run with the final result. Call it alone, when the task is done.", Done)
+
+
+def ask_user_tool() -> Tool:
+    """How a model asks a person, and waits for days if need be."""
+    description = "Ask the person a question that only they can answer, and wait for it. Ask rarely, and alone."
+    return _said(ASK_USER, description, AskUser)
+
+
+def _said(name: str, description: str, arguments: type[BaseModel]) -> Tool:
+    spec = tool_spec(name, description, arguments, effect=Effect.READ, scope=Scope.CONTEXT)
+    return FunctionTool(spec=spec, arguments=arguments, function=_never_run)

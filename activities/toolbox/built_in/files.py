@@ -1,0 +1,256 @@
+"""Tools that read and write files of the workspace: read_file, write_file, edit_file, list_dir.
+
+Writing happens on the event loop, not in a thread: a thread would go on after its call was cancelled, and the file
+would change when nobody expects it any more.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from pydantic import Field
+
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.activities.toolbox.truncation import RESULT_LIMIT
+from loom.activities.toolbox.workspace import paths as workspace
+from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.tool_calls import Effect
+from loom.domain.permissions.subjects import Subject
+
+_IN_ONE_GO: Final = 256 * 1024
+"""Bytes up to which a file is read on the event loop; a larger one could keep it waiting."""
+
+_EDITABLE: Final = 10 * 1024 * 1024
+_LINE: Final = 2000
+_NOTE_ROOM: Final = 120
+_LISTED: Final = 1000
+
+
+class ReadFile(Arguments):
+    """Arguments of read_file."""
+
+    path: str = Field(description="File inside the workspace, relative to it")
+    offset: int = Field(default=1, ge=1, description="First line to show")
+    limit: int = Field(default=2000, ge=1, description="Number of lines to show")
+
+
+class WriteFile(Arguments):
+    """Arguments of write_file."""
+
+    path: str = Field(description="File inside the workspace, relative to it; folders are made as needed")
+    content: str = Field(description="The whole new content")
+
+
+class EditFile(Arguments):
+    """Arguments of edit_file."""
+
+    path: str = Field(description="File inside the workspace, relative to it")
+    old_string: str = Field(description="Text to replace, exactly as in the file, without line numbers")
+    new_string: str = Field(description="Text to put there")
+    replace_all: bool = Field(default=False, description="Replace every occurrence, not the only one")
+
+
+class ListDir(Arguments):
+    """Arguments of list_dir."""
+
+    path: str = Field(default=".", description="Folder inside the workspace, relative to it")
+
+
+async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) -> str:
+    real = workspace.resolve(context.workspace, arguments.path, home=home)
+    with workspace.open_file(context.workspace, real) as file:
+        if _size(file) <= _IN_ONE_GO:
+            return page(file, arguments)
+        return await asyncio.to_thread(page, file, arguments)
+
+
+def page(file: BinaryIO, arguments: ReadFile) -> str:
+    """The lines that are asked for, with their numbers; raises ToolValidationError."""
+    _refuse_binary(file, arguments.path)
+    lines = enumerate(file, start=1)
+    skipped = sum(1 for _ in islice(lines, arguments.offset - 1))
+    shown: list[str] = []
+    length = 0
+    for number, raw in islice(lines, arguments.limit):
+        line = f"{number:6}\t{_cut(raw.decode('utf-8', 'replace').rstrip(chr(13) + chr(10)))}"
+        length += len(line) + 1
+        if length > RESULT_LIMIT - _NOTE_ROOM and shown:
+            return _with_note(shown, number)
+        shown.append(line)
+    if not shown:
+        return _nothing_there(arguments, skipped)
+    following = next(lines, None)
+    return _with_note(shown, following[0]) if following else "\n".join(shown)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LINE else f"{line[:_LINE]}… ({len(line) - _LINE} more characters in this line)"
+
+
+def _with_note(shown: list[str], following: int) -> str:
+    return "\n".join(shown) + f"\n(the file goes on: read it with offset={following})"
+
+
+def _nothing_there(arguments: ReadFile, lines: int) -> str:
+    if arguments.offset > 1:
+        raise ToolValidationError(f"{arguments.path} has only {lines} lines: use an offset up to that")
+    return "(the file is empty)"
+
+
+def _refuse_binary(file: BinaryIO, path: str) -> None:
+    start = file.read(8192)
+    file.seek(0)
+    if b"\0" in start:
+        raise ToolValidationError(f"{path} is a binary file: look at it with bash (file, xxd, strings) if you need to")
+
+
+def _size(file: BinaryIO) -> int:
+    size = file.seek(0, 2)
+    file.seek(0)
+    return size
+
+
+async def _write(home: Path | None, arguments: WriteFile, context: ToolContext) -> str:
+    real = workspace.resolve(context.workspace, arguments.path, home=home, must_exist=False)
+    data = arguments.content.encode()
+    is_new = workspace.replace_file(context.workspace, real, data)
+    name = workspace.shown(context.workspace, real)
+    return f"{'created' if is_new else 'overwrote'} {name} ({_lines(arguments.content)} lines, {len(data)} bytes)"
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + (not text.endswith("\n") and text != "")
+
+
+async def _edit(home: Path | None, arguments: EditFile, context: ToolContext) -> str:
+    if not arguments.old_string:
+        raise ToolValidationError("`old_string` is empty: give the text to replace, or use write_file for a new file")
+    if arguments.old_string == arguments.new_string:
+        raise ToolValidationError("`old_string` and `new_string` are the same: nothing would change")
+    real = workspace.resolve(context.workspace, arguments.path, home=home)
+    text = _editable_text(context.workspace, real)
+    old, new = _with_line_ends_of(text, arguments)
+    lines = list(_occurrences(text, old))
+    if not lines:
+        raise ToolValidationError(_not_found(text, arguments))
+    if len(lines) > 1 and not arguments.replace_all:
+        raise ToolValidationError(
+            f"`old_string` is in {arguments.path} {len(lines)} times (lines {_numbers(lines)}): add lines around it "
+            "until it is the only one, or set replace_all"
+        )
+    workspace.replace_file(context.workspace, real, text.replace(old, new).encode())
+    where = f"at line{'s' if len(lines) > 1 else ''} {_numbers(lines)}"
+    return f"edited {workspace.shown(context.workspace, real)}: {len(lines)} replacement(s) {where}"
+
+
+def _editable_text(root: Path, real: Path) -> str:
+    name = workspace.shown(root, real)
+    with workspace.open_file(root, real) as file:
+        if _size(file) > _EDITABLE:
+            raise ToolValidationError(f"{name} is larger than 10 MB: change it with bash (sed, a script)")
+        _refuse_binary(file, name)
+        try:
+            return file.read().decode()
+        except UnicodeDecodeError:
+            raise ToolValidationError(f"{name} is not UTF-8: change it with bash (sed, iconv)") from None
+
+
+def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
+    """Old and new text with the file's line ends: a model reads and writes plain newlines."""
+    if arguments.old_string in text or "\r\n" not in text:
+        return arguments.old_string, arguments.new_string
+    old, new = (
+        each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (arguments.old_string, arguments.new_string)
+    )
+    return old, new
+
+
+def _occurrences(text: str, old: str) -> Iterator[int]:
+    """The line number of each place where `old` stands."""
+    line, seen = 1, 0
+    while (at := text.find(old, seen)) >= 0:
+        line += text.count("\n", seen, at)
+        yield line
+        line += old.count("\n")
+        seen = at + len(old)
+
+
+def _numbers(lines: list[int]) -> str:
+    return ", ".join(str(line) for line in lines[:10]) + (", …" if len(lines) > 10 else "")
+
+
+def _not_found(text: str, arguments: EditFile) -> str:
+    first = next((line.strip() for line in arguments.old_string.splitlines() if line.strip()), "")
+    near = [number for number, line in enumerate(text.splitlines(), start=1) if first and first in line]
+    hint = f"; its first line is like line {_numbers(near)}, so look at spaces and what follows" if near else ""
+    return f"`old_string` is not in {arguments.path}{hint}: read the file again and copy the text exactly"
+
+
+async def _list(home: Path | None, arguments: ListDir, context: ToolContext) -> str:
+    real = workspace.resolve(context.workspace, arguments.path, home=home)
+    found = workspace.entries(context.workspace, real)
+    marks = {"folder": "/", "link": "@", "other": " (not a file)"}
+    lines = [entry.name + marks.get(entry.kind, f" ({entry.size} bytes)") for entry in found[:_LISTED]]
+    if len(found) > _LISTED:
+        lines.append(f"({len(found) - _LISTED} more: use glob with a pattern)")
+    return "\n".join(lines) or "(the folder is empty)"
+
+
+def _named(home: Path | None, arguments: ReadFile | WriteFile | EditFile | ListDir, root: Path) -> tuple[Subject, ...]:
+    return workspace.subjects(root, arguments.path, home=home)
+
+
+def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
+    """The tools of this module; `home` is Loom's own state, which they do not see into."""
+    touches = partial(_named, home)
+    return (
+        FunctionTool(
+            spec=tool_spec(
+                "read_file", "Read a text file, with line numbers.", ReadFile, effect=Effect.READ, timeout=timeout
+            ),
+            arguments=ReadFile,
+            function=partial(_read, home),
+            touches=touches,
+        ),
+        FunctionTool(
+            spec=tool_spec(
+                "write_file",
+                "Write a whole file, new or over an existing one. To change a part of a file use edit_file.",
+                WriteFile,
+                effect=Effect.IDEMPOTENT,
+                timeout=timeout,
+            ),
+            arguments=WriteFile,
+            function=partial(_write, home),
+            touches=touches,
+        ),
+        # Once: after a crash the second try would not find the old text and report a failure that did not happen.
+        FunctionTool(
+            spec=tool_spec(
+                "edit_file",
+                "Replace text in a file. Read the file first; the old text must be there exactly once.",
+                EditFile,
+                effect=Effect.ONCE,
+                timeout=timeout,
+            ),
+            arguments=EditFile,
+            function=partial(_edit, home),
+            touches=touches,
+        ),
+        FunctionTool(
+            spec=tool_spec(
+                "list_dir",
+                "List what a folder holds; folders end in /, links in @.",
+                ListDir,
+                effect=Effect.READ,
+                timeout=timeout,
+            ),
+            arguments=ListDir,
+            function=partial(_list, home),
+            touches=touches,
+        ),
+    )

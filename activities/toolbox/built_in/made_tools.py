@@ -1,0 +1,140 @@
+"""`create_tool`, and the tools that an agent makes with it.
+
+A made tool is Python with a function `run`. It is looked at before it is taken, runs only in the sandbox and without
+network, asks a person as `python` does, and lives in the run's own spec: pinned, recorded, gone with the run.
+"""
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from pydantic import Field
+
+from loom.activities.json_schemas import BrokenSchema
+from loom.activities.ports import Tool, ToolBox, ToolContext
+from loom.activities.toolbox.argument_schema import ArgumentSchema
+from loom.activities.toolbox.built_in.python import run_python
+from loom.activities.toolbox.built_in.shell import GRACE, Sandbox, limited, outcome
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.activities.toolbox.static_check import complaints
+from loom.domain.core.digests import canonical, short_digest
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict, made_tool
+from loom.domain.core.tool_names import CREATE_TOOL
+from loom.domain.permissions.subjects import Subject
+
+_CALL: Final = """
+
+import json as _json, sys as _sys
+_answer = run(**_json.load(_sys.stdin))
+print(_answer if isinstance(_answer, str) else _json.dumps(_answer, ensure_ascii=False))
+"""
+"""Stands behind the agent's code; what that prints on the way is a part of the output."""
+
+
+class CreateTool(Arguments):
+    """Arguments of create_tool."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{1,40}$", description="Small letters, digits, underscores")
+    description: str = Field(min_length=1, max_length=1000, description="What it does and when to use it")
+    parameters: dict[str, object] = Field(description="JSON Schema of its arguments, an object")
+    code: str = Field(
+        min_length=1,
+        max_length=50_000,
+        description="Python with a function `run` that takes the arguments by name and returns text or JSON",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeTools:
+    """Makes tools and runs them."""
+
+    sandbox: Sandbox | None
+    missing: str = "there is no sandbox"
+    """What to do without one."""
+
+    def maker(self) -> Tool:
+        """The tool `create_tool`; what it changes is the run, which knows of it from the call."""
+        description = (
+            "Make a tool out of Python; it is called made__NAME from your next turn on. Standard library only, "
+            "no files, no network, no other programs: it computes."
+        )
+        spec = tool_spec(
+            CREATE_TOOL, description, CreateTool, effect=Effect.READ, scope=Scope.CONTEXT, declared=Verdict.ASK
+        )
+        missing = None if self.sandbox else self.missing
+        return FunctionTool(spec=spec, arguments=CreateTool, function=_checked, missing=missing)
+
+    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+        """The box with the tools that these specs bring their code with."""
+        made = {spec.name: self._tool(spec) for spec in specs if spec.source}
+        return {**made, **box} if made else box
+
+    def _tool(self, spec: ToolSpec) -> Tool:
+        return MadeTool(spec=spec, schema=ArgumentSchema(spec.parameters), place=self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeTool:
+    """One tool that an agent made."""
+
+    spec: ToolSpec
+    schema: ArgumentSchema
+    place: MadeTools
+
+    def is_available(self) -> str | None:
+        """None when it can work here; else what is missing and what to do."""
+        return None if self.place.sandbox else self.place.missing
+
+    def parse(self, arguments: JsonObject) -> JsonObject:
+        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        return self.schema.check(self.spec.name, arguments)
+
+    def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
+        """Nothing outside itself: it only computes."""
+        del arguments, workspace
+        return ()
+
+    def grants(self, arguments: object) -> Sequence[str]:
+        """The tool as a whole."""
+        del arguments
+        return (self.spec.name,)
+
+    async def run(self, arguments: object, context: ToolContext) -> str:
+        """Run it in the sandbox."""
+        if self.place.sandbox is None:
+            raise ToolUnavailableError(self.place.missing)
+        seconds = context.timeout - GRACE
+        finished = await run_python(
+            self.place.sandbox,
+            self.spec.source + _CALL,
+            workspace=context.workspace,
+            timeout=seconds,
+            stdin=canonical(cast("JsonObject", arguments)),
+            on_output=limited(context.progress),
+        )
+        return outcome(finished, seconds)
+
+
+async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
+    """Refuse what cannot become a tool, in words that help to mend it."""
+    wrong = list(complaints(arguments.code))
+    try:
+        ArgumentSchema(arguments.parameters)
+    except BrokenSchema as error:
+        wrong.append(f"`parameters`: {error}")
+    if not wrong and not any(
+        isinstance(node, ast.FunctionDef) and node.name == "run" for node in _body(arguments.code)
+    ):
+        wrong.append("the code has no function `run` at its top level: write `def run(…):`")
+    if wrong:
+        raise ToolValidationError("\n".join(["the tool was not made:", *(f"- {each}" for each in wrong)]))
+    made = made_tool(arguments.model_dump())
+    return f"{made.name} is yours from the next turn on (code {short_digest(made.source)})."
+
+
+def _body(code: str) -> list[ast.stmt]:
+    return ast.parse(code).body

@@ -1,0 +1,99 @@
+"""`message_agent`: a word from one running agent to another of the same tree, who may answer it."""
+
+import asyncio
+from typing import Final, Protocol
+
+from pydantic import Field
+
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.tool_calls import Effect, Scope, Verdict
+from loom.domain.core.tool_names import MESSAGE_AGENT
+
+LONGEST_WAIT: Final = 300.0
+ABOVE: Final = "parent"
+"""Who has given an agent its work, in the words of the tool; it has no turn of its own until that is done."""
+NO_RUNS: Final = "agents write to each other in runs only; there is no server here"
+_LOOK: Final = 0.5
+"""Seconds between two looks for an answer."""
+
+
+class NoSuchReader(Exception):
+    """There is nobody of that name to write to; the message says who there is."""
+
+
+class Mailbox(Protocol):
+    """How runs of a tree reach each other."""
+
+    async def send(self, sender: str, root: str, to: str, text: str, *, wants_reply: bool) -> str:
+        """Write to a run of the tree and return who it was; raises NoSuchReader and ToolUnavailableError."""
+        ...
+
+    async def unread(self, run_id: str) -> int:
+        """How many messages a run has that its agent has not read."""
+        ...
+
+
+class MessageAgent(Arguments):
+    """Arguments of message_agent."""
+
+    to: str = Field(
+        min_length=1,
+        max_length=500,
+        description="`parent`, the name of an agent that works beside you or for you, or a run id of your own tree",
+    )
+    text: str = Field(min_length=1, max_length=20_000, description="What you have to say; it is all that they see")
+    wait: float = Field(
+        0.0, ge=0, le=LONGEST_WAIT, description="Seconds to wait for an answer; you read it in your next turn"
+    )
+
+
+def message_tool(mailbox: Mailbox | None) -> Tool:
+    """The tool; what is said stays within the tree of runs."""
+
+    async def send(arguments: MessageAgent, context: ToolContext) -> str:
+        if mailbox is None:
+            raise ToolUnavailableError(NO_RUNS)
+        root = context.root_run_id or context.run_id
+        waits_for_us = arguments.to == ABOVE or context.run_id.startswith(f"{arguments.to}/")
+        wait = 0.0 if waits_for_us else arguments.wait
+        before = await mailbox.unread(context.run_id) if wait else 0
+        try:
+            reader = await mailbox.send(context.run_id, root, arguments.to, arguments.text, wants_reply=wait > 0)
+        except NoSuchReader as error:
+            raise ToolValidationError(str(error)) from None
+        if waits_for_us:
+            return f"Sent to {reader}, who waits for your answer and reads it with that: do not wait for theirs."
+        if not wait:
+            return f"Sent to {reader}, who reads it when their next turn begins."
+        return f"Sent to {reader}. {await _answered(mailbox, context, before, wait)}"
+
+    description = (
+        "Tell another agent that works on the same task something, or ask it. It reads that in its next turn and may"
+        " answer; you read its answer in yours."
+    )
+    return FunctionTool(
+        spec=tool_spec(
+            MESSAGE_AGENT,
+            description,
+            MessageAgent,
+            effect=Effect.ONCE,
+            scope=Scope.CONTEXT,
+            declared=Verdict.ALLOW,
+            timeout=LONGEST_WAIT + 30,
+        ),
+        arguments=MessageAgent,
+        function=send,
+        missing=None if mailbox is not None else NO_RUNS,
+    )
+
+
+async def _answered(mailbox: Mailbox, context: ToolContext, before: int, seconds: float) -> str:
+    try:
+        async with asyncio.timeout(seconds):
+            while await mailbox.unread(context.run_id) <= before:  # noqa: ASYNC110 - the message is at the server
+                await asyncio.sleep(_LOOK)
+    except TimeoutError:
+        return f"No answer within {seconds:g} s; should one come, you will read it in a later turn."
+    return "A message has come in: you read it when your next turn begins."

@@ -1,0 +1,112 @@
+"""python: a program given as text, run by the worker's own interpreter in a sandbox.
+
+The interpreter runs isolated (`-I`): no environment variables, no user packages, and none of the worker's own packages,
+only what its base installation has. The code comes through standard input, so it may be long; what stands there after
+it is the program's own standard input.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in.shell import (
+    GRACE,
+    KEPT,
+    OUTPUT_LIMIT,
+    Finished,
+    Runnable,
+    Sandbox,
+    Timeout,
+    limited,
+    outcome,
+)
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.domain.core.errors import ToolUnavailableError
+from loom.domain.core.tool_calls import Effect, Scope
+
+INTERPRETER: Final = str(Path(sys.executable).resolve())
+"""The one that the worker's environment was made from."""
+
+_START: Final = """
+def start():
+    import linecache, sys, traceback
+    name, code = "code.py", sys.stdin.buffer.read(int(sys.argv[1])).decode()
+    sys.argv = [name]
+    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    sys.stdout.reconfigure(line_buffering=True)
+    def report(kind, error, trace):
+        while trace and trace.tb_frame.f_code.co_filename == "<string>":
+            trace = trace.tb_next
+        traceback.print_exception(kind, error, trace)
+    sys.excepthook = report
+    return compile(code, name, "exec", dont_inherit=True)
+code = start()
+del start
+exec(code)
+"""
+
+
+class Python(Arguments):
+    """Arguments of python."""
+
+    code: Runnable = Field(max_length=1_000_000, description="Python program; what it prints is the result")
+    timeout: Timeout = None
+
+
+async def run_python(
+    sandbox: Sandbox,
+    code: str,
+    *,
+    workspace: Path,
+    timeout: float,  # noqa: ASYNC109 - the program's own limit, see Sandbox
+    stdin: str = "",
+    max_output: int = KEPT,
+    on_output: Callable[[str], None] = lambda _text: None,
+) -> Finished:
+    """Run a program, `__main__` in the workspace, with this standard input; the output is both of its streams."""
+    program = code.encode()
+    return await sandbox.run(
+        [INTERPRETER, "-I", "-X", "utf8", "-c", _START, str(len(program))],
+        workspace=workspace,
+        timeout=timeout,
+        max_output=max_output,
+        on_output=on_output,
+        stdin=program + stdin.encode(),
+    )
+
+
+def python_tool(sandbox: Sandbox | None, timeout: float, missing: str) -> Tool:
+    """The python tool; without a sandbox it is there and says what to do."""
+
+    async def run(arguments: Python, context: ToolContext) -> str:
+        if sandbox is None:
+            raise ToolUnavailableError(missing)
+        seconds = arguments.timeout or timeout
+        finished = await run_python(
+            sandbox,
+            arguments.code,
+            workspace=context.workspace,
+            timeout=seconds,
+            on_output=limited(context.progress),
+        )
+        return outcome(finished, seconds)
+
+    return FunctionTool(
+        spec=tool_spec(
+            "python",
+            "Run a Python program in the workspace, with the standard library; print what you want to know. Every call "
+            "is a new interpreter.",
+            Python,
+            effect=Effect.ONCE,
+            timeout=timeout + GRACE,
+            scope=Scope.SYSTEM,
+        ),
+        arguments=Python,
+        function=run,
+        missing=missing if sandbox is None else None,
+        max_output=OUTPUT_LIMIT,
+    )

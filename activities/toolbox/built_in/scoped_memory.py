@@ -1,0 +1,148 @@
+"""The tools by which agents of one tree keep notes for themselves and each other, in versions."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+from loom.activities.memory.ports import ScopedMemory
+from loom.activities.ports import StoreUnavailable, Tool, ToolContext
+from loom.activities.toolbox.built_in.memory import NO_STORE
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError
+from loom.domain.core.tool_calls import Effect, Scope, Verdict
+from loom.domain.memory.layers import MemoryScope
+from loom.domain.memory.scopes import ReadOnlyScopeError, ScopedEntry, ScopedWrite, path_of
+
+_LONGEST: Final = 20_000
+_LISTED: Final = 200
+"""Characters of each entry in a list."""
+
+A = TypeVar("A", bound=BaseModel)
+
+
+class Publish(Arguments):
+    """Arguments of publish_memory."""
+
+    id: str = Field(min_length=1, max_length=200, description="Name of the entry")
+    content: str = Field(max_length=_LONGEST, description="The whole of it")
+    read_version: int | None = Field(default=None, ge=1, description="The version that you have read, if any")
+
+
+class Write(Publish):
+    """Arguments of write_memory."""
+
+    scope: Literal["local", "shared"] = Field(
+        default="local", description="local: for yourself; shared: also for agents above and below you"
+    )
+
+
+class Read(Arguments):
+    """Arguments of read_memory."""
+
+    id: str | None = Field(default=None, max_length=200, description="Name of the entry; left out: list them all")
+
+
+def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
+    """`write_memory`, `publish_memory`, `read_memory`; what all sessions will read is asked about.
+
+    Without a store they are known, and cannot work.
+    """
+    tools = _Tools(store)
+    return (
+        tools.tool("write_memory", "Keep a note for later, under a name.", Write, tools.write, Verdict.ALLOW),
+        tools.tool(
+            "publish_memory", "Keep a note for all agents of all sessions.", Publish, tools.publish, Verdict.ASK
+        ),
+        tools.tool(
+            "read_memory",
+            "Read a note of yours, of agents above or below you, or a published one.",
+            Read,
+            tools.read,
+            Verdict.ALLOW,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    store: ScopedMemory | None
+
+    def tool(
+        self,
+        name: str,
+        description: str,
+        arguments: type[A],
+        use: Callable[[ScopedMemory, A, ToolContext], Awaitable[str]],
+        declared: Verdict,
+    ) -> Tool:
+        """A tool that uses the store."""
+
+        async def run(given: A, context: ToolContext) -> str:
+            if self.store is None:
+                raise ToolUnavailableError(NO_STORE)
+            try:
+                return await use(self.store, given, context)
+            except StoreUnavailable as error:
+                raise ToolUnavailableError(f"memory is away ({error}): go on without it, or try again later") from None
+            except ReadOnlyScopeError as error:
+                raise ToolExecutionError(error.message) from None
+
+        effect = Effect.READ if arguments is Read else Effect.IDEMPOTENT
+        spec = tool_spec(name, description, arguments, effect=effect, scope=Scope.CONTEXT, declared=declared)
+        missing = None if self.store is not None else NO_STORE
+        return FunctionTool(spec=spec, arguments=arguments, function=run, missing=missing)
+
+    async def write(self, store: ScopedMemory, given: Write, context: ToolContext) -> str:
+        """A note of this node's."""
+        return await _written(store, given, MemoryScope(given.scope), context)
+
+    async def publish(self, store: ScopedMemory, given: Publish, context: ToolContext) -> str:
+        """A note for everybody."""
+        return await _written(store, given, MemoryScope.GLOBAL, context)
+
+    async def read(self, store: ScopedMemory, given: Read, context: ToolContext) -> str:
+        """One note whole, or the beginnings of all."""
+        path = path_of(context.run_id, context.root_run_id)
+        if given.id is not None:
+            entry = await store.read(given.id, path)
+            return (
+                f"There is no {given.id!r}: read_memory without an id lists them." if entry is None else _whole(entry)
+            )
+        entries = await store.entries(path)
+        return "\n".join(map(_line, entries)) or "There are no notes yet."
+
+
+async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, context: ToolContext) -> str:
+    path = path_of(context.run_id, context.root_run_id)
+    there = await store.read(given.id, path)
+    # The same call again, after a worker was lost, makes no second version.
+    same = there is not None and (there.content, there.scope, there.updated_by) == (given.content, scope, path[-1])
+    if there is None or not same:
+        there = await store.write(
+            ScopedWrite(
+                id=given.id,
+                content=given.content,
+                scope=scope,
+                by=path,
+                session_id=context.session_id or path[0],
+                read_version=given.read_version,
+            )
+        )
+    told = f"Kept as version {there.version} of {there.id!r} ({there.scope})."
+    if there.conflicts_with is not None:
+        told += (
+            f" You had not read version {there.conflicts_with}, which it takes the place of: read_memory, then merge."
+        )
+    return told
+
+
+def _whole(entry: ScopedEntry) -> str:
+    return f"[{entry.id}, {entry.scope}, version {entry.version}, by {entry.updated_by}]\n{entry.content}"
+
+
+def _line(entry: ScopedEntry) -> str:
+    text = " ".join(entry.content.split())
+    shown = text if len(text) <= _LISTED else text[: _LISTED - 1] + "…"
+    return f"- {entry.id} ({entry.scope}, version {entry.version}): {shown}"

@@ -1,0 +1,82 @@
+"""What the tools for skills show of one: its instructions with the names of its resources, and a file of it."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from loom.activities.ports import ToolOutput
+from loom.activities.toolbox.built_in import skill_files
+from loom.activities.toolbox.built_in.files import ReadFile, page
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.tokens import text_tokens
+from loom.domain.skills.catalog import BODY_TOKENS, READ_RESOURCE, RUN_SCRIPT, SkillUse
+from loom.domain.skills.documents import BrokenSkill
+
+MOST_LISTED: Final = 100
+"""Resources that are named with a skill's instructions."""
+
+
+def content(use: SkillUse) -> ToolOutput:
+    """The instructions in their tag, and the names of the resources."""
+    try:
+        file, document = skill_files.document_of(use.root)
+        changed = changed_since(use)
+        resources = [each for each in skill_files.files_of(use.root) if each.path != file]
+    except (BrokenSkill, OSError) as error:
+        raise ToolUnavailableError(f"the skill {use.name} cannot be loaded any more: {error}") from None
+    body = within_limit(document.body, file, use.name).replace("</skill_content>", "<\\/skill_content>")
+    text = f'<skill_content name="{use.name}">\n{body}\n</skill_content>{_listed(resources)}'
+    return ToolOutput(text=f"{changed}\n{text}" if changed else text, is_warning=bool(changed))
+
+
+def within_limit(body: str, file: str, skill: str) -> str:
+    """The instructions, or their beginning in whole lines and how to read on."""
+    if text_tokens(body) <= BODY_TOKENS:
+        return body
+    lines = body.split("\n")
+    used = shown = 0
+    while shown < len(lines) and (used := used + text_tokens(lines[shown]) + 1) <= BODY_TOKENS:
+        shown += 1
+    return "\n".join(
+        (*lines[:shown], f"[{len(lines) - shown} more lines: {READ_RESOURCE} shows them, skill {skill}, path {file}]")
+    )
+
+
+def _listed(resources: Sequence[skill_files.SkillFile]) -> str:
+    if not resources:
+        return ""
+    lines = [f"- {file.path} ({file.size} bytes)" for file in resources[:MOST_LISTED]]
+    if len(resources) > MOST_LISTED:
+        lines.append(f"- … and {len(resources) - MOST_LISTED} more")
+    ways = f"{READ_RESOURCE} reads them, {RUN_SCRIPT} runs those that are scripts"
+    return "\n".join(("\n<skill_resources>", *lines, "</skill_resources>", f"({ways}.)"))
+
+
+def resource(use: SkillUse, asked: ReadFile) -> ToolOutput:
+    """A page of one file of the skill."""
+    try:
+        with skill_files.opened(use.root, asked.path) as file:
+            shown = page(file, asked)
+        changed = changed_since(use)
+    except OSError as error:
+        raise ToolValidationError(missing(use, asked.path, error)) from None
+    return ToolOutput(text=f"{changed}\n{shown}" if changed else shown, is_warning=bool(changed))
+
+
+def changed_since(use: SkillUse) -> str:
+    """What is to be said where the files are not those that the run was started with; raises OSError."""
+    now = skill_files.digest_of(use.root)
+    if now == use.digest:
+        return ""
+    return f"The files of the skill {use.name} have changed since this run began (then {use.digest}, now {now})."
+
+
+def missing(use: SkillUse, path: str, error: OSError) -> str:
+    """What to do instead of reading what is not there."""
+    try:
+        names = [file.path for file in skill_files.files_of(use.root)]
+    except OSError:
+        return f"the skill {use.name} is not there any more ({error.strerror or error}): go on without it"
+    near = get_close_matches(path, names, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(names[:20])}"
+    return f"{path} is no file of the skill {use.name} ({error.strerror or error}): {hint}"

@@ -1,0 +1,257 @@
+"""The tools of a run with skills: load_skill, read_skill_resource, run_skill_script, and scripts that are tools.
+
+What they are about is pinned in the run's spec and comes with each call (`ToolContext.skill`). A skill whose files have
+changed since the run began says so when it is read, and none of its scripts is run.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from pydantic import Field
+
+from loom.activities.ports import Tool, ToolBox, ToolContext, ToolOutput
+from loom.activities.toolbox.argument_schema import ArgumentSchema
+from loom.activities.toolbox.built_in import skill_files
+from loom.activities.toolbox.built_in.files import ReadFile
+from loom.activities.toolbox.built_in.python import INTERPRETER
+from loom.activities.toolbox.built_in.shell import GRACE, KEPT, OUTPUT_LIMIT, Sandbox, Timeout, limited, outcome
+from loom.activities.toolbox.built_in.skill_content import changed_since, content, missing, resource
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.domain.core.digests import canonical
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom.domain.permissions.subjects import Subject
+from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT, SKILL_TOOLS, SkillUse
+
+CONTENT_LIMIT: Final = 60_000
+"""Characters of a skill's instructions with the list of its resources: they have a limit of their own, in tokens."""
+_NAME: Final = "Skill"
+
+
+class LoadSkill(Arguments):
+    """Arguments of load_skill."""
+
+    name: str = Field(description=_NAME)
+
+
+class ReadResource(Arguments):
+    """Arguments of read_skill_resource."""
+
+    skill: str = Field(description=_NAME)
+    path: str = Field(description="File in its folder")
+    offset: int = Field(default=1, ge=1, description="First line")
+    limit: int = Field(default=2000, ge=1, description="Number of lines")
+
+
+class RunScript(Arguments):
+    """Arguments of run_skill_script."""
+
+    skill: str = Field(description=_NAME)
+    script: str = Field(description="File in its folder, such as scripts/check.py")
+    arguments: tuple[str, ...] = Field(default=(), max_length=100, description="Words of its command line")
+    stdin: str = Field(default="", max_length=1_000_000, description="Its standard input")
+    timeout: Timeout = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkillTools:
+    """Makes the tools of runs with skills."""
+
+    sandbox: Sandbox | None
+    missing: str = "there is no sandbox"
+    """What to do without one."""
+    timeout: float = 120.0
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Those that every run with skills has; a run's own spec of them names its skills."""
+        return (self._load(), self._read(), self._run())
+
+    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+        """The box with the tools of these specs that are about skills, as the run is pinned to them."""
+        mine = {spec.name: made for spec in specs if (made := self._as_pinned(box, spec)) is not None}
+        return {**box, **mine} if mine else box
+
+    def _as_pinned(self, box: ToolBox, spec: ToolSpec) -> Tool | None:
+        if spec.name.startswith(COMPILED):
+            return ScriptTool(spec=spec, schema=ArgumentSchema(spec.parameters), place=self)
+        tool = box.get(spec.name) if spec.name in SKILL_TOOLS else None
+        return None if tool is None else PinnedTool(spec=spec, schema=ArgumentSchema(spec.parameters), tool=tool)
+
+    async def script(
+        self, script: str, context: ToolContext, *, seconds: float, stdin: str, arguments: Sequence[str] = ()
+    ) -> str:
+        """Run a script of the call's skill in the workspace, its own folder beside it, read-only."""
+        if self.sandbox is None:
+            raise ToolUnavailableError(self.missing)
+        use = skill_of(context)
+        command = await asyncio.to_thread(_command, use, script)
+        finished = await self.sandbox.run(
+            [*command, *arguments],
+            workspace=context.workspace,
+            timeout=seconds,
+            max_output=KEPT,
+            on_output=limited(context.progress),
+            stdin=stdin.encode(),
+            readable=[Path(use.root)],
+        )
+        return outcome(finished, seconds)
+
+    def _load(self) -> Tool:
+        description = "Load a skill: its instructions, and the names of its files."
+        spec = tool_spec(
+            LOAD_SKILL, description, LoadSkill, effect=Effect.READ, scope=Scope.CONTEXT, declared=Verdict.ALLOW
+        )
+
+        async def run(_arguments: LoadSkill, context: ToolContext) -> str | ToolOutput:
+            use = skill_of(context)
+            if use.is_active:
+                return f"The skill {use.name} is active already: its instructions are in this conversation."
+            return await asyncio.to_thread(content, use)
+
+        return FunctionTool(
+            spec=spec,
+            arguments=LoadSkill,
+            function=run,
+            touches=lambda arguments, _: (Subject(text=arguments.name),),
+            granted=lambda arguments: (f"{LOAD_SKILL}({arguments.name})",),
+            max_output=CONTENT_LIMIT,
+        )
+
+    def _read(self) -> Tool:
+        description = "Read a file of a skill, with line numbers."
+        spec = tool_spec(
+            READ_RESOURCE, description, ReadResource, effect=Effect.READ, scope=Scope.CONTEXT, declared=Verdict.ALLOW
+        )
+
+        async def run(arguments: ReadResource, context: ToolContext) -> str | ToolOutput:
+            asked = ReadFile(path=arguments.path, offset=arguments.offset, limit=arguments.limit)
+            return await asyncio.to_thread(resource, skill_of(context), asked)
+
+        return FunctionTool(
+            spec=spec,
+            arguments=ReadResource,
+            function=run,
+            touches=lambda arguments, _: (Subject(text=f"{arguments.skill}/{arguments.path}"),),
+        )
+
+    def _run(self) -> Tool:
+        description = "Run a script of a skill in the workspace, sandboxed."
+        spec = tool_spec(
+            RUN_SCRIPT,
+            description,
+            RunScript,
+            effect=Effect.ONCE,
+            timeout=self.timeout + GRACE,
+            scope=Scope.SYSTEM,
+            declared=Verdict.ASK,
+        )
+
+        async def run(arguments: RunScript, context: ToolContext) -> str:
+            seconds = arguments.timeout or self.timeout
+            return await self.script(
+                arguments.script, context, seconds=seconds, stdin=arguments.stdin, arguments=arguments.arguments
+            )
+
+        return FunctionTool(
+            spec=spec,
+            arguments=RunScript,
+            function=run,
+            touches=lambda arguments, _: (Subject(text=f"{arguments.skill}/{arguments.script}"),),
+            granted=lambda arguments: (f"{RUN_SCRIPT}({arguments.skill}/{arguments.script})",),
+            missing=None if self.sandbox else self.missing,
+            max_output=OUTPUT_LIMIT,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PinnedTool:
+    """One of the three as a run has it: only the run's own skills can be named."""
+
+    spec: ToolSpec
+    schema: ArgumentSchema
+    tool: Tool
+
+    def is_available(self) -> str | None:
+        """None when it can work here; else what is missing and what to do."""
+        return self.tool.is_available()
+
+    def parse(self, arguments: JsonObject) -> object:
+        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        return self.tool.parse(self.schema.check(self.spec.name, arguments))
+
+    def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
+        """What permission patterns are held against."""
+        return self.tool.subjects(arguments, workspace)
+
+    def grants(self, arguments: object) -> Sequence[str]:
+        """The allow rules that an approval of this call for the rest of the run adds."""
+        return self.tool.grants(arguments)
+
+    async def run(self, arguments: object, context: ToolContext) -> str | ToolOutput:
+        """Do it."""
+        return await self.tool.run(arguments, context)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptTool:
+    """A script of a skill that is a tool of the run: JSON on standard input, the result on standard output."""
+
+    spec: ToolSpec
+    schema: ArgumentSchema
+    place: SkillTools
+    max_output: int = OUTPUT_LIMIT
+
+    def is_available(self) -> str | None:
+        """None when it can work here; else what is missing and what to do."""
+        return None if self.place.sandbox else self.place.missing
+
+    def parse(self, arguments: JsonObject) -> JsonObject:
+        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        return self.schema.check(self.spec.name, arguments)
+
+    def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
+        """Nothing that a pattern could be held against: only the script knows what it touches."""
+        del arguments, workspace
+        return ()
+
+    def grants(self, arguments: object) -> Sequence[str]:
+        """The tool as a whole."""
+        del arguments
+        return (self.spec.name,)
+
+    async def run(self, arguments: object, context: ToolContext) -> str:
+        """Run it in the sandbox."""
+        given = canonical(cast("JsonObject", arguments))
+        return await self.place.script(skill_of(context).script, context, seconds=context.timeout - GRACE, stdin=given)
+
+
+def skill_of(context: ToolContext) -> SkillUse:
+    """The skill that the call is about; raises ToolUnavailableError."""
+    if context.skill is None:
+        raise ToolUnavailableError("this run has no skill of that name: its prompt names those that it has")
+    return context.skill
+
+
+def _command(use: SkillUse, script: str) -> tuple[str, ...]:
+    """How a script is run: by what its name ends in, or by itself; raises the tool errors."""
+    try:
+        with skill_files.opened(use.root, script) as file:
+            is_program = os.fstat(file.fileno()).st_mode & 0o111
+        changed = changed_since(use)
+    except OSError as error:
+        raise ToolValidationError(missing(use, script, error)) from None
+    if changed:
+        raise ToolUnavailableError(f"nothing was run. {changed} Scripts run as they were when the run began, or not.")
+    path = str(Path(use.root, *skill_files.parts_of(script)))
+    if script.endswith(".py"):
+        return (INTERPRETER, "-E", "-s", "-B", "-X", "utf8", path)
+    if script.endswith((".sh", ".bash")):
+        return ("bash", path)
+    if is_program:
+        return (path,)
+    raise ToolValidationError(f"{script} is no script: it ends in neither .py nor .sh and may not be executed")

@@ -1,0 +1,41 @@
+"""`todo`: the list of what is to do, as the model keeps it; the run remembers the last one and shows it."""
+
+from typing import Final
+
+from pydantic import Field
+
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.domain.core.tool_calls import Effect, Scope
+from loom.domain.core.tool_names import TODO
+from loom.domain.tools.todos import Todo, TodoStatus, as_text
+
+MOST: Final = 100
+
+
+class Item(Arguments):
+    """One thing to do."""
+
+    task: str = Field(min_length=1, max_length=500, description="What is to be done")
+    status: TodoStatus = "pending"
+
+
+class TodoArguments(Arguments):
+    """Arguments of todo."""
+
+    items: tuple[Item, ...] = Field(max_length=MOST, description="The whole list; it takes the place of the last one")
+
+
+async def _listed(arguments: TodoArguments, _context: ToolContext) -> str:
+    items = tuple(Todo(task=item.task, status=item.status) for item in arguments.items)
+    return as_text(items) if items else "The list is empty."
+
+
+def todo_tool() -> Tool:
+    """The tool; writing the list again does no harm, and it changes nothing outside the run."""
+    description = "Keep your list of things to do: send all of it each time. For work of three steps or more."
+    return FunctionTool(
+        spec=tool_spec(TODO, description, TodoArguments, effect=Effect.READ, scope=Scope.CONTEXT),
+        arguments=TodoArguments,
+        function=_listed,
+    )

@@ -1,0 +1,66 @@
+"""What becomes of a tool's output before anybody keeps it: no secrets, no null bytes, not too long, never empty."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from loom.activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
+from loom.activities.toolbox.truncation import clip
+from loom.domain.core.messages import JsonObject, well_formed
+from loom.domain.core.tool_calls import EMPTY_OUTPUT
+
+_log = structlog.get_logger("loom.tool")
+
+LONGEST: Final = 4_000_000
+"""Characters of one output that are kept as an artifact; of more, the beginning and the end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shaped:
+    """Output as the model reads it."""
+
+    text: str
+    artifact: str = ""
+    """Id of the whole, where `text` is not."""
+    length: int = 0
+    """Characters of the whole, where `text` is not."""
+
+
+class Hygiene:
+    """Shapes output; keeps the whole of what is cut."""
+
+    def __init__(self, redactor: Redactor, artifacts: ArtifactStore | None) -> None:
+        self._redactor = redactor
+        self._artifacts = artifacts
+
+    async def shaped(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> Shaped:
+        """The output, after `note`, within `limit` characters and without secrets; never raises."""
+        text, note = self.clean(output), self.clean(note)
+        if len(text) <= limit:
+            return Shaped(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
+        artifact = await self._kept(clip(text, LONGEST), context)
+        more = f"; read_artifact shows them: artifact {artifact}" if artifact else ", and could not be kept"
+        return Shaped(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
+
+    def clean(self, text: str) -> str:
+        """The text without secrets, as every store takes it."""
+        return self._redactor.redact(well_formed(text))
+
+    def clean_arguments(self, arguments: JsonObject) -> JsonObject:
+        """Arguments as others may see them."""
+        return self._redactor.redact_json(arguments)
+
+    async def _kept(self, text: str, context: ToolContext) -> str:
+        if self._artifacts is None or not context.artifact:
+            return ""
+        try:
+            await self._artifacts.save(context.run_id, context.artifact, text)
+        except StoreUnavailable as error:
+            _log.warning("artifact_not_kept", artifact=context.artifact, characters=len(text), error=str(error))
+            return ""
+        return context.artifact
+
+
+def _after(note: str, text: str) -> str:
+    return f"{note}\n{text}" if note else text

@@ -1,0 +1,199 @@
+"""Running a user's function: async on the event loop, any other on a thread of its own, and nothing it does gets out.
+
+A thread cannot be stopped. A call that is cancelled or out of time lets go of it; what it still says is dropped, and a
+generator ends where it would yield next. The threads are not those of a pool, which a few stuck calls would fill for
+everybody, and they end with the process.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.toolbox.truncation import RESULT_LIMIT, Collected
+from loom.activities.toolbox.user_tools.output import to_output
+from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
+from loom.domain.core.messages import Part
+
+_log = structlog.get_logger("loom.tool")
+
+PIECES_LIMIT: Final = 5_000_000
+"""Characters that are kept of what a generator yields, beginning and end."""
+_IN_TIME: Final = 0.98
+"""Share of its time after which a thread is given up, so that the model reads that it could not be stopped."""
+
+
+async def called(
+    name: str, call: Callable[[ToolContext], Any], context: ToolContext, *, blocking: bool
+) -> str | ToolOutput:
+    """What the function gives back, as a tool's output; raises the tool errors of `loom.domain.core.errors`."""
+    told = replace(context, progress=_limited(context.progress))
+    try:
+        given = await _in_time(name, call, told) if blocking else call(told)
+        return await _finished(given, told)
+    except asyncio.CancelledError:
+        if is_asked_to_stop():
+            raise
+        raise ToolExecutionError(f"{name} failed: something that it waited for was cancelled") from None
+    except LoomError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool that calls `sys.exit` must not end the worker
+        _log.warning("tool_raised", tool=name, exc_info=True)
+        raise ToolExecutionError(f"{name} failed: {_told(error)}") from None
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    """Run it on a thread of its own, and wait; cancelled, it lets go of the thread, which works on unheard."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    ambience = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = ambience.run(work)
+        except BaseException as error:  # noqa: BLE001 - it crosses to whoever waits
+            failure = error if not isinstance(error, StopIteration) else RuntimeError(f"StopIteration: {error}")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=run, name="loom-tool", daemon=True).start()
+    return await done
+
+
+async def _in_time(name: str, call: Callable[[ToolContext], Any], context: ToolContext) -> Any:
+    """The value of a blocking call, a generator exhausted; what it says from its thread is told on the loop."""
+    loop = asyncio.get_running_loop()
+    relay = _Relay(loop=loop, tell=context.progress)
+    try:
+        async with asyncio.timeout(context.timeout * _IN_TIME) as limit:
+            return await in_thread(lambda: _exhausted(call(replace(context, progress=relay)), relay))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise ToolExecutionTimeout(
+            f"{name} has not come back after {context.timeout:g} s and cannot be stopped: it may still be at work."
+            " Check what is there before you go on, or do less in one call"
+        ) from None
+    finally:
+        relay.is_open = False
+
+
+def _exhausted(value: Any, relay: "_Relay") -> Any:
+    if not inspect.isgenerator(value):
+        return value
+    gathered = _Gathered(relay)
+    for piece in _with_end(value):
+        gathered.add(piece)
+        if not relay.is_open:  # nobody waits any more: unlike other functions, a generator can be left
+            value.close()
+            break
+    return gathered.output()
+
+
+def _with_end(generator: Generator[Any, Any, Any]) -> Iterator[Any]:
+    """What a generator yields, and what it returns, if anything."""
+    end = yield from generator
+    if end is not None:
+        yield end
+
+
+async def _finished(value: Any, context: ToolContext) -> str | ToolOutput:
+    if inspect.isawaitable(value):
+        value = await value
+    if inspect.isasyncgen(value):
+        gathered = _Gathered(context.progress)
+        async with aclosing(value) as pieces:
+            async for piece in pieces:
+                gathered.add(piece)
+        return gathered.output()
+    return await in_thread(lambda: to_output(value)) if _is_heavy(value) else to_output(value)
+
+
+def _is_heavy(value: Any) -> bool:
+    """Files are read, and long lists spelled, beside the event loop."""
+    return not isinstance(value, str | int | float | bool | None | ToolOutput | Part)
+
+
+@dataclass(slots=True)
+class _Relay:
+    """Progress from a thread to the event loop, for as long as somebody waits for the thread."""
+
+    loop: asyncio.AbstractEventLoop
+    tell: Callable[[str], None]
+    is_open: bool = True
+
+    def __call__(self, text: str) -> None:
+        if self.is_open and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._say, text)
+
+    def _say(self, text: str) -> None:
+        if self.is_open:
+            self.tell(text)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What a generator yields: each text is progress and part of the output, images and files join it."""
+
+    tell: Callable[[str], None]
+    text: Collected = field(default_factory=lambda: Collected(PIECES_LIMIT))
+    parts: list[Part] = field(default_factory=list)
+    is_warning: bool = False
+
+    def add(self, piece: Any) -> None:
+        """Take in what was yielded."""
+        output = to_output(piece)
+        if isinstance(output, ToolOutput):
+            self.parts.extend(output.parts)
+            self.is_warning = self.is_warning or output.is_warning
+            output = output.text
+        output = output if isinstance(piece, str) or not output else f"{output}\n"
+        self.text.add(output)
+        self.tell(output)
+
+    def output(self) -> str | ToolOutput:
+        """All of it."""
+        text = self.text.text()
+        if not self.parts and not self.is_warning:
+            return text
+        return ToolOutput(text=text, parts=tuple(self.parts), is_warning=self.is_warning)
+
+
+def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
+    """Progress up to the length that a result may have: a flood is of no use on the live stream."""
+    room = RESULT_LIMIT
+
+    def tell(text: str) -> None:
+        nonlocal room
+        if room > 0 and text:
+            progress(text[:room])
+            room -= len(text)
+
+    return tell
+
+
+def is_asked_to_stop() -> bool:
+    """Whether a cancellation is meant for us, and not for something that a user's code waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _told(error: BaseException) -> str:
+    kind, text = type(error).__name__, str(error)
+    return f"{kind}: {text}" if text else kind

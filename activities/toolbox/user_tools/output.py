@@ -1,0 +1,144 @@
+"""Whatever a user's function returns, as a model can read it: text, JSON, images and files.
+
+Nothing that a function returns is an error: what it did has happened, and a model that reads of a failure would do it
+again.
+"""
+
+import mimetypes
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
+
+from loom.activities.ports import ToolOutput
+from loom.domain.core.messages import Part
+
+PARTS_LIMIT: Final = 3_500_000
+"""Bytes of images and files of one result: in base64 below what providers take for one image."""
+
+PDF: Final = "application/pdf"
+_MAGIC: Final = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"%PDF-": PDF,
+}
+_SHOWN: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_NOT_JSON: Final = (Part, ToolOutput, bytes, Path)
+_UNKNOWN: Final = "application/octet-stream"
+
+
+def to_output(value: object) -> str | ToolOutput:
+    """The value as a tool's output; `Path`s are files that may be read."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, ToolOutput):
+        return _within_limit(value)
+    pieces = list(_pieces(value))
+    text = "\n".join(piece for piece in pieces if isinstance(piece, str))
+    parts = tuple(piece for piece in pieces if isinstance(piece, Part))
+    return _within_limit(ToolOutput(text=text, parts=parts)) if parts else text
+
+
+def part_of(data: bytes, *, name: str = "", media_type: str = "") -> Part:
+    """Bytes as an image, a sound or a file; a media type that is not given is told from name or content."""
+    media = media_type or mimetypes.guess_type(name)[0] or _sniffed(data)
+    return Part(type=_kind(media), media_type=media, data=b64encode(data).decode(), name=name)
+
+
+def _pieces(value: object) -> Iterator[str | Part]:
+    """Text and parts, in order."""
+    match value:
+        case None:
+            return
+        case ToolOutput(text=text, parts=parts):
+            yield text
+            yield from parts
+        case Part(type=kind):
+            yield value.text if kind == "text" else value
+        case bytes() | bytearray() | memoryview():
+            yield part_of(bytes(value))
+        case Path():
+            yield _file(value)
+        case list() | tuple() if any(isinstance(item, _NOT_JSON) for item in value):
+            yield from chain.from_iterable(map(_pieces, value))
+        case _:
+            yield value if isinstance(value, str) else as_json(value)
+
+
+def as_json(value: object) -> str:
+    """The value as JSON; what JSON cannot say is spelled as Python would print it."""
+    try:
+        return to_json(_plain(value), fallback=str, inf_nan_mode="strings").decode()
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError):
+        return str(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def _file(path: Path) -> str | Part:
+    try:
+        if (size := path.stat().st_size) > PARTS_LIMIT:
+            return _left_out(path.name, size)
+        data = path.read_bytes()
+    except OSError as error:
+        return f"({path}: {error.strerror or error})"
+    media = mimetypes.guess_type(path.name)[0] or _sniffed(data)
+    if media.startswith("text/") or media in ("application/json", "application/xml"):
+        return data.decode("utf-8", "replace")
+    return part_of(data, name=path.name, media_type=media)
+
+
+def _within_limit(output: ToolOutput) -> ToolOutput:
+    """The output without the parts that are too much; a provider would refuse the whole conversation for them."""
+    kept: list[Part] = []
+    notes: list[str] = []
+    room = PARTS_LIMIT
+    for given in output.parts:
+        part, size = _checked(given)
+        if size <= room:
+            kept.append(part)
+            room -= size
+        else:
+            notes.append(_left_out(part.name or part.media_type, size))
+    text = "\n".join(filter(None, (output.text, *notes)))
+    return ToolOutput(text=text, parts=tuple(kept), is_warning=output.is_warning or bool(notes))
+
+
+def _checked(part: Part) -> tuple[Part, int]:
+    """The part under the media type that its first bytes show, and its size; a picture that is none is a file."""
+    if not part.data:
+        return part, 0
+    try:
+        head = b64decode(part.data[:32])
+    except ValueError:
+        part = replace(part, type="file", data=b64encode(part.data.encode()).decode())
+        head = b""
+    size = len(part.data) * 3 // 4 - part.data[-2:].count("=")
+    shown = _sniffed(head)
+    if part.type == "image" or part.media_type in (PDF, *_SHOWN):
+        media = shown if shown != _UNKNOWN or part.media_type in (PDF, *_SHOWN) else part.media_type
+        return replace(part, type=_kind(media), media_type=media), size
+    return part, size
+
+
+def _left_out(name: str, size: int) -> str:
+    return f"({name} was left out: {size} bytes; a result may carry {PARTS_LIMIT} bytes of images and files)"
+
+
+def _sniffed(data: bytes) -> str:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media for magic, media in _MAGIC.items() if data.startswith(magic)), _UNKNOWN)
+
+
+def _kind(media: str) -> Literal["image", "audio", "file"]:
+    kinds: Sequence[Literal["image", "audio"]] = ("image", "audio")
+    return next((kind for kind in kinds if media.startswith(f"{kind}/")), "file")

@@ -1,0 +1,45 @@
+"""Whatever a user registers as a tool: a function, a tool in class form, or something that has the port itself."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+from loom.activities.ports import Tool
+from loom.activities.toolbox.user_tools.class_form import class_tool, has_class_form
+from loom.activities.toolbox.user_tools.options import ToolOptions
+from loom.activities.toolbox.user_tools.tool import user_tool
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.tool_calls import ToolSpec
+
+
+def tool_of(tool: Any, options: ToolOptions) -> Tool:
+    """The tool that a function, a class or an object is; raises BadRequest for what is none."""
+    origin = origin_of(tool)
+    if isinstance(getattr(tool, "spec", None), ToolSpec):
+        if options:
+            raise BadRequest(f"{origin} has a spec of its own: give no options beside it", field="tool")
+        made: Tool = tool
+        return made
+    if has_class_form(tool):
+        return class_tool(tool, origin, options)
+    if isinstance(tool, type) or not callable(tool):
+        raise BadRequest(
+            f"{origin} is neither a function nor a tool in class form: that has `name`, `description`,"
+            " `args_schema` and `run`",
+            field="tool",
+        )
+    return user_tool(tool, origin, options)
+
+
+def origin_of(thing: object) -> str:
+    """Where a function, class or object was defined: `my_tools.count_words (my_tools.py:12)`."""
+    thing = thing.func if isinstance(thing, partial) else thing
+    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    module = named.__module__.rpartition("/")[2].removesuffix(".py")  # an app that is a file has its path as its name
+    name = f"{module}.{named.__qualname__}"
+    try:
+        code = inspect.unwrap(named)
+        line = inspect.getsourcelines(code)[1]
+        return f"{name} ({inspect.getsourcefile(code)}:{line})"
+    except (OSError, TypeError):
+        return name

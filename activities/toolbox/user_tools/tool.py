@@ -1,0 +1,161 @@
+"""A tool made of a function: what the registry of a user's module holds.
+
+Its arguments are kept apart from Loom's own: whatever a parameter is called, it means nothing to the pipeline.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, model_serializer
+from pydantic.fields import FieldInfo
+
+from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.toolbox.code_digest import code_digest
+from loom.activities.toolbox.function_tool import validated
+from loom.activities.toolbox.user_tools.call import called
+from loom.activities.toolbox.user_tools.options import ToolOptions, check_name, checked, spec_for
+from loom.activities.toolbox.user_tools.paths import confined, refuse_hidden_paths, subjects_of
+from loom.activities.toolbox.user_tools.signature import described, is_asynchronous
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec
+from loom.domain.permissions.subjects import Subject
+
+
+class Given(BaseModel):
+    """Validated arguments by parameter; dumped, they are what the model sent, as the tool understood it."""
+
+    values: Mapping[str, Any]
+    checked: Any
+    """The same as a value of the tool's own model."""
+
+    @model_serializer
+    def _dumped(self) -> dict[str, Any]:
+        plain: dict[str, Any] = self.checked.model_dump(mode="json", by_alias=True, fallback=str, warnings=False)
+        return plain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserTool:
+    """A user's function behind the port `Tool`."""
+
+    spec: ToolSpec
+    origin: str
+    """Where it comes from, for people."""
+    arguments: type[BaseModel]
+    fields: Mapping[str, str]
+    """Field of `arguments` for each parameter."""
+    nullable: frozenset[str]
+    call: Callable[[Given, ToolContext], Any]
+    blocking: bool
+    available: Callable[[], object] | None
+    has_own_timeout: bool
+    home: Path | None = None
+    """Loom's own state on the worker, which no path leads into."""
+    code: str = ""
+    """Names the user's code as it stands; empty where it cannot be read."""
+
+    def is_available(self) -> str | None:
+        """None when it can work here; else what is missing and what to do."""
+        if self.available is None:
+            return None
+        try:
+            answer = self.available()
+        except Exception as error:  # noqa: BLE001 - a check that breaks is a tool that is missing something
+            return f"its check failed with {type(error).__name__}: {error}"
+        if isinstance(answer, str):
+            return answer or None
+        return None if answer in (True, None) else "it says that it cannot work here now: use another tool"
+
+    def parse(self, arguments: JsonObject) -> Given:
+        """Validated arguments; null counts as not given where it is not a value of the parameter."""
+        given = {name: value for name, value in arguments.items() if value is not None or name in self.nullable}
+        model = validated(self.spec, self.arguments, given)
+        values = {name: getattr(model, field) for name, field in self.fields.items()}
+        return Given.model_construct(values=values, checked=model)
+
+    def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
+        """What permission patterns are held against: every text, number and path that it is given."""
+        values = cast("Given", arguments).values
+        place, reads = workspace if self._is_confined else None, self.spec.effect is Effect.READ
+        return tuple(
+            each for name in values for each in subjects_of(name, values[name], place, home=self.home, reads=reads)
+        )
+
+    def grants(self, arguments: object) -> Sequence[str]:
+        """An approval for the rest of the run covers the tool as a whole."""
+        return (self.spec.name,)
+
+    def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
+        """Call the function, its paths confined."""
+        given = cast("Given", arguments)
+        if self._is_confined:
+            given = self._within(given, context.workspace)
+        return called(self.spec.name, lambda told: self.call(given, told), context, blocking=self.blocking)
+
+    @property
+    def _is_confined(self) -> bool:
+        return self.spec.scope is Scope.SANDBOXED
+
+    def _within(self, given: Given, place: Path) -> Given:
+        values = {name: confined(value, place, self.home) for name, value in given.values.items()}
+        changed = {self.fields[name]: value for name, value in values.items() if value is not given.values[name]}
+        checked = given.checked.model_copy(update=changed) if changed else given.checked
+        return Given.model_construct(values=values, checked=checked)
+
+
+def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -> UserTool:
+    """A tool of a function; raises BadRequest that says what is wrong with it and what to do."""
+    found = described(function, origin)
+    tool = assembled(
+        name=options.get("name", getattr(function, "__name__", "")),
+        description=options.get("description", found.description),
+        origin=origin,
+        arguments=found.arguments,
+        fields=found.fields,
+        nullable=found.nullable,
+        call=lambda given, context: found.call(given.values, context),
+        blocking=not is_asynchronous(function),
+        options=options,
+    )
+    return replace(tool, code=code_digest(function))
+
+
+def assembled(
+    *,
+    name: str,
+    description: str,
+    origin: str,
+    arguments: type[BaseModel],
+    fields: Mapping[str, str],
+    nullable: frozenset[str],
+    call: Callable[[Given, ToolContext], Any],
+    blocking: bool,
+    options: ToolOptions,
+) -> UserTool:
+    """The tool, its name and options checked."""
+    check_name(name, origin)
+    chosen = checked(options, origin)
+    tool = UserTool(
+        spec=spec_for(name, description, arguments, chosen, origin),
+        origin=origin,
+        arguments=arguments,
+        fields=fields,
+        nullable=nullable,
+        call=call,
+        blocking=blocking,
+        available=chosen.get("available"),
+        has_own_timeout="timeout" in chosen,
+    )
+    if tool.available is not None and is_asynchronous(tool.available):
+        raise BadRequest(f"{origin}: `available` must be a plain function: it is asked at once", field="tool")
+    if tool.spec.scope is Scope.SANDBOXED:
+        refuse_hidden_paths({name: _type(arguments.model_fields[field]) for name, field in fields.items()}, origin)
+    return tool
+
+
+def _type(field: FieldInfo) -> Any:
+    """The field's type with all that was said beside it."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

@@ -1,0 +1,75 @@
+"""The files of a folder that Git would not ignore, in order of their paths."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from loom.activities.toolbox.workspace import paths as workspace
+from loom.domain.core.errors import LoomError
+
+Layers = tuple[tuple[str, GitIgnoreSpec], ...]
+"""The ignore files from the workspace down, each with the folder that it stands in (`""` or `a/b/`)."""
+
+
+def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | None = None) -> Iterator[str]:
+    """Paths relative to `root` of the files below `start`, links and `home` left out; ends early when `is_stopped`."""
+    if start.is_file():
+        yield workspace.shown(root, start)
+        return
+    base = "" if start == root else workspace.shown(root, start) + "/"
+    own = workspace.own_state(root, home)
+    hidden = None if own is None else workspace.shown(root, own)
+    yield from _below(root, base, _layers_above(root, base), is_stopped, hidden)
+
+
+def _below(
+    root: Path, prefix: str, layers: Layers, is_stopped: Callable[[], bool], hidden: str | None
+) -> Iterator[str]:
+    try:
+        found = workspace.entries(root, root / prefix)
+    except LoomError:
+        return  # unreadable, or gone since its parent was listed
+    if any(entry.name == ".gitignore" and entry.kind == "file" for entry in found):
+        layers = (*layers, *_layer(root, prefix))
+    for entry in found:
+        path = prefix + entry.name
+        if is_stopped():
+            return
+        if entry.kind == "file" and not is_ignored(path, layers):
+            yield path
+        elif (
+            entry.kind == "folder"
+            and entry.name not in (workspace.READ_ONLY, workspace.HIDDEN)
+            and path != hidden
+            and not is_ignored(path + "/", layers)
+        ):
+            yield from _below(root, path + "/", layers, is_stopped, hidden)
+
+
+def is_ignored(path: str, layers: Layers) -> bool:
+    """The deepest ignore file that has an opinion decides."""
+    for prefix, spec in reversed(layers):
+        verdict = spec.check_file(path[len(prefix) :]).include
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _layers_above(root: Path, base: str) -> Layers:
+    """Ignore files above `base`; none when they ignore it as a whole, since it was asked for by name."""
+    layers: Layers = ()
+    names = base.split("/")[:-1]
+    for depth in range(len(names)):
+        layers += _layer(root, "".join(name + "/" for name in names[:depth]))
+        if is_ignored("".join(name + "/" for name in names[: depth + 1]), layers):
+            return ()
+    return layers
+
+
+def _layer(root: Path, prefix: str) -> Layers:
+    try:
+        with workspace.open_file(root, root / prefix / ".gitignore") as file:
+            return ((prefix, GitIgnoreSpec.from_lines(file.read().decode("utf-8", "replace").splitlines())),)
+    except LoomError:
+        return ()

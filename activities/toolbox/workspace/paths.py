@@ -1,0 +1,114 @@
+"""Confinement: every path that a model names is resolved, checked and opened inside the run's workspace.
+
+`home` is where this worker keeps Loom's own state. It may lie in a workspace, and no tool sees into it there.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO, Final
+
+from loom.activities.toolbox.workspace import confined_open as beneath
+from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
+from loom.domain.permissions.subjects import Subject
+
+READ_ONLY: Final = ".git"
+"""What Git runs or obeys later, outside any sandbox: tools may read it and never write it."""
+HIDDEN: Final = ".loom"
+"""Loom's own state by its usual name, with the passwords of its servers and the histories of all runs."""
+
+
+def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
+    """The real path that `path` means; raises ToolValidationError when it is outside, impossible or not there."""
+    if not workspace.is_absolute():
+        raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
+    if not path.strip() or "\0" in path:
+        raise ToolValidationError(f"{path!r} is not a path: name one inside the workspace, `.` is the workspace itself")
+    try:
+        real = Path(os.path.realpath(workspace / path))
+    except (OSError, ValueError) as error:
+        raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
+    if not real.is_relative_to(workspace):
+        raise ToolValidationError(f"{path} is outside the workspace: use a path relative to the workspace")
+    own = own_state(workspace, home)
+    if HIDDEN in real.relative_to(workspace).parts or (own is not None and real.is_relative_to(own)):
+        raise ToolValidationError(f"{path} is Loom's own state, which no tool sees into: choose another path")
+    if must_exist and not os.path.lexists(real):
+        raise ToolValidationError(_missing(workspace, path, real))
+    return real
+
+
+def own_state(workspace: Path, home: Path | None) -> Path | None:
+    """The real path of Loom's own state, where it lies in the workspace; it need not be there yet."""
+    real = None if home is None else Path(os.path.realpath(home))
+    return real if real is not None and real.is_relative_to(workspace) else None
+
+
+def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject, ...]:
+    """What path patterns are held against: the path as named and, where a link makes it another one, as it is."""
+    real = resolve(workspace, path, home=home, must_exist=False)
+    named = Path(os.path.normpath(workspace / path))
+    paths = (named, real) if named.is_relative_to(workspace) else (real,)
+    return tuple(Subject(text=shown(workspace, each), loose=str(each)) for each in dict.fromkeys(paths))
+
+
+def shown(workspace: Path, real: Path) -> str:
+    """A path as the model should name it: relative to the workspace."""
+    return real.relative_to(workspace).as_posix()
+
+
+def open_file(workspace: Path, real: Path) -> BinaryIO:
+    """Open a regular file of the workspace for reading."""
+    with _explained(workspace, real):
+        return os.fdopen(beneath.open_file(str(workspace), _parts(workspace, real)), "rb")
+
+
+def entries(workspace: Path, real: Path) -> Sequence[beneath.Entry]:
+    """What a folder of the workspace holds, sorted by name."""
+    with _explained(workspace, real):
+        return beneath.entries(str(workspace), _parts(workspace, real))
+
+
+def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
+    """Write a whole file in one step, making the folders above it; True when it is new."""
+    parts = _parts(workspace, real)
+    if not parts:
+        raise ToolValidationError("`.` is the workspace itself: name a file in it")
+    if READ_ONLY in parts:
+        raise ToolValidationError(f"{shown(workspace, real)} is protected: choose a path outside .git")
+    with _explained(workspace, real):
+        return beneath.replace_file(str(workspace), parts, data, token_hex(6))
+
+
+def _parts(workspace: Path, real: Path) -> tuple[str, ...]:
+    return real.relative_to(workspace).parts
+
+
+@contextmanager
+def _explained(workspace: Path, real: Path) -> Iterator[None]:
+    path = shown(workspace, real)
+    try:
+        yield
+    except beneath.NotAFile as error:
+        raise ToolValidationError(f"{path} cannot be used as a file: {error}") from None
+    except FileNotFoundError:
+        raise ToolValidationError(_missing(workspace, path, real)) from None
+    except IsADirectoryError:
+        raise ToolValidationError(f"{path} is a folder: use list_dir, or name a file in it") from None
+    except NotADirectoryError:
+        raise ToolValidationError(f"{path} is not a folder, or a part of the path is a file: use list_dir") from None
+    except OSError as error:
+        raise ToolExecutionError(f"{path}: {error.strerror or error}") from None
+
+
+def _missing(workspace: Path, path: str, real: Path) -> str:
+    parent = real.parent
+    try:
+        names = [entry.name for entry in beneath.entries(str(workspace), _parts(workspace, parent))]
+    except (OSError, ValueError):
+        return f"{path} does not exist, nor does the folder that it would be in: look with list_dir or glob"
+    near = [shown(workspace, parent / name) for name in get_close_matches(real.name, names, n=3)]
+    return f"{path} does not exist: " + (f"did you mean {', '.join(near)}?" if near else "look with list_dir or glob")

@@ -1,0 +1,111 @@
+"""Files that people write: YAML, TOML or JSON, plain values only, and no key twice."""
+
+import json
+import tomllib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from loom.domain.core.errors import BadRequest
+
+MOST_BYTES: Final = 256 * 1024
+
+T = TypeVar("T")
+
+
+def documents_in(folders: Iterable[Path], endings: Iterable[str]) -> tuple[Path, ...]:
+    """The files in these folders whose names end so, by name; a folder that is not there has none."""
+    found = (path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))
+    return tuple(dict.fromkeys(path.resolve() for path in found if path.suffix.lower() in endings and path.is_file()))
+
+
+def read_each(paths: Iterable[Path], read: Callable[[Path], T], *, field: str) -> tuple[T, ...]:
+    """What each of these files defines; raises BadRequest with everything that is wrong with any of them."""
+    definitions: list[T] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            definitions.append(read(path))
+        except BadRequest as error:
+            problems.append(error.message)
+    if problems:
+        raise BadRequest("\n".join(problems), field=field)
+    return tuple(definitions)
+
+
+def read_document(path: Path) -> Mapping[str, Any]:
+    """What a YAML, TOML or JSON file holds; raises BadRequest that names the file, and the line where it can."""
+    text = _text_of(path)
+    try:
+        found = _parsed(text, path.suffix.lower())
+    except yaml.YAMLError as error:
+        raise BadRequest(f"{path}: not valid YAML: {_where(error)}", field=str(path)) from None
+    except ValueError as error:  # of TOML and of JSON, with their lines
+        raise BadRequest(f"{path}: not valid: {error}", field=str(path)) from None
+    except RecursionError:
+        raise BadRequest(f"{path}: nested too deeply", field=str(path)) from None
+    if found is None:
+        raise BadRequest(f"{path}: is empty", field=str(path))
+    if not isinstance(found, dict):
+        raise BadRequest(f"{path}: must hold fields such as `description: …`, not {found!r:.60}", field=str(path))
+    return found
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadRequest(f"{path}: larger than {MOST_BYTES} bytes: that is no definition", field=str(path))
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadRequest(f"{path}: there is no such file", field=str(path)) from None
+    except IsADirectoryError:
+        raise BadRequest(f"{path}: is a folder: name the files in it", field=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path}: cannot be read: {error}", field=str(path)) from None
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Plain values only, and no key twice: of two rules for one tool, one would be silently lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """See base class."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is there twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+def _parsed(text: str, ending: str) -> object:
+    match ending:
+        case ".toml":
+            return tomllib.loads(text)
+        case ".json":
+            return json.loads(text, object_pairs_hook=_unique)
+        case _:
+            return _yaml(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if twice := [name for name in dict(pairs) if sum(name == other for other, _ in pairs) > 1]:
+        raise ValueError(f"the key {twice[0]!r} is there twice")
+    return dict(pairs)
+
+
+def _yaml(text: str) -> object:
+    loader = _UniqueKeys(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _where(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
+    return " ".join(str(error).split())

@@ -1,0 +1,187 @@
+"""What can be said of an agent, in a file or in Python: its fields, checked, and the definition that comes of them.
+
+The JSON Schema of agent files is made from this form (`loom validate --schema agent`, docs/schemas/agent.json).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+from typing_extensions import TypedDict
+
+from loom.activities.output_schema import OutputSchema
+from loom.app.forms.form import Count, Form, Model, Name, Verdict, explained
+from loom.app.output_types import schema_of
+from loom.domain.agents.config import Activation, AgentConfig, inherit
+from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.agents.reflection import MOST_ROUNDS
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import LONGEST_RUN, Budget
+from loom.domain.crews.crew import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
+from loom.domain.permissions.judge import Mode
+from loom.domain.permissions.rules import parse_rules
+
+
+class BudgetForm(Form):
+    """What a run of the agent may spend, where the request names no limit of its own."""
+
+    tokens: Count | None = Field(None, description="Tokens in and out, all model calls together.")
+    cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="US dollars.")
+    tool_calls: Count | None = Field(None, description="Tool calls.")
+    seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN)] | None = Field(
+        None, description="Wall time, waits included."
+    )
+
+
+class AgentForm(Form):
+    """An agent. What is left out comes from the agent that it extends, or from the worker's settings."""
+
+    kind: Literal["agent"] = Field("agent", description="What this file defines.")
+    name: Name | None = Field(None, description="How requests name it; default: the file's name without its ending.")
+    description: str = Field("", description="What it is good at, for whoever chooses among agents.")
+    extends: Name | None = Field(None, description="The agent that it takes everything from that it leaves out.")
+    model: Model | None = Field(None, description="openai:NAME, anthropic:NAME or demo.")
+    fallbacks: list[Model] = Field([], description="Models that take over when the one before does not answer.")
+    system_prompt: str = Field("", description="The first layer of its prompt; Loom adds skills and its own rules.")
+    tools: list[str] | None = Field(None, description="Its tools; mcp__SERVER is all of a server; left out: all.")
+    extra_tools: list[str] = Field([], description="Tools beside those, or beside the extended agent's.")
+    disabled_tools: list[str] = Field([], description="Tools that neither it nor any child of it has.")
+    enabled_skills: list[str] = Field([], description="Skills that it always has.")
+    disabled_skills: list[str] = Field([], description="Skills that neither it nor any child of it has.")
+    activation: Literal["hybrid", "explicit", "auto"] | None = Field(
+        None, description="How it comes to its skills: the enabled ones and those that fit (hybrid), or one of both."
+    )
+    knowledge: list[str] = Field([], description="Knowledge bases that are looked into whenever a person speaks.")
+    permissions: dict[str, Verdict] = Field({}, description="Rules, laid over those of the agent that it extends.")
+    mode: Literal["default", "read-only", "accept-edits", "bypass"] | None = Field(None, description="Permission mode.")
+    max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Turns of one run.")
+    budget: BudgetForm = Field(BudgetForm(), description="What one run may spend.")
+    max_output_tokens: Count | None = Field(None, description="Longest answer of one model call.")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Left out: the provider's own.")
+    context_window: Annotated[int, Field(ge=1000)] | None = Field(None, description="Tokens that its model takes.")
+    approval_timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Seconds that an ask waits for a person before it is denied."
+    )
+    require_done_tool: bool | None = Field(None, description="Only the `done` tool ends a run.")
+    output_schema: dict[str, Any] | None = Field(None, description="JSON Schema that its final answers have to fit.")
+    pattern: Literal["react", "reflect", "tree"] | None = Field(
+        None,
+        description="How it reasons: react; reflect, which criticises and revises its answers; tree, several branches"
+        " at once of which the best one answers.",
+    )
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(
+        None, description=f"Of the patterns reflect and tree; of tree at most {MOST_LEVELS}."
+    )
+    branches: Annotated[int, Field(ge=FEWEST_BRANCHES, le=MOST_BRANCHES)] | None = Field(
+        None, description="Of the pattern tree: how many work on the task at once."
+    )
+    evaluate: bool | None = Field(None, description="Its model rates each of its answers, with one more call.")
+    hooks: list[str] = Field([], description="Hooks and interceptors that are not for every agent, by name.")
+
+
+_CONFIG: Final = ("enabled_skills", "disabled_skills", "extra_tools", "disabled_tools")
+_LISTS: Final = ("fallbacks", "knowledge", "hooks")
+
+
+def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefinition:
+    """The definition of an agent; raises BadRequest that names the origin, the field, what is wrong and what to do."""
+    problems = list(complaints(given, where=f"agent {name!r} ({origin})"))
+    if problems:
+        raise BadRequest("\n".join(problems), field="agent")
+    form = AgentForm.model_validate(given)
+    said = {
+        field: getattr(form, field) for field in AgentForm.model_fields if field not in ("kind", "evaluate", *_CONFIG)
+    }
+    return AgentDefinition(
+        **{
+            **said,
+            **{field: tuple(said[field]) for field in _LISTS},
+            "name": form.name or name,
+            "evaluates": form.evaluate,
+            "extends": form.extends or "",
+            "tools": None if form.tools is None else tuple(form.tools),
+            "mode": None if form.mode is None else Mode(form.mode),
+            "budget": Budget(**form.budget.model_dump()),
+            "activation": None if form.activation is None else Activation(form.activation),
+            "config": inherit(
+                AgentConfig(),
+                add_skills=form.enabled_skills,
+                remove_skills=form.disabled_skills,
+                add_tools=form.extra_tools,
+                remove_tools=form.disabled_tools,
+            ),
+            "origin": origin,
+        }
+    )
+
+
+def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
+    """Everything that is wrong with the fields of an agent, a sentence each."""
+    if odd := [key for key in given if not isinstance(key, str)]:
+        yield f"{where}: the key {odd[0]!r} is not text: put it in quotes"
+        return
+    try:
+        form = AgentForm.model_validate(given)
+    except ValidationError as error:
+        yield from (f"{where}: {explained(problem, _fields_at)}" for problem in error.errors(include_url=False))
+        return
+    try:
+        parse_rules(form.permissions)
+    except BadRequest as error:
+        yield f"{where}: permissions: {error.message}"
+    if form.pattern == "tree" and form.rounds is not None and form.rounds > MOST_LEVELS:
+        yield f"{where}: rounds {form.rounds} must be at most {MOST_LEVELS} with the pattern tree"
+    if form.branches is not None and form.pattern not in (None, "tree"):
+        yield f"{where}: branches belong to the pattern tree, and the pattern is {form.pattern}: leave one of them out"
+    try:
+        if form.output_schema is not None:
+            OutputSchema(form.output_schema)
+    except BadRequest as error:
+        yield f"{where}: {error.message}"
+
+
+def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
+    return sorted((BudgetForm if location[0] == "budget" else AgentForm).model_fields)
+
+
+class AgentFields(TypedDict, total=False):
+    """The same fields, as `LoomApp.create_agent` takes them."""
+
+    description: str
+    extends: str
+    model: str | None
+    fallbacks: Sequence[str]
+    system_prompt: str
+    tools: Sequence[str] | None
+    extra_tools: Sequence[str]
+    disabled_tools: Sequence[str]
+    enabled_skills: Sequence[str]
+    disabled_skills: Sequence[str]
+    activation: Literal["hybrid", "explicit", "auto"] | None
+    knowledge: Sequence[str]
+    permissions: Mapping[str, str] | None
+    mode: Literal["default", "read-only", "accept-edits", "bypass"] | None
+    max_turns: int | None
+    budget: Mapping[str, float]
+    max_output_tokens: int | None
+    temperature: float | None
+    context_window: int | None
+    approval_timeout: float | None
+    require_done_tool: bool | None
+    output: Any
+    """The type that its answers have, such as a pydantic model, or a JSON Schema; a file says `output_schema`."""
+    pattern: Literal["react", "reflect", "tree"] | None
+    rounds: int | None
+    branches: int | None
+    evaluate: bool | None
+    hooks: Sequence[str]
+
+
+def plain_fields(fields: AgentFields) -> dict[str, Any]:
+    """Python's values as a file would hold them; None is the same as nothing."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    if "output" in given:
+        given["output_schema"] = schema_of(given.pop("output"))
+    listed = {name: list(value) for name, value in given.items() if isinstance(value, tuple | set | frozenset)}
+    tables = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
+    return {**given, **listed, **tables}

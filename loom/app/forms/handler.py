@@ -1,0 +1,27 @@
+"""Handlers of tasks at their registration, checked."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.task_routing import TaskHandler, check_arrives
+
+NAME: Final = r"[\w.-]{1,64}"
+
+
+def handler_of(function: Callable[..., Any], pattern: str, name: str, origin: str) -> TaskHandler:
+    """The function as a handler; its own name unless another one is given."""
+    inner: Any = function.func if isinstance(function, partial) else function
+    named = name or getattr(inner, "__name__", type(inner).__name__)
+    if not callable(function):
+        raise BadRequest(f'write @app.on_task("{pattern}") above a function, not {function!r}', field="on_task")
+    if not re.fullmatch(NAME, named):
+        raise BadRequest(
+            f"{named!r} cannot be a handler's name, by which the bus knows it: `name=`, letters, digits, `.`, `_` and"
+            " `-`, 64 at most",
+            field="on_task",
+        )
+    check_arrives(pattern)
+    return TaskHandler(name=named, pattern=pattern, function=function, origin=origin)

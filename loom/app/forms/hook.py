@@ -1,0 +1,105 @@
+"""Hooks and interceptors at their registration: what can be said of them, checked."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar, overload
+
+from typing_extensions import TypedDict, Unpack
+
+from loom.domain.agents.hook_steps import PATIENCE, Moment
+from loom.domain.agents.hooks import RUN, TOOL, Hook, Interceptor, Registered
+from loom.domain.core.errors import BadRequest
+
+H = TypeVar("H", bound=Callable[..., Any])
+I = TypeVar("I")  # noqa: E741 - an interceptor, of whatever class
+
+LONGEST = 3600.0
+
+
+class HookOptions(TypedDict, total=False):
+    """What can be said of a hook beside its function."""
+
+    name: str
+    """Default: the function's."""
+    agents: Sequence[str]
+    """For these agents, and those whose definition names the hook; default: for every agent."""
+    timeout: float
+    """Seconds that it has to answer; default 10."""
+
+
+class InterceptorOptions(HookOptions, total=False):
+    """The same of an interceptor."""
+
+    around: Sequence[Literal["run", "tool"]]
+    """What it stands around; default: runs and tool calls."""
+
+
+class HookDecorator:
+    """`@app.on_start`, or `@app.on_start(agents=["clerk"])`; the function stays what it was."""
+
+    def __init__(
+        self, keep: Callable[[Registered], None], moment: Moment, tools: tuple[str, ...] | None = None
+    ) -> None:
+        self._keep = keep
+        self._moment = moment
+        self._tools = tools
+
+    @overload
+    def __call__(self, function: H, /) -> H: ...
+    @overload
+    def __call__(self, /, **options: Unpack[HookOptions]) -> Callable[[H], H]: ...
+
+    def __call__(self, function: Any = None, /, **options: Unpack[HookOptions]) -> Any:
+        """Register the decorated function."""
+        if function is None:
+            return lambda decorated: self._registered(decorated, options)
+        return self._registered(function, options)
+
+    def _registered(self, function: H, options: HookOptions) -> H:
+        if not callable(function):
+            raise BadRequest(f"write @app.{self._moment} above a function, not {function!r}", field="hook")
+        name = _name(function, options)
+        agents, timeout = _checked(name, options)
+        self._keep(
+            Hook(moment=self._moment, name=name, function=function, agents=agents, tools=self._tools, timeout=timeout)
+        )
+        return function
+
+
+def interceptor_of(thing: object, options: InterceptorOptions) -> Interceptor:
+    """An interceptor: an object, or a class that is made without arguments, with `before`, `after` or both."""
+    name = _name(thing, options)
+    try:
+        made = thing() if inspect.isclass(thing) else thing
+    except TypeError as error:
+        raise BadRequest(f"interceptor {name!r} cannot be made without arguments: {error}", field="hook") from None
+    sides = {side: getattr(made, side, None) for side in ("before", "after")}
+    if not any(callable(side) for side in sides.values()):
+        raise BadRequest(f"interceptor {name!r} has neither a method `before` nor `after`", field="hook")
+    around = tuple(options.get("around", (RUN, TOOL)))
+    if isinstance(options.get("around"), str) or not around or not set(around) <= {RUN, TOOL}:
+        raise BadRequest(f'interceptor {name!r}: `around` is ["run"], ["tool"] or both', field="hook")
+    agents, timeout = _checked(name, options)
+    return Interceptor(
+        name=name, before=sides["before"], after=sides["after"], around=around, agents=agents, timeout=timeout
+    )
+
+
+def _name(thing: Any, options: HookOptions | InterceptorOptions) -> str:
+    inner = thing.func if isinstance(thing, partial) else thing
+    name = options.get("name") or getattr(inner, "__name__", type(inner).__name__)
+    if not isinstance(name, str) or not name.strip() or len(name) > 64 or not name.isprintable():
+        raise BadRequest(f"{name!r} cannot be a hook's name: use 1 to 64 characters", field="hook")
+    return name
+
+
+def _checked(name: str, options: HookOptions | InterceptorOptions) -> tuple[tuple[str, ...] | None, float]:
+    agents, timeout = options.get("agents"), options.get("timeout", PATIENCE)
+    if unknown := set(options) - set(InterceptorOptions.__annotations__) - set(HookOptions.__annotations__):
+        raise BadRequest(f"hook {name!r}: there is no option {min(unknown)!r}", field="hook")
+    if isinstance(agents, str):
+        raise BadRequest(f"hook {name!r}: `agents` is a list of names: [{agents!r}]", field="hook")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+        raise BadRequest(f"hook {name!r}: `timeout` must be seconds, at most {LONGEST:g}", field="hook")
+    return None if agents is None else tuple(agents), float(timeout)

@@ -1,0 +1,116 @@
+"""Loading a user's app by its name: `package.module:app` or `path/to/file.py:app`; `:app` may be left out.
+
+The working directory is searched after everything that is installed: no file there takes the place of a library.
+"""
+
+import sys
+import sysconfig
+import traceback
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from loom.app.loom_app import LoomApp
+from loom.domain.core.errors import BadRequest
+
+FIELD: Final = "app"
+_FILES: Final = "loom_app_files"
+_OURS: Final = f"{Path(__file__).parent.parent}/"
+_LIBRARIES: Final = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+
+
+def load_app(name: str) -> LoomApp:
+    """The app of that name; raises BadRequest that says what was not found, or which line of it failed."""
+    where, _, attribute = name.partition(":") if not name.endswith(".py") else (name, "", "")
+    if not where.strip():
+        raise BadRequest(f"app {name!r}: write `package.module:app` or `path/to/file.py:app`", field=FIELD)
+    module = _file(name, Path(where)) if where.endswith(".py") else _module(name, where)
+    return _app(name, module, attribute or "app")
+
+
+def with_absolute_file(name: str) -> str:
+    """The name as another process in another folder has to be told it."""
+    where, colon, attribute = name.partition(":")
+    return f"{Path(where).expanduser().absolute()}{colon}{attribute}" if where.endswith(".py") else name
+
+
+def project_of(name: str) -> Path:
+    """The folder of the module of a loaded app."""
+    where = name if name.endswith(".py") else name.partition(":")[0]
+    place = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
+    return Path(place).expanduser().absolute().parent if place else Path.cwd()
+
+
+def search(folder: Path) -> None:
+    """Let modules of this folder be imported, after everything else."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _module(name: str, where: str) -> ModuleType:
+    search(Path.cwd())
+    try:
+        return import_module(where)
+    except ModuleNotFoundError as error:
+        # One that the app's own module wants is that module's fault, not the name's.
+        if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
+            raise _failed(name, error) from None
+        raise BadRequest(
+            f"app {name!r}: there is no module {error.name!r} in {Path.cwd()} or among the installed packages",
+            field=FIELD,
+        ) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises is told with its line
+        raise _failed(name, error) from None
+
+
+def _file(name: str, path: Path) -> ModuleType:
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        raise BadRequest(f"app {name!r}: there is no file {path}", field=FIELD)
+    search(path.parent)
+    key = f"{_FILES}.{path}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = spec_from_file_location(key, path)
+    if spec is None or spec.loader is None:
+        raise BadRequest(f"app {name!r}: {path} cannot be loaded as Python", field=FIELD)
+    module = module_from_spec(spec)
+    sys.modules[key] = module  # before it runs: dataclasses look their own module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+        del sys.modules[key]
+        raise _failed(name, error) from None
+    return module
+
+
+def _app(name: str, module: ModuleType, attribute: str) -> LoomApp:
+    found: Any = module
+    for step in attribute.split("."):
+        found = getattr(found, step, None)
+    if isinstance(found, LoomApp):
+        return found
+    place = getattr(module, "__file__", None) or module.__name__
+    apps = [key for key, value in vars(module).items() if isinstance(value, LoomApp)]
+    what = f"has no {attribute!r}" if found is None else f"has a {type(found).__name__} as {attribute!r}, not a LoomApp"
+    hint = f"did you mean `:{apps[0]}`?" if apps else "make one with `app = LoomApp()`"
+    raise BadRequest(f"app {name!r}: {place} {what}; {hint}", field=FIELD)
+
+
+def _failed(name: str, error: BaseException) -> BadRequest:
+    """The error with the last line of the user's own code that led to it."""
+    if isinstance(error, BadRequest):
+        return BadRequest(f"app {name!r}{_line_of(error)}: {error.message}", **error.context)
+    if isinstance(error, SyntaxError) and error.filename:
+        return BadRequest(f"app {name!r}, {error.filename}:{error.lineno}: SyntaxError: {error.msg}", field=FIELD)
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return BadRequest(f"app {name!r} failed while it was imported{_line_of(error)}: {text}", field=FIELD)
+
+
+def _line_of(error: BaseException) -> str:
+    """The last line of the user's own code, or else of whatever it called."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", _OURS))]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
+    return f", {own[-1].filename}:{own[-1].lineno}" if own else ""

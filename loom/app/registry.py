@@ -1,0 +1,190 @@
+"""What a worker serves: the built-in tools, the user's app and the enabled packages, with no name given twice."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loom.activities.ports import LLMProvider, Tool
+from loom.activities.toolbox.code_digest import code_digest
+from loom.activities.toolbox.user_tools.tool import UserTool
+from loom.app import agent_files, crew_files
+from loom.app.loading import load_app, project_of
+from loom.app.loom_app import LoomApp
+from loom.app.packages import app_of, enabled, installed, skills_of
+from loom.domain.agents.definitions import AgentDefinition, check_tools
+from loom.domain.agents.hooks import Registered, check_hooks, is_for, pieces_of
+from loom.domain.agents.inheritance import resolved
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.task_routing import TaskHandler
+from loom.domain.crews.crew import Crew
+from loom.domain.memory.knowledge import KnowledgeFolder
+from loom.domain.permissions.dead_rules import dead_rules
+from loom.domain.skills.catalog import SkillFolder
+from loom.domain.tools.mcp_servers import McpServer
+
+T = TypeVar("T")
+BUILT_IN = "built-in"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registry:
+    """Everything that app and packages bring, beside the built-in tools."""
+
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    """All tools by name, the built-in ones included."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each tool comes from: `built-in`, `app …`, `package NAME VERSION`."""
+    agents: Mapping[str, AgentDefinition] = field(default_factory=dict)
+    mcp_servers: tuple[McpServer, ...] = ()
+    hooks: tuple[Registered, ...] = ()
+    """Hooks and interceptors, in the order of their registration."""
+    handlers: tuple[TaskHandler, ...] = ()
+    """What is called with the tasks on the bus."""
+    skills: tuple[SkillFolder, ...] = ()
+    crews: Mapping[str, Crew] = field(default_factory=dict)
+    providers: Mapping[str, LLMProvider] = field(default_factory=dict)
+    """Of models with prefixes of the app's own."""
+    knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
+    """Folders that workers take into knowledge bases, by the names of these."""
+
+    @property
+    def tool_code(self) -> Mapping[str, str]:
+        """Digests of the code of a user's tools, where it can be read."""
+        return {name: tool.code for name, tool in self.tools.items() if isinstance(tool, UserTool) and tool.code}
+
+    @property
+    def hook_code(self) -> Mapping[str, str]:
+        """The same of hooks and interceptors."""
+        pieces: dict[str, list[Callable[..., Any] | None]] = {}
+        for each in self.hooks:
+            pieces.setdefault(each.name, []).extend(pieces_of(each))
+        return {name: code for name, code in ((n, code_digest(*of)) for n, of in pieces.items()) if code}
+
+    def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
+        """Those of an agent: for every agent, by its definition, or `pinned` into a run by name."""
+        definition = self.agents.get(agent)
+        named = {*pinned, *(definition.hooks if definition else ())}
+        return tuple(each for each in self.hooks if is_for(each, agent, named))
+
+
+def collect(
+    *,
+    built_in: Mapping[str, Tool],
+    app: str | None = None,
+    packages: str = "",
+    tool_timeout: float = 120.0,
+    home: Path | None = None,
+    servers: Sequence[McpServer] = (),
+    agents: Sequence[Path] = (),
+    crews: Sequence[Path] = (),
+    files: Iterable[Path] = (),
+    checks_rules: bool = True,
+) -> Registry:
+    """Load what the settings name; raises BadRequest for whatever is not there, is broken or clashes.
+
+    `servers` are the MCP servers that the settings bring themselves, `agents` and `crews` folders of such files; beside
+    the app's module there may be more of them, and agents in `files` are read in any case. `home` is Loom's own state.
+    `checks_rules` is off for whoever looks at rules file by file.
+    """
+    chosen = enabled(packages, installed())
+    sources = {f"package {package.title}": app_of(package) for package in chosen}
+    folders, crew_folders = [*agents], [*crews]
+    if app:
+        sources[f"app {app}"] = load_app(app)
+        folders.append(project_of(app) / agent_files.FOLDER)
+        crew_folders.append(project_of(app) / crew_files.FOLDER)
+    named = (path.resolve() for path in files)
+    return merged(
+        sources,
+        built_in=built_in,
+        skills=skills_of(chosen),
+        tool_timeout=tool_timeout,
+        home=home,
+        servers=servers,
+        written=agent_files.read_agents(dict.fromkeys((*named, *agent_files.agent_files(folders)))),
+        teams=crew_files.read_crews(crew_files.crew_files(crew_folders)),
+        checks_rules=checks_rules,
+    )
+
+
+def merged(
+    sources: Mapping[str, LoomApp],
+    *,
+    built_in: Mapping[str, Tool],
+    skills: Iterable[SkillFolder] = (),
+    tool_timeout: float = 120.0,
+    home: Path | None = None,
+    servers: Sequence[McpServer] = (),
+    written: Iterable[AgentDefinition] = (),
+    teams: Iterable[Crew] = (),
+    checks_rules: bool = True,
+) -> Registry:
+    """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
+    apps = tuple(sources.items())
+    own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
+    offered = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *own]
+    tools = _each_once("tool", ((name, _settled(tool, tool_timeout, home), origin) for name, tool, origin in offered))
+    reached = ((server, source) for source, app in apps for server in app.mcp_servers)
+    given = ((server, "the settings'") for server in servers)
+    known = _each_once("server", ((server.name, server, origin) for server, origin in (*given, *reached)))
+    found = (*(agent for _, app in apps for agent in app.list_agents()), *written)
+    agents = _each_once("agent", ((agent.name, agent, agent.origin) for agent in found))
+    together = (*(crew for _, app in apps for crew in app.list_crews()), *teams)
+    crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
+    answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
+    heard = ((name, one, f"{source}: {one.origin}") for source, app in apps for name, one in app.handlers.items())
+    bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
+    check_tools(agents.values(), tools, tuple(known))
+    if checks_rules:
+        _refuse_dead_rules((*agents.values(), *crews.values()), tools, tuple(known))
+    hooks = tuple(hook for app in sources.values() for hook in app.hooks)
+    check_hooks(hooks, agents.values())
+    return Registry(
+        tools=dict(sorted(tools.items())),
+        origins={name: origin for name, _, origin in offered},
+        agents=resolved(agents),
+        mcp_servers=tuple(known.values()),
+        hooks=hooks,
+        handlers=tuple(_each_once("handler", heard).values()),
+        skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
+        crews=dict(sorted(crews.items())),
+        providers=_each_once("provider", answering),
+        knowledge=_each_once("knowledge base", bases),
+    )
+
+
+def _refuse_dead_rules(
+    owners: Iterable[AgentDefinition | Crew], tools: Mapping[str, Tool], servers: Sequence[str]
+) -> None:
+    """A rule that can never match protects nobody; each run would be refused for it."""
+    specs = [tool.spec for tool in tools.values()]
+    for owner in owners:
+        if dead := dead_rules(owner.permissions, specs, servers=servers):
+            kind = "crew" if isinstance(owner, Crew) else "agent"
+            raise BadRequest(f"{kind} {owner.name!r} ({owner.origin}): {'; '.join(dead)}", field="permissions")
+
+
+def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:
+    yield from (SkillFolder(path=path, source=source) for path in app.skills)
+
+
+def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
+    """Things by their name, each with where it comes from; raises BadRequest for a name that is there twice."""
+    things: dict[str, T] = {}
+    origins: dict[str, str] = {}
+    for name, thing, origin in found:
+        if name in things:
+            raise BadRequest(
+                f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or leave out one",
+                field=kind,
+            )
+        things[name], origins[name] = thing, origin
+    return things
+
+
+def _settled(tool: Tool, seconds: float, home: Path | None) -> Tool:
+    """The tool with the settings' home, and with their time limit where its registration gave none."""
+    if not isinstance(tool, UserTool):
+        return tool
+    return replace(tool, home=home, spec=tool.spec if tool.has_own_timeout else replace(tool.spec, timeout=seconds))

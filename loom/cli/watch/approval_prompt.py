@@ -1,0 +1,121 @@
+"""Answering in place, with the keys of the person who watches: an ask by yes once, for the run, with other arguments or
+no, a question in words.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from rich.text import Text
+
+from loom.cli.arguments import read_object
+from loom.cli.output import one_line, visible
+from loom.cli.watch import panels
+from loom.cli.watch.keyboard import Keyboard
+from loom.cli.watch.pending_approvals import Answer, Ask, Question
+from loom.cli.watch.screen import Screen
+from loom.domain.core.errors import BadRequest
+
+CHOICES: Final = {"y": "once", "r": "for the run", "e": "edit", "n": "no"}
+
+
+class Prompter:
+    """Shows what waits for a person and reads the answer to it."""
+
+    def __init__(self, screen: Screen, keyboard: Keyboard, run_id: str) -> None:
+        self._screen = screen
+        self._keyboard = keyboard
+        self._run_id = run_id
+
+    async def answer(self, ask: Ask) -> Answer:
+        """Ask until there is an answer; cancelled when somebody else gives it."""
+        self._screen.show(panels.ask(ask, self._run_id, boxed=True, hint=False))
+        self._keyboard.forget()
+        try:
+            while True:
+                self._screen.prompt(_question(ask))
+                answer = await self._chosen(ask, await self._keyboard.choice("".join(_choices(ask))))
+                if answer is not None:
+                    return answer
+        finally:
+            self._screen.prompt(None)
+
+    async def reply(self, question: Question) -> str:
+        """Read until something is said; the question is told in full by its event."""
+        self._keyboard.forget()
+        try:
+            while True:
+                text = await self._typed(f"{one_line(question.text, 60)} (Enter sends) ")
+                if text is not None and text.strip():
+                    return text.strip()
+        finally:
+            self._screen.prompt(None)
+
+    async def _chosen(self, ask: Ask, key: str) -> Answer | None:
+        match key:
+            case "y":
+                return Answer(approved=True)
+            case "r":
+                return Answer(approved=True, for_run=True)
+            case "e" if ask.cut:
+                self._screen.say(f"the arguments are not whole here; change them at the run itself: {ask.run_id}")
+                return None
+            case "e":
+                arguments = await self._edited(ask)
+                return None if arguments is None else Answer(approved=True, arguments=arguments)
+            case _:
+                reason = await self._typed("why not? (Enter sends, Esc goes back) ")
+                return None if reason is None else Answer(approved=False, reason=reason.strip())
+
+    async def _edited(self, ask: Ask) -> dict[str, Any] | None:
+        """The arguments as the person wants them; None when they gave up."""
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        text = json.dumps(ask.arguments, ensure_ascii=False, indent=2 if editor else None)
+        while True:
+            changed = await (self._in_editor(editor, text) if editor else self._typed("arguments: ", text))
+            if changed is None or not changed.strip():
+                return None
+            try:
+                return read_object(changed, "arguments")
+            except BadRequest as error:
+                self._screen.say(error.message)
+                text = changed
+            if editor:
+                return None  # back to the question, so that a broken editor is not started for ever
+
+    async def _typed(self, label: str, text: str = "") -> str | None:
+        return await self._keyboard.line(lambda line, cursor: self._screen.prompt(_line(label, line, cursor)), text)
+
+    async def _in_editor(self, editor: str, text: str) -> str | None:
+        with tempfile.TemporaryDirectory(prefix="loom-") as folder:
+            file = Path(folder) / "arguments.json"
+            file.write_text(text + "\n", encoding="utf-8")
+            with self._screen.stopped(), self._keyboard.lent():
+                try:
+                    process = await asyncio.create_subprocess_exec(*shlex.split(editor), str(file))
+                    code = await process.wait()
+                except (OSError, ValueError) as error:
+                    self._screen.say(f"{editor} does not start: {error}")
+                    return None
+            return file.read_text(encoding="utf-8", errors="replace") if code == 0 else None
+
+
+def _choices(ask: Ask) -> dict[str, str]:
+    """The keys that answer this ask; there may be nothing that a rule can allow for the run."""
+    return {key: meaning for key, meaning in CHOICES.items() if key != "r" or ask.for_run}
+
+
+def _question(ask: Ask) -> Text:
+    shown = [part for key, meaning in _choices(ask).items() for part in ((f"[{key}]", "bold yellow"), f" {meaning}  ")]
+    return Text.assemble(("approve ", "yellow"), (visible(ask.tool), "bold yellow"), ("?  ", "yellow"), *shown)
+
+
+def _line(label: str, text: str, cursor: int) -> Text:
+    under = text[cursor] if cursor < len(text) else " "
+    return Text.assemble(
+        (label, "yellow"), visible(text[:cursor]), (visible(under), "reverse"), visible(text[cursor + 1 :])
+    )

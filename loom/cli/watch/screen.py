@@ -1,0 +1,191 @@
+"""A watched run for people: what has happened scrolls by, what is happening stands below it and moves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from loom.cli.output import one_line, plain, seconds
+from loom.cli.watch import panels
+from loom.cli.watch.pending_approvals import Ask, Question
+from loom.cli.watch.story import RunningTool, Story
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunResult
+from loom.domain.core.tasks import Task
+
+FRAMES: Final = 10
+"""Pictures a second of the moving part."""
+TOOLS_SHOWN: Final = 8
+KEPT: Final = 8000
+"""Characters of the text in progress that the moving part looks at; the whole is printed when it is complete."""
+
+
+class Screen:
+    """Shows one run on a console; a Face."""
+
+    def __init__(
+        self,
+        console: Console,
+        run_id: str,
+        *,
+        live: bool,
+        answerable: bool = False,
+        replies: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`live`: there is a moving part; `answerable`: asks are answered in place; `replies`: questions are."""
+        self._console = console
+        self._run_id = run_id
+        self._is_live = live
+        self._answerable = answerable
+        self._replies = replies
+        self._now = now
+        self._story = Story(run_id, live=live)
+        self._live: Live | None = None
+        self._spinner = Spinner("dots")
+        self._prompt: RenderableType | None = None
+        self._is_away = False
+        self._last_status = ""
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncIterator[None]:
+        """Draw the moving part while the body runs."""
+        if not self._is_live:
+            yield
+            return
+        live = Live(console=self._console, auto_refresh=False, transient=True, get_renderable=self.render)
+        live.start()
+        self._live = live
+        ticking = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            ticking.cancel()
+            self._live = None
+            live.stop()
+            self._print_all(self._story.rest())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Leave the terminal to another program for a while."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        try:
+            yield
+        finally:
+            if live is not None:
+                live.start()
+                self._live = live
+
+    def render(self) -> RenderableType:
+        """The moving part."""
+        rows: list[RenderableType] = []
+        if text := self._story.text:
+            rows.append(panels.tail(plain(text[-KEPT:]), self._console, keep=self._console.height - 12))
+        tools = list(self._story.tools.values())
+        rows += [self._tool_row(tool) for tool in tools[:TOOLS_SHOWN]]
+        if len(tools) > TOOLS_SHOWN:
+            rows.append(Text(f"  … and {len(tools) - TOOLS_SHOWN} more", style="dim"))
+        if self._prompt is not None:
+            rows.append(self._prompt)
+        rows.append(self._bar())
+        return Group(*rows)
+
+    def event(self, offset: int, task: Task) -> None:
+        """Show one event."""
+        if self._is_away:
+            self._is_away = False
+            self.say("live stream is back")
+        self._print_all(self._story.tell(task))
+
+    def away(self, status: JsonObject, why: str) -> None:
+        """Show the status, since the live stream is away."""
+        if not self._is_away:
+            self._is_away = True
+            self.say(f"live stream is away ({one_line(why)}); showing status")
+        self.status(status)
+        facts = [str(status["status"]).replace("_", " ")]
+        if status.get("turn") is not None:
+            facts.insert(0, f"turn {status['turn']}")
+        if status.get("waiting_on"):
+            facts.append(f"waiting on {one_line(str(status['waiting_on']))}")
+        if (line := " · ".join(facts)) != self._last_status:
+            self._last_status = line
+            self._print(Text(line))
+
+    def status(self, status: JsonObject) -> None:
+        """Take in what the run says of itself."""
+        self._story.status = str(status["status"])
+        self._story.spending.take(status)
+
+    def asked(self, ask: Ask) -> None:
+        """Show a call that waits for a person and how to answer it; where it is answered in place, the prompt does."""
+        if not self._answerable:
+            self._print(panels.ask(ask, self._run_id, boxed=self._is_live))
+
+    def questioned(self, question: Question) -> None:
+        """Show how to answer a question, unless it is answered in place."""
+        if not self._replies:
+            self._print(panels.how_to(question))
+
+    def prompt(self, shown: RenderableType | None) -> None:
+        """Put a question at the end of the moving part, or take it away."""
+        self._prompt = shown
+        if self._live is not None:
+            self._live.refresh()
+
+    def show(self, shown: RenderableType) -> None:
+        """Print something that stays."""
+        self._print(shown)
+
+    def say(self, text: str) -> None:
+        """Print a remark of the command itself."""
+        self._print(panels.remark(text))
+
+    def ended(self, result: RunResult) -> None:
+        """Show how the run ended."""
+        self._print_all(self._story.rest())
+        self._print(panels.result(result, self._run_id, boxed=self._is_live, took=self._elapsed()))
+
+    def _print_all(self, lines: Iterator[RenderableType]) -> None:
+        for line in lines:
+            self._print(line)
+
+    def _print(self, shown: RenderableType) -> None:
+        self._console.print(shown, soft_wrap=not self._is_live)
+
+    def _tool_row(self, tool: RunningTool) -> RenderableType:
+        row = Table.grid(padding=(0, 1))
+        row.add_column(width=1)
+        row.add_column(no_wrap=True, overflow="ellipsis")
+        span = seconds(max((self._now() - tool.since).total_seconds(), 0))
+        last = f"  {one_line(tool.progress, 200)}" if tool.progress else ""
+        row.add_row(self._spinner, Text.assemble(tool.summary, (f"  {span}", "dim"), (last, "dim")))
+        return row
+
+    def _bar(self) -> Text:
+        facts = self._story.spending.facts(self._story.turn)
+        if (elapsed := self._elapsed()) is not None:
+            facts.append(seconds(elapsed))
+        status = self._story.status.replace("_", " ")
+        rest = " · ".join(["", *facts, "Ctrl-C detaches"])
+        return Text.assemble((status, "bold"), (rest, "dim"), no_wrap=True, overflow="ellipsis")
+
+    def _elapsed(self) -> float | None:
+        started = self._story.started
+        end = self._story.ended or self._now()
+        return None if started is None else max((end - started).total_seconds(), 0)
+
+    async def _tick(self) -> None:
+        while True:
+            if self._live is not None:
+                self._live.refresh()
+            await asyncio.sleep(1 / FRAMES)

@@ -1,0 +1,56 @@
+"""What a run has spent, from its events as they come and from its status now and then; whichever knows of more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loom.cli.output import counted, money, tokens
+from loom.domain.core.messages import JsonObject
+
+
+@dataclass(slots=True)
+class Spending:
+    """Counts of one run."""
+
+    max_turns: int | None = None
+    tokens_seen: int = 0
+    cost_seen: float | None = 0.0
+    """None once a call had no known price."""
+    tool_calls_seen: int = 0
+    _status: JsonObject = field(default_factory=dict)
+
+    def add(self, said: Mapping[str, Any]) -> None:
+        """Count a model call."""
+        self.tokens_seen += int(said.get("input_tokens", 0)) + int(said.get("output_tokens", 0))
+        cost = said.get("cost")
+        self.cost_seen = None if cost is None or self.cost_seen is None else self.cost_seen + float(cost)
+
+    def take(self, status: JsonObject) -> None:
+        """Learn from an answer to `status`; of a run seen from outside there is nothing to learn."""
+        if not status.get("stale"):
+            self._status = status
+
+    def facts(self, turn: int) -> list[str]:
+        """Turn, tokens, cost and tool calls with their limits."""
+        usage = self._status.get("usage") or {}
+        used = max(self.tokens_seen, int(usage.get("total_tokens") or 0))
+        called = max(self.tool_calls_seen, int(self._status.get("tool_calls") or 0))
+        turn = max(turn, int(self._status.get("turn") or 0))
+        most = self._limit("turns") or self.max_turns
+        return [
+            f"turn {turn}" + (f"/{most}" if most else ""),
+            f"{tokens(used)}{_of(self._limit('tokens'), tokens)} tokens",
+            money(self._cost()) + _of(self._limit("cost_usd"), money),
+            counted(called, "tool call") + _of(self._limit("tool_calls"), str),
+        ]
+
+    def _cost(self) -> float | None:
+        told = self._status.get("cost", 0.0)
+        return None if told is None or self.cost_seen is None else max(self.cost_seen, told)
+
+    def _limit(self, name: str) -> Any:
+        return ((self._status.get("budget") or {}).get(name) or {}).get("limit")
+
+
+def _of(limit: Any, shown: Any) -> str:
+    return "" if limit is None else f"/{shown(limit)}"

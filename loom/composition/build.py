@@ -1,0 +1,157 @@
+"""Making the parts of a worker from settings, and closing them."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from loom.activities.adapters.embedders.offline import OfflineEmbedder
+from loom.activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
+from loom.activities.adapters.embedders.selection import chosen_embedder
+from loom.activities.adapters.mcp.servers import McpServers
+from loom.activities.adapters.models.prices import GenaiPrices
+from loom.activities.adapters.models.providers import ConfiguredProviders
+from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.effects import PostgresEffects
+from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.activities.adapters.redaction.known_secrets import secrets_of
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.adapters.redaction.stream import StreamingMask
+from loom.activities.adapters.redis.absent_stream import AbsentStream
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.stream import RedisStream
+from loom.activities.adapters.redis.transcripts import CachedTranscripts
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.snapshots.shadow_git import ShadowGit
+from loom.activities.effects import Effects
+from loom.activities.memory.question_vector import IN_A_RUN
+from loom.activities.toolbox.built_in.made_tools import MadeTools
+from loom.activities.toolbox.built_in.message_agent import Mailbox
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.tool_sets import JoinedBoxes, OwnTools
+from loom.composition.memory import memory_from
+from loom.composition.settings import Settings
+from loom.composition.tool_registry import registry_from, skill_tools, skills_from, withheld
+from loom.composition.worker_parts import Parts
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.tree.lineage import TreeLimits
+
+
+@asynccontextmanager
+async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> AsyncIterator[Parts]:
+    """The real parts for these settings; closes what it opened. Without a mailbox agents cannot write to each other."""
+    async with AsyncExitStack() as stack:
+        providers = _providers(settings)
+        stack.push_async_callback(providers.aclose)
+        link = RedisLink(settings.redis_url) if settings.redis_url else None
+        transcripts = CachedTranscripts(link)
+        if link is not None:
+            stack.push_async_callback(link.aclose)
+        stack.push_async_callback(transcripts.aclose)
+        database = Database(settings.database_url) if settings.database_url else None
+        if database is not None:
+            stack.push_async_callback(database.aclose)
+        artifacts = PostgresArtifacts(database) if database else None
+        embedder = embedder_from(settings)
+        if embedder is not None:
+            stack.push_async_callback(embedder.aclose)
+        knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
+        mask = secret_mask(settings)
+        sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
+        made = MadeTools(sandbox=sandbox, missing=why_not)
+        memory = memory_from(settings, database, embedder, providers)
+        registry = registry_from(
+            settings, made, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
+        )
+        providers.register(registry.providers)
+        servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
+        await stack.enter_async_context(servers)
+        yield Parts(
+            registry=registry,
+            default=default_agent(settings),
+            workspace=Path(settings.workspace or Path.cwd()),
+            providers=providers,
+            prices=GenaiPrices(
+                openai_base_url=settings.openai_base_url,
+                anthropic_base_url=settings.anthropic_base_url,
+                unknown=settings.unknown_price,
+            ),
+            tools=JoinedBoxes(registry.tools, servers.tools),
+            transcripts=transcripts,
+            stream=AbsentStream() if link is None else RedisStream(link),
+            artifacts=artifacts,
+            embedder=embedder,
+            hygiene=Hygiene(mask, artifacts),
+            masked=lambda: StreamingMask(mask),
+            own=OwnTools(made=made, skills=skill_tools(settings, made)),
+            skills=skills_from(settings, registry),
+            memory=memory,
+            knowledge=knowledge,
+            withheld=withheld(settings),
+            effects=_effects(settings, database),
+            refuse_changed_tools=settings.on_changed_manifest == "refuse",
+            limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
+        )
+
+
+def default_agent(settings: Settings) -> AgentSpec:
+    """The agent that is there without any configuration."""
+    return AgentSpec(
+        name="default",
+        model=settings.model or "",
+        fallbacks=settings.fallback_models,
+        max_output_tokens=settings.max_output_tokens,
+        temperature=settings.temperature,
+        parallel_limit=settings.parallel_limit,
+        approval_timeout=settings.approval_timeout,
+        max_turns=settings.max_turns,
+        rotate_after_events=settings.rotate_after_events,
+        context_window=settings.context_window,
+        collapse_at=settings.collapse_at,
+        warn_at=settings.warn_at,
+        compress_at=settings.compress_at,
+        compress_target=settings.compress_target,
+        section_tokens=settings.section_tokens,
+        loop_window=settings.loop_window,
+        evaluates=settings.evaluation == "on",
+    )
+
+
+def _providers(settings: Settings) -> ConfiguredProviders:
+    return ConfiguredProviders(
+        openai_api_key=secret_of(settings.openai_api_key),
+        openai_base_url=settings.openai_base_url,
+        anthropic_api_key=secret_of(settings.anthropic_api_key),
+        anthropic_base_url=settings.anthropic_base_url,
+    )
+
+
+def _effects(settings: Settings, database: Database | None) -> Effects:
+    return Effects(
+        ledger=PostgresEffects(database) if database else None,
+        snapshots=ShadowGit(settings.home) if settings.snapshots != "off" else None,
+        when_no_snapshot="refuse" if settings.snapshots == "required" else "warn",
+    )
+
+
+def embedder_from(settings: Settings) -> OfflineEmbedder | OpenAIEmbedder | None:
+    """What makes vectors for knowledge, or None; whoever asks for it closes it."""
+    key = secret_of(settings.openai_api_key) or ""
+    return chosen_embedder(settings.embedder, api_key=key, base_url=settings.openai_base_url)
+
+
+def secret_mask(settings: Settings) -> SecretMask:
+    """What takes this worker's own secrets, and whatever looks like one, out of text."""
+    own = {name: value for name, value in settings if isinstance(value, SecretStr | str)}
+    told = {
+        f"setting_{name}": secret_of(value) if isinstance(value, SecretStr) else value for name, value in own.items()
+    }
+    return SecretMask(secrets_of({**{name: value for name, value in told.items() if value}, **os.environ}))
+
+
+def secret_of(value: SecretStr | None) -> str | None:
+    """The text of a setting that is a secret."""
+    return None if value is None else value.get_secret_value()

@@ -1,0 +1,97 @@
+"""The settings of this process: as written, unless an agent could have written them, completed from the stack."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from dotenv import dotenv_values
+from pydantic import AliasChoices, ValidationError
+from pydantic_settings.exceptions import SettingsError
+
+from loom.composition.settings import TOML_FILE, Settings
+from loom.domain.core.errors import BadRequest
+from loom.stack.state import own_addresses
+
+
+def load_settings() -> Settings:
+    """What worker, client and commands use: the settings as written, then the embedded stack's addresses."""
+    return _with_embedded_addresses(read_settings())
+
+
+def read_settings() -> Settings:
+    """The settings as written, or `BadRequest` that names the variable and what is wrong with it."""
+    try:
+        _refuse_unknown_keys()
+        _refuse_what_agents_could_write()
+        settings = Settings()
+        _refuse_an_open_sandbox(settings)
+        return settings
+    except ValidationError as error:
+        raise BadRequest("; ".join(_complaints(error)), field=_variable(error.errors()[0]["loc"])) from None
+    except (tomllib.TOMLDecodeError, SettingsError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{TOML_FILE} or .env cannot be read: {error}", field=TOML_FILE) from None
+
+
+def _with_embedded_addresses(settings: Settings) -> Settings:
+    """Fill the addresses that nobody configured with those of the embedded stack in `settings.home`."""
+    found = own_addresses(settings.home)
+    fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
+    return settings.model_copy(
+        update={
+            field: found[part]
+            for part, field in fields.items()
+            if part in found and field not in settings.model_fields_set
+        }
+    )
+
+
+def _refuse_unknown_keys() -> None:
+    """A misspelt key in a file that is Loom's own must not be dropped silently, as foreign variables are."""
+    path = Path(TOML_FILE)
+    if not path.is_file():
+        return
+    unknown = sorted(set(tomllib.loads(path.read_text(encoding="utf-8"))) - set(Settings.model_fields))
+    if unknown:
+        raise BadRequest(f"{TOML_FILE}: unknown setting {', '.join(unknown)}", field=unknown[0])
+
+
+_NOT_FROM_DOTENV: Final = re.compile(
+    r"LOOM_(HOME|WORKSPACE|APP|AGENTS|CREWS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS"
+    r"|SKILLS_HOME)",
+    re.IGNORECASE,
+)
+"""What loads code or agents, says where they may work, or opens a guard. A command in the sandbox may make a `.env`,
+where many programs want one."""
+
+
+def _refuse_what_agents_could_write() -> None:
+    """`.env` lies where agents work: what one writes there must not free the next worker's tools."""
+    if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
+        raise BadRequest(f"{named[0]} is not taken from .env: export it, or write it into {TOML_FILE}", field=named[0])
+
+
+def _refuse_an_open_sandbox(settings: Settings) -> None:
+    """So does `loom.toml`, which has to name servers and openings, but need not do this."""
+    if settings.sandbox == "off" and os.environ.get("LOOM_SANDBOX") != "off":
+        raise BadRequest(
+            "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",
+            field="LOOM_SANDBOX",
+        )
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]) if location else ""
+    field = Settings.model_fields.get(name.lower())
+    own = field is not None and isinstance(field.validation_alias, AliasChoices)
+    return name.upper() if own or name.upper().startswith("LOOM_") else f"LOOM_{name.upper()}"
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    """One sentence per wrong value; the value itself stays out, it may be a secret."""
+    return [
+        f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')[:1].lower()}"
+        f"{e['msg'].removeprefix('Value error, ')[1:]}"
+        for e in error.errors(include_url=False, include_input=False)
+    ]

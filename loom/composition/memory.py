@@ -1,0 +1,129 @@
+"""From settings to what remembers: the store, what runs and models read of it, and what keeps it beside a worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.temporal.history_facts import TemporalHistories
+from loom.activities.memory.backfill import CatchUp
+from loom.activities.memory.distiller import ModelDistiller
+from loom.activities.memory.ports import Distiller, Embedder, MemoryStore, ScopedMemory
+from loom.activities.memory.question_vector import IN_A_RUN
+from loom.activities.memory.task_sharing import share_tasks
+from loom.activities.memory.upkeep import MemoryKeeper
+from loom.activities.memory.writer import GROUP, writing
+from loom.activities.ports import Providers
+from loom.composition.settings import Settings
+from loom.domain.core.tasks import FINAL_ACTIONS, Task
+from loom.domain.history.task_rebuilding import Mask
+from loom.domain.memory.backfill import UpkeepRequest
+from loom.domain.memory.layers import MemorySettings
+from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
+
+_log = structlog.get_logger("loom.memory")
+
+_ANSWER: Final = timedelta(seconds=5)
+_PAUSE: Final = 2.0
+"""Seconds between two signals to the upkeep, however many runs end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remembering:
+    """The memory of a worker."""
+
+    store: MemoryStore
+    scoped: ScopedMemory
+    keeper: MemoryKeeper
+    limits: MemorySettings
+
+    def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
+        """What keeps the layers, off any run's path."""
+        catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
+        keeper = self.keeper
+        return [catch_up.catch_up, keeper.promote_memories, keeper.expire_memories, keeper.embed_memories]
+
+
+def memory_from(
+    settings: Settings, database: Database | None, embedder: Embedder | None, providers: Providers
+) -> Remembering | None:
+    """The memory that these settings make; None without a database, or where it is switched off."""
+    if database is None or settings.memory == "off":
+        return None
+    limits = settings.memory_limits
+    upkeep = PostgresMemoryUpkeep(
+        database,
+        model=embedder.model if embedder else "",
+        dimension=embedder.dimension if embedder else 0,
+        settings=limits,
+    )
+    return Remembering(
+        store=PostgresMemory(database, embedder=embedder, settings=limits, question_within=IN_A_RUN),
+        scoped=PostgresScopedMemory(database),
+        keeper=MemoryKeeper(upkeep, embedder=embedder, distiller=_distiller(settings, providers), settings=limits),
+        limits=limits,
+    )
+
+
+@asynccontextmanager
+async def kept(memory: Remembering | None, settings: Settings, client: Client) -> AsyncIterator[None]:
+    """Beside a worker: a memory writer, and the queue's upkeep told of each run that ends."""
+    if memory is None:
+        yield
+        return
+    ended = asyncio.Event()
+    ended.set()  # what a worker that died had no time to tell
+    upkeep = asyncio.create_task(_upkept(client, settings.task_queue, ended))
+    try:
+        if settings.redis_url is None:
+            yield  # the upkeep alone fills memory, from histories
+            return
+        inbox = RedisInbox(RedisLink(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
+
+        async def after(tasks: Sequence[Task]) -> None:
+            await share_tasks(memory.scoped, tasks)
+            if any(task.action in FINAL_ACTIONS for task in tasks):
+                ended.set()
+
+        async with aclosing(inbox), writing(inbox, memory.store, after):
+            yield
+    finally:
+        upkeep.cancel()
+        await asyncio.wait({upkeep})
+
+
+async def _upkept(client: Client, task_queue: str, ended: asyncio.Event) -> None:
+    while True:
+        await ended.wait()
+        ended.clear()
+        try:
+            await client.start_workflow(
+                MemoryUpkeep.run,
+                UpkeepRequest(),
+                id=upkeep_id(task_queue),
+                task_queue=task_queue,
+                start_signal="runs_ended",
+                static_summary="memory upkeep",
+                rpc_timeout=_ANSWER,
+            )
+        except RPCError as error:
+            _log.warning("upkeep_not_told", error=error.message)
+        await asyncio.sleep(_PAUSE)
+
+
+def _distiller(settings: Settings, providers: Providers) -> Distiller | None:
+    model = settings.memory_model or settings.model
+    # The demo model only knows the demo's task: it would make up facts.
+    return None if model in (None, "off", "demo") else ModelDistiller(providers, str(model))

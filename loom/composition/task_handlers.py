@@ -1,0 +1,30 @@
+"""From settings to the bus that a user's handlers are served over, beside a worker."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+
+from loom.activities.adapters.redis.bus import RedisBus
+from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.consumer import ANSWER_SECONDS
+from loom.activities.bus import Bus
+from loom.activities.task_handlers import handling
+from loom.composition.settings import Settings
+from loom.domain.core.task_routing import TaskHandler
+
+_log = structlog.get_logger("loom.handler")
+
+
+@asynccontextmanager
+async def handled(handlers: Sequence[TaskHandler], settings: Settings) -> AsyncIterator[None]:
+    """Beside a worker: its handlers get the tasks on the bus. Without Redis there is none, and that is said."""
+    url = settings.redis_url
+    if not handlers or url is None:
+        if handlers:
+            names = [handler.name for handler in handlers]
+            _log.warning("handlers_do_not_run", handlers=names, why="the bus needs Redis: set LOOM_REDIS_URL")
+        yield
+        return
+    async with handling(Bus(RedisBus(lambda: RedisLink(url, answer_within=ANSWER_SECONDS))), handlers):
+        yield

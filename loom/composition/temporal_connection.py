@@ -1,0 +1,47 @@
+"""The connection to the Temporal server that the settings name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime
+from temporalio.service import RPCError
+
+from loom.activities.adapters.postgres.payloads import PostgresPayloads
+from loom.activities.adapters.temporal.errors import no_server
+from loom.composition.settings import Settings
+from loom.workflows.payload_converter import data_converter
+
+
+async def connect(
+    settings: Settings, *, converter: DataConverter = DataConverter.default, runtime: Runtime | None = None
+) -> Client:
+    """A client of the configured server; raises RuntimeError or RPCError when none answers."""
+    key = settings.temporal_api_key
+    return await Client.connect(
+        settings.temporal_address,
+        namespace=settings.temporal_namespace,
+        api_key=key.get_secret_value() if key else None,
+        tls=settings.temporal_tls,
+        data_converter=converter,
+        runtime=runtime,
+    )
+
+
+@asynccontextmanager
+async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
+    """The same with Loom's converter, which reads payloads that are out of line; closes their store.
+
+    Raises UnreachableError when no server answers.
+    """
+    storage = PostgresPayloads(settings.database_url) if settings.database_url else None
+    try:
+        try:
+            client = await connect(settings, converter=data_converter(storage), runtime=runtime)
+        except (RuntimeError, RPCError) as error:
+            raise no_server(settings.temporal_address, error) from error
+        yield client
+    finally:
+        if storage is not None:
+            await storage.aclose()

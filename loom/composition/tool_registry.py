@@ -1,0 +1,95 @@
+"""Every tool, agent, crew and skill that a worker with these settings serves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.adapters.skills.folders import SkillFolders
+from loom.activities.adapters.web.fetcher import PinnedFetcher
+from loom.activities.adapters.web.html_reader import SeparateHtmlReader
+from loom.activities.knowledge.ports import KnowledgeStore
+from loom.activities.ports import ArtifactStore, Tool
+from loom.activities.toolbox.built_in.all_tools import built_in_tools
+from loom.activities.toolbox.built_in.delegation import delegation_tool
+from loom.activities.toolbox.built_in.http_fetch import http_fetch_tool
+from loom.activities.toolbox.built_in.knowledge import knowledge_tools
+from loom.activities.toolbox.built_in.made_tools import MadeTools
+from loom.activities.toolbox.built_in.memory import memory_tools
+from loom.activities.toolbox.built_in.message_agent import Mailbox
+from loom.activities.toolbox.built_in.plan import plan_tool
+from loom.activities.toolbox.built_in.scoped_memory import scoped_memory_tools
+from loom.activities.toolbox.built_in.skills import SkillTools
+from loom.app import agent_files, crew_files
+from loom.app.registry import Registry, collect
+from loom.composition.memory import Remembering
+from loom.composition.settings import Settings
+from loom.domain.core.tool_names import DELEGATE
+from loom.domain.tools.mcp_servers import read_servers
+
+
+def registry_from(
+    settings: Settings,
+    made: MadeTools,
+    *,
+    artifacts: ArtifactStore | None = None,
+    mailbox: Mailbox | None = None,
+    knowledge: KnowledgeStore | None = None,
+    memory: Remembering | None = None,
+    files: Sequence[Path] = (),
+    checks_rules: bool = True,
+) -> Registry:
+    """The built-in tools with what the app and the enabled packages bring; raises BadRequest for what clashes."""
+    fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
+    built_in = built_in_tools(
+        sandbox=made.sandbox,
+        no_sandbox=made.missing,
+        shell_parser=BashParser(),
+        tool_timeout=settings.tool_timeout,
+        home=settings.home,
+        artifacts=artifacts,
+        mailbox=mailbox,
+        others=(
+            http_fetch_tool(fetcher, SeparateHtmlReader(), settings.tool_timeout),
+            delegation_tool({}),
+            plan_tool(),
+            *knowledge_tools(knowledge),
+            *_of_memory(memory),
+            *skill_tools(settings, made).tools(),
+            *([made.maker()] if settings.dynamic_tools == "on" else []),
+        ),
+    )
+    registry = collect(
+        built_in=built_in,
+        app=settings.app,
+        packages=settings.packages,
+        tool_timeout=settings.tool_timeout,
+        home=settings.home,
+        servers=read_servers(settings.mcp),
+        agents=(settings.home / agent_files.FOLDER, *settings.agents),
+        crews=(settings.home / crew_files.FOLDER, *settings.crews),
+        files=files,
+        checks_rules=checks_rules,
+    )
+    # Only now it is known whom work can be given to.
+    return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
+
+
+def withheld(settings: Settings) -> frozenset[str]:
+    """Tools that rules and agents may name though no run here is given them: those of memory, where there is none."""
+    return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
+
+
+def _of_memory(memory: Remembering | None) -> tuple[Tool, ...]:
+    store, scoped = (memory.store, memory.scoped) if memory else (None, None)
+    return (*memory_tools(store), *scoped_memory_tools(scoped))
+
+
+def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
+    """What makes the tools of runs with skills, whose scripts run where made tools do."""
+    return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
+
+
+def skills_from(settings: Settings, registry: Registry) -> SkillFolders:
+    """Where this worker's runs find skills."""
+    return SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders, others=registry.skills)

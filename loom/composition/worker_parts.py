@@ -1,0 +1,201 @@
+"""The parts of a worker, one implementation for each port, and the activities made of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from loom.activities.call_model import LanguageModel
+from loom.activities.compress_context import Compressor
+from loom.activities.conduct_crew import Conductor
+from loom.activities.crew_lookup import Crews
+from loom.activities.effects import Effects
+from loom.activities.evaluate_answer import Evaluator
+from loom.activities.forks import Forks
+from loom.activities.knowledge.ports import KnowledgeStore
+from loom.activities.manifest_check import Manifests
+from loom.activities.memory.ports import Embedder
+from loom.activities.plan_calls import CallPlanner, Planner
+from loom.activities.ports import (
+    ArtifactStore,
+    EventStream,
+    Pasts,
+    Prices,
+    Providers,
+    StreamRedactor,
+    ToolBox,
+    TranscriptStore,
+)
+from loom.activities.prepare_run import Preparation
+from loom.activities.publish import Progress
+from loom.activities.recall import ContextSource, Knowledge, SessionMemory
+from loom.activities.run_hook import HookRunner
+from loom.activities.run_tool import ToolRunner
+from loom.activities.skills import RunSkills, SkillLibrary
+from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.tool_sets import OwnTools
+from loom.app.forms.crew import read_crew
+from loom.app.registry import Registry
+from loom.composition.memory import Remembering
+from loom.domain.agents.definitions import AgentDefinition, spec_of
+from loom.domain.agents.hooks import steps_of
+from loom.domain.agents.inheritance import DEFAULT_AGENT
+from loom.domain.agents.manifest import agent_digest, manifest_of, own_parts
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.tree.lineage import TreeLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What activities are built from: one implementation for each port."""
+
+    registry: Registry
+    default: AgentSpec
+    """What an agent has where its definition says nothing."""
+    workspace: Path
+    providers: Providers
+    prices: Prices
+    tools: ToolBox
+    transcripts: TranscriptStore
+    stream: EventStream
+    artifacts: ArtifactStore | None
+    embedder: Embedder | None
+    hygiene: Hygiene
+    effects: Effects
+    own: OwnTools
+    skills: SkillLibrary
+    memory: Remembering | None
+    """What runs leave behind; None: nothing."""
+    knowledge: KnowledgeStore | None
+    withheld: frozenset[str]
+    """Tools that are known and that no run is given."""
+    masked: Callable[[], StreamRedactor]
+    refuse_changed_tools: bool = False
+    limits: TreeLimits = field(default_factory=TreeLimits)
+    """How far trees of runs may grow."""
+
+    @property
+    def planner(self) -> Planner:
+        """What says of calls whether they may run."""
+        return Planner(
+            tools=self.tools,
+            own=self.own,
+            hygiene=self.hygiene,
+            registered=self.registry.hooks_for,
+            agents=sorted(self.registry.agents),
+        )
+
+    @property
+    def run_skills(self) -> RunSkills:
+        """What gives runs their skills."""
+        return RunSkills(library=self.skills, tools=self.own.skills)
+
+    def _manifests(self, agents: Mapping[str, AgentDefinition]) -> Manifests:
+        parts = {name: self._manifest(agent) for name, agent in agents.items()}
+        return Manifests(
+            agents=parts,
+            own=own_parts(
+                tools=self.registry.tool_code,
+                hooks=self.registry.hook_code,
+                agents={name: agent_digest(agents[name], of) for name, of in parts.items()},
+            ),
+            tools=self.tools,
+            transcripts=self.transcripts,
+            refuse=self.refuse_changed_tools,
+        )
+
+    def _manifest(self, agent: AgentDefinition) -> Mapping[str, str]:
+        hooks = steps_of(self.registry.hooks, agent.name, agent.hooks)
+        return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
+
+    def activities(self, search_attributes: Callable[[], Any], pasts: Pasts) -> list[Callable[..., Any]]:
+        """Every activity of Loom."""
+        agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
+        manifests = self._manifests(agents)
+        model = LanguageModel(
+            providers=self.providers,
+            planner=self.planner,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            redact=self.hygiene.clean,
+            prices=self.prices,
+            manifests=manifests,
+            sources=self._sources(),
+        )
+        preparation = Preparation(
+            agents=agents,
+            manifests=manifests,
+            hooks=self.registry.hooks,
+            default=self.default,
+            servers=[server.name for server in self.registry.mcp_servers],
+            default_workspace=self.workspace,
+            providers=self.providers,
+            prices=self.prices,
+            tools=self.tools,
+            withheld=self.withheld,
+            skills=self.run_skills,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            redact=self.hygiene.clean,
+            search_attributes=search_attributes,
+            ledger=self.effects.has_ledger,
+            limits=self.limits,
+            crews=Crews(self.registry.crews, read_crew),
+            forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
+        )
+        runner = ToolRunner(
+            tools=self.tools,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            hygiene=self.hygiene,
+            effects=self.effects,
+            own=self.own,
+            masked=self.masked,
+            registered=self.registry.hooks_for,
+            manifests=manifests,
+        )
+        compressor = Compressor(
+            providers=self.providers,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            redact=self.hygiene.clean,
+            prices=self.prices,
+        )
+        evaluator = Evaluator(
+            providers=self.providers,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            redact=self.hygiene.clean,
+            prices=self.prices,
+        )
+        progress = Progress(self.stream)
+        conductor = Conductor(
+            transcripts=self.transcripts,
+            stream=self.stream,
+            artifacts=self.artifacts,
+            embedder=self.embedder,
+            planner=self.planner,
+            redact=self.hygiene.clean,
+            manifests=manifests,
+        )
+        hooks = HookRunner(
+            registered=self.registry.hooks, stream=self.stream, redact=self.hygiene.clean, manifests=manifests
+        )
+        return [
+            preparation.prepare_run,
+            hooks.run_hook,
+            model.call_model,
+            conductor.conduct_crew,
+            runner.run_tool,
+            CallPlanner(planner=self.planner, stream=self.stream).plan_calls,
+            compressor.compress_context,
+            evaluator.evaluate_answer,
+            progress.publish,
+        ]
+
+    def _sources(self) -> list[ContextSource]:
+        """What conversations are reminded of when people speak."""
+        sources: list[ContextSource] = []
+        if self.memory is not None:
+            sources.append(SessionMemory(self.memory.store, self.memory.limits))
+        return [*sources, Knowledge(self.knowledge)]

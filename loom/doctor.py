@@ -1,0 +1,86 @@
+"""Is everything there that a run needs? All parts are looked at together; the answer is one JSON value.
+
+`ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
+model, the MCP servers and the skills have answers of their own: a stack is sound without them.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from loom import doctor_checks as checks
+from loom.composition.settings import Settings
+from loom.doctor_checks import Entry
+from loom.stack.state import StackState
+
+MCP_PATIENCE = 12.0
+"""Seconds: a server may have to be fetched by `npx` or `uvx` first."""
+
+
+async def examine(settings: Settings, state: StackState, home: Path) -> dict[str, Any]:
+    """What `loom doctor --json` prints: `{"ok", "parts": {…}}`."""
+    start = "start it with `loom up`, or set {}"
+    names = ("temporal", "postgres", "redis", "worker", "sandbox", "snapshots")
+    found = await asyncio.gather(
+        checks.in_time(checks.temporal(settings, state, home), hint=f"no Temporal: {start.format('TEMPORAL_ADDRESS')}"),
+        _postgres(settings.database_url, f"no Postgres: {start.format('LOOM_DATABASE_URL')}"),
+        _redis(settings.redis_url, f"no Redis: {start.format('LOOM_REDIS_URL')}"),
+        checks.in_time(checks.worker(settings, state), hint="no worker can be seen"),
+        checks.in_time(checks.sandbox(settings), hint="bubblewrap does not answer"),
+        checks.in_time(checks.snapshots(settings), hint="git does not answer"),
+    )
+    parts: dict[str, Entry] = dict(zip(names, found, strict=True))
+    if settings.mcp:
+        hint = "the MCP servers do not answer"
+        parts["mcp"] = await checks.in_time(checks.mcp(settings), hint=hint, patience=MCP_PATIENCE)
+    skills = await checks.in_time(checks.skills(settings), hint="the skills cannot be looked through")
+    if skills.get("skills") or skills.get("left_out"):
+        parts["skills"] = skills
+    parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
+        "temporal"
+    ]
+    parts["worker"] = _worker(parts["worker"], settings, state, home)
+    wanted = set(names) if worker_wanted(settings, state) else set(names) - {"worker"}
+    parts["model"] = checks.model(settings)
+    return {"ok": all(parts[name]["ok"] for name in wanted), "parts": parts}
+
+
+def worker_wanted(settings: Settings, state: StackState) -> bool:
+    """False only for the embedded stack that was started with `--no-worker`."""
+    own = state.parts.get("temporal")
+    return state.worker_wanted or own is None or own.address != settings.temporal_address
+
+
+def with_addresses_of(settings: Settings, state: StackState) -> Settings:
+    """The settings as if nothing but this stack were configured: what `up` reports is its own."""
+    address = {name: part.address for name, part in state.parts.items()}
+    return settings.model_copy(
+        update={
+            "temporal_address": address["temporal"],
+            "database_url": address["postgres"],
+            "redis_url": address["redis"],
+            "temporal_api_key": None,
+            "temporal_tls": False,
+        }
+    )
+
+
+async def _postgres(url: str | None, hint: str) -> Entry:
+    found = await checks.in_time(checks.postgres(url), hint=hint) if url else {"ok": False, "hint": hint}
+    return {"ok": False, "address": url, "version": None} | found
+
+
+async def _redis(url: str | None, hint: str) -> Entry:
+    found = await checks.in_time(checks.redis_(url), hint=hint) if url else {"ok": False, "hint": hint}
+    return {"ok": False, "address": url, "version": None} | found
+
+
+def _worker(found: Entry, settings: Settings, state: StackState, home: Path) -> Entry:
+    entry: Entry = {"ok": False, "pids": []} | found
+    if entry["ok"]:
+        return entry
+    if not worker_wanted(settings, state):
+        return {**entry, "hint": "the stack was started with --no-worker: `loom worker`, or `loom up`"}
+    if "worker" in state.parts:
+        return {**entry, "hint": f"{entry['hint']}: see {home / 'logs' / 'worker.log'}"}
+    return {**entry, "hint": f"{entry['hint']}: start one with `loom up` or `loom worker`"}

@@ -1,0 +1,221 @@
+"""The questions that `doctor` asks, one per part: all at once, two seconds each, and none of them raises.
+
+Each answers with the part's entry: `ok`, the facts, and a `hint` that says what to do when it is not ok.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis.asyncio
+from redis.exceptions import RedisError
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    GetSystemInfoRequest,
+)
+from temporalio.service import RPCError
+
+from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox, held_by
+from loom.activities.adapters.temporal.errors import unconnected
+from loom.composition.settings import Settings
+from loom.composition.temporal_connection import connect
+from loom.domain.tools.mcp_servers import read_servers
+from loom.stack.home import ROOM_TO_GO_ON
+from loom.stack.services import TUNED_RATES
+from loom.stack.state import StackState, command_line, lived_at
+
+Entry = dict[str, Any]
+PATIENCE = 2.0
+POLL = 70.0  # seconds; a poll that found nothing is asked again after one minute
+_WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file: written and read through a write-ahead log
+
+
+async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
+    """The answer, or the hint when there is none in so many seconds."""
+    try:
+        return await asyncio.wait_for(question, patience)
+    except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
+        reason = unconnected(error)[:200] if str(error) else f"no answer within {patience:.0f} s"
+        return {"ok": False, "hint": f"{hint} ({reason})" if reason else hint}
+
+
+async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
+    """Server, namespace and, where the server is ours, whether its tuned settings took effect."""
+    client = await connect(settings)
+    service = client.workflow_service
+    info = await service.get_system_info(GetSystemInfoRequest())
+    await service.describe_namespace(DescribeNamespaceRequest(namespace=settings.temporal_namespace))
+    part = state.parts.get("temporal")
+    if part is None or part.address != settings.temporal_address:
+        return {"ok": True, "version": info.server_version, "ui": None}
+    tuning = _tuning(home / "temporal.db", command_line(part.pid))
+    found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
+    if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
+        return {**found, "ok": False, "hint": f"the disk of {home} is full: make room there"}
+    if not found["ok"]:
+        found["hint"] = "the server runs without its tuned settings, each turn takes longer: `loom down`, `loom up`"
+    return found
+
+
+async def postgres(url: str) -> Entry:
+    """Server version, and that pgvector is there."""
+    async with await psycopg.AsyncConnection.connect(url, connect_timeout=2) as connection:
+        version = connection.info.server_version
+        cursor = await connection.execute("select extversion from pg_extension where extname = 'vector'")
+        vector = await cursor.fetchone()
+    found: Entry = {"ok": vector is not None, "version": f"{version // 10000}.{version % 10000}"}
+    if vector is None:
+        return {**found, "hint": "pgvector is missing: `create extension vector` in this database"}
+    return {**found, "pgvector": vector[0]}
+
+
+async def redis_(url: str) -> Entry:
+    """Server version, and that it takes writes."""
+    async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
+        server = await client.info("server")
+        persistence = await client.info("persistence")
+    found: Entry = {"ok": True, "version": server["redis_version"]}
+    if persistence.get("aof_last_write_status", "ok") != "ok":
+        return {**found, "ok": False, "hint": "Redis cannot write to its disk: make room there"}
+    return found
+
+
+async def worker(settings: Settings, state: StackState) -> Entry:
+    """Whether a worker that lives polls the task queue."""
+    client = await connect(settings)
+    queue = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=settings.temporal_namespace,
+            task_queue=TaskQueue(name=settings.task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    own = state.parts.get("worker")
+    pids = {own.pid} if own and own.identity.alive() else set()
+    fresh = [poller for poller in queue.pollers if _lives(poller)]
+    pids |= {pid for poller in fresh if (pid := _pid_here(poller.identity)) is not None}
+    if fresh:
+        return {"ok": True, "pids": sorted(pids)}
+    return {"ok": False, "pids": sorted(pids), "hint": f"nobody polls the task queue {settings.task_queue!r}"}
+
+
+async def sandbox(settings: Settings) -> Entry:
+    """Whether programs can be isolated here, tried with everything that a command relies on; and what holds them."""
+    if settings.sandbox == "off":
+        return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
+    program = find_program()
+    found, why_not = await asyncio.to_thread(find_sandbox, settings.sandbox, [settings.home], settings.sandbox_limits)
+    if found is None or program is None:
+        return {"ok": False, "program": program, "hint": why_not}
+    _, version = await _run(program, "--version")
+    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap "), "held_by": held_by()}
+
+
+async def snapshots(settings: Settings) -> Entry:
+    """Whether workspaces are kept as they were before a change; without that runs go on, unless it is required."""
+    if settings.snapshots == "off":
+        return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: what tools change cannot be taken back"}
+    program = shutil.which("git")
+    if program is None:
+        hint = "snapshots need the program `git`: install it, or set LOOM_SNAPSHOTS=off"
+        return {"ok": settings.snapshots != "required", "hint": hint}
+    _, version = await _run(program, "--version")
+    return {"ok": True, "version": version.removeprefix("git version ")}
+
+
+async def mcp(settings: Settings) -> Entry:
+    """Whether the MCP servers of the settings answer; each is dialled as a worker would."""
+    from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - takes a second, and most have none
+
+    servers = read_servers(settings.mcp)
+    async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
+        found = manager.report()
+    told = "; ".join(_server_in_words(name, each) for name, each in found.items())
+    silent = [server["hint"] for server in found.values() if not server["ok"]]
+    hint = {"hint": f"{'; '.join(silent)}. Start it, or correct the setting `mcp`"} if silent else {}
+    return {"ok": not silent, "note": told, "servers": found, **hint}
+
+
+async def skills(settings: Settings) -> Entry:
+    """Which skills runs would have in the workspace of the settings, and what is left out of them."""
+    from loom.activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - reads YAML, which nothing else does here
+
+    found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
+    left_out = [f"{each.path}: {each.why}" for each in found.problems if not each.is_warning]
+    note = f"{len(found.skills)} found" + (f", {len(left_out)} left out: `loom skills list`" if left_out else "")
+    return {"ok": True, "note": note, "skills": [skill.name for skill in found.skills], "left_out": left_out}
+
+
+def _server_in_words(name: str, entry: Entry) -> str:
+    left_out = f", left out: {', '.join(entry['refused'])}" if entry["refused"] else ""
+    has = f"{entry['tools']} tool{'' if entry['tools'] == 1 else 's'}" if entry["ok"] else "does not answer"
+    return f"{name}: {has}{left_out}"
+
+
+def model(settings: Settings) -> Entry:
+    """Whether the configured model can be called: by its settings, without calling it."""
+    name = settings.model
+    ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
+    if name is None:
+        return {"ok": False, "model": None, "hint": f"no model is set: {ways}"}
+    if name == "demo":
+        return {"ok": True, "model": name, "note": "a rule-based stand-in, not a language model"}
+    provider, _, rest = name.partition(":")
+    reachable: Mapping[str, Callable[[], bool]] = {
+        "openai": lambda: bool(settings.openai_api_key or settings.openai_base_url),
+        "anthropic": lambda: bool(settings.anthropic_api_key or settings.anthropic_base_url),
+    }
+    if rest and provider not in reachable and settings.app:
+        return {"ok": True, "model": name, "note": f"by the provider {provider!r} of {settings.app}, if it has one"}
+    if provider not in reachable or not rest:
+        return {"ok": False, "model": name, "hint": f"{name!r} is no model that Loom knows: {ways}"}
+    if not reachable[provider]():
+        return {"ok": False, "model": name, "hint": f"no key for {name}: set {provider.upper()}_API_KEY"}
+    return {"ok": True, "model": name}
+
+
+def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
+    """The journal's mode as the database file itself says it; the poll rates as the running process was given them.
+
+    `synchronous` and the rates leave no trace that can be read: names are the server's own, checked with its version.
+    """
+    with database.open("rb") as file:
+        header = file.read(20)
+    return {
+        "journal_wal": header[18:20] == _WAL,
+        "synchronous_normal": "synchronous=normal" in command,
+        "poll_rates": all(rate in command for rate in TUNED_RATES),
+    }
+
+
+def _lives(poller: PollerInfo) -> bool:
+    """Pollers stay listed for minutes after their death: trust the process where it is here, else the clock."""
+    pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
+    return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL
+
+
+def _pid_here(identity: str) -> int | None:
+    """The process behind an identity of the form pid@host, when it is on this machine."""
+    pid, _, host = identity.partition("@")
+    return int(pid) if pid.isdigit() and host == socket.gethostname() else None
+
+
+async def _run(*command: str) -> tuple[int, str]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+    try:
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, said.decode(errors="replace").strip()

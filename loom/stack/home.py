@@ -1,0 +1,68 @@
+"""The directory of the embedded stack: made, checked, locked."""
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loom.stack.errors import AlreadySupervised, StackError
+
+ROOM_TO_BEGIN = 150 * 2**20
+"""A fresh stack takes 50 MB, and a database that runs full is worse than one that does not start."""
+ROOM_TO_GO_ON = 30 * 2**20
+LOG_LIMIT = 20 * 2**20
+
+
+def prepare(home: Path) -> None:
+    """Make the directory and see that it can be written to and has room."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (home / "logs").mkdir(exist_ok=True)
+        probe = home / f".writable-{os.getpid()}"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink(missing_ok=True)  # two threads of one process may look at the same time
+        free = shutil.disk_usage(home).free
+    except OSError as error:
+        raise StackError(
+            f"cannot write to {home}: {error.strerror}. Set LOOM_HOME to a directory that you can write to.",
+            home=str(home),
+        ) from None
+    room = ROOM_TO_GO_ON if (home / "postgres").exists() else ROOM_TO_BEGIN
+    if free < room:
+        raise StackError(
+            f"only {free // 2**20} MB are free in {home}, the embedded stack wants {room // 2**20} MB. "
+            "Make room there, or set LOOM_HOME to a directory on another disk.",
+            home=str(home),
+            free=free,
+        )
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Hold the home; the kernel lets go of the lock when the process ends, however it ends."""
+    with (home / "supervisor.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadySupervised(f"another process looks after {home}", home=str(home)) from None
+        yield
+
+
+def log_path(home: Path, part: str) -> Path:
+    """Where a part's output goes; a log that has grown long is put aside, one generation is kept."""
+    path = home / "logs" / f"{part}.log"
+    if path.exists() and path.stat().st_size > LOG_LIMIT:
+        path.replace(path.with_suffix(".log.1"))
+    return path
+
+
+def password(home: Path) -> str:
+    """The password of Postgres and Redis here: made once, so that other users of this machine stay out."""
+    path = home / "password"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(16), encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()

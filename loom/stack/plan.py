@@ -1,0 +1,42 @@
+"""What a supervisor is asked to run, as a value that crosses a command line."""
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from loom.stack.ports import USUAL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One home, its worker if one is wanted, and where that works."""
+
+    home: Path
+    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "worker")  # None: no worker is wanted
+    task_queue: str = "loom"
+    namespace: str = "default"
+    metrics_port: int | None = USUAL["metrics"]  # the usual one gives way when it is taken
+    app: str | None = None  # what the worker is to load; None: whatever one that runs has loaded
+
+    def without_worker(self) -> Self:
+        """The services alone."""
+        return replace(self, worker=None)
+
+    def to_json(self) -> str:
+        """As the daemon gets it on its command line."""
+        return json.dumps([str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The other way round."""
+        home, worker, queue, namespace, metrics, app = json.loads(text)
+        return cls(
+            home=Path(home),
+            worker=tuple(worker) if worker else None,
+            task_queue=queue,
+            namespace=namespace,
+            metrics_port=metrics,
+            app=app,
+        )

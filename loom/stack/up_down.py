@@ -1,0 +1,172 @@
+"""Up and down, as the terminal commands call them."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from loom.stack import state
+from loom.stack.errors import AlreadySupervised, StackError, tail
+from loom.stack.home import locked, log_path, prepare
+from loom.stack.plan import Plan
+from loom.stack.processes import GRACE, Running, ask_to_end, end_all, wait_until
+from loom.stack.state import Identity, StackState
+from loom.stack.supervisor import Supervisor
+
+DEADLINE = 60.0  # seconds until all is ready, including what another `up` is just starting
+
+
+def up_detached(plan: Plan) -> StackState:
+    """Start what is missing under a daemon of its own, and return once all is ready."""
+    prepare(plan.home)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        if running := _already_up(plan, deadline):
+            return running
+        try:
+            _start_daemon(plan, deadline)
+        except AlreadySupervised:
+            _wait_for_the_other(plan.home, deadline)
+
+
+def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
+    """Be the supervisor until told to stop; False when another one is, after reporting its stack as ready."""
+    prepare(plan.home)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        if running := _already_up(plan, deadline):
+            on_ready(running)
+            return False
+        try:
+            Supervisor(plan).run(on_ready)
+        except AlreadySupervised:
+            _wait_for_the_other(plan.home, deadline)
+        else:
+            return True
+
+
+def down(home: Path) -> tuple[str, ...]:
+    """End what the stack of this home has running, and nothing else; the names of what ran."""
+    if not (home / state.FILE).exists():
+        return ()
+    deadline = time.monotonic() + DEADLINE
+    ran: tuple[str, ...] = ()
+    while True:
+        now = state.read(home)
+        ran = ran or tuple(now.living())
+        if now.supervised() and now.supervisor is not None:
+            _end_supervisor(now.supervisor)
+        try:
+            with locked(home):
+                _end_leftovers(home)
+            return ran
+        except AlreadySupervised:
+            _wait_for_the_other(home, deadline)
+
+
+def _already_up(plan: Plan, deadline: float) -> StackState | None:
+    """The state of a running stack that has all the plan wants; one without the wanted worker or app is taken over."""
+    while (now := state.read(plan.home)).supervised():
+        if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
+            return now
+        if now.ready and now.supervisor is not None:
+            _take_over(now.supervisor)
+            return None
+        if time.monotonic() >= deadline:
+            raise StackError(
+                f"the stack in {plan.home} has been starting for {DEADLINE:.0f} s without becoming ready. "
+                f"End it with `loom down`.\n{tail(log_path(plan.home, 'supervisor'))}"
+            )
+        time.sleep(0.05)
+    return None
+
+
+def _take_over(supervisor: Identity) -> None:
+    """Have the supervisor leave its parts to us: a worker is to run in *this* environment, with its keys and model."""
+    process = Running(identity=supervisor)
+    ask_to_end(process, signal.SIGUSR1)
+    if not wait_until(lambda: not process.alive(), seconds=15):
+        raise StackError(f"process {supervisor.pid} does not hand its stack over: end it with `loom down`")
+
+
+def _wait_for_the_other(home: Path, deadline: float) -> None:
+    """The lock is held: until its holder has signed in or let go."""
+    if time.monotonic() >= deadline:
+        raise StackError(f"another process has held {home} for {DEADLINE:.0f} s without saying who it is")
+    time.sleep(0.1)
+
+
+def _start_daemon(plan: Plan, deadline: float) -> None:
+    log = log_path(plan.home, "supervisor")
+    reading, writing = os.pipe()
+    command = (
+        sys.executable, "-P", "-m", "loom.stack.supervisor",
+        "--plan", plan.to_json(), "--report-fd", str(writing),
+    )  # fmt: skip
+    try:
+        daemon = _daemon(command, log, writing)
+        said = _report(reading, deadline)
+    finally:
+        os.close(reading)
+    if said is None:
+        daemon.send_signal(signal.SIGTERM)
+        raise StackError(f"the stack is not ready after {DEADLINE:.0f} s\n{tail(log)}")
+    if said == {}:
+        daemon.returncode = 0  # it lives on without us: do not warn that nobody waits for it
+        return
+    daemon.wait()
+    kind = AlreadySupervised if said.get("kind") == AlreadySupervised.__name__ else StackError
+    raise kind(said.get("error") or f"the supervisor ended while it started\n{tail(log)}")
+
+
+def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Popen[bytes]":
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(report,),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})") from None
+    finally:
+        os.close(report)
+
+
+def _report(pipe: int, deadline: float) -> dict[str, str] | None:
+    """What the daemon says of its start: `{}` for ready, an error, or None when it said nothing in time."""
+    text = b""
+    while True:
+        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        chunk = os.read(pipe, 65536)
+        if not chunk:
+            return dict(json.loads(text)) if text else {"error": ""}
+        text += chunk
+
+
+def _end_supervisor(supervisor: Identity) -> None:
+    """It ends its parts itself, which may take the grace of worker and services."""
+    process = Running(identity=supervisor)
+    ask_to_end(process, signal.SIGTERM)
+    if not wait_until(lambda: not process.alive(), seconds=3 * GRACE):
+        ask_to_end(process, signal.SIGKILL)  # alone: its parts are ended below
+        wait_until(lambda: not process.alive(), seconds=5)
+
+
+def _end_leftovers(home: Path) -> None:
+    """Parts without a supervisor: it was killed."""
+    before = state.read(home)
+    end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
+    with suppress(OSError):  # a full disk; the start times tell the next reader that these are gone
+        state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted))

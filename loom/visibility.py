@@ -1,0 +1,235 @@
+"""A run as its server sees it from outside: what can be known of it without a worker, as values of Loom."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from temporalio.client import (
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+
+from loom.domain.agents.stats import Execution
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject, Usage
+from loom.domain.core.requests import ENDED, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.history.past_turns import Beginning
+from loom.domain.machine.transitions import evolve, start
+from loom.domain.run.events import RunPrepared
+from loom.domain.run.state import RunState
+from loom.domain.run.status import status_view
+from loom.domain.tree.lineage import is_child
+from loom.domain.tree.tree import usage_view
+from loom.workflows.start_and_end import read_input, result_in
+from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_state
+
+UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
+"""Of a run that nobody can ask what it has used."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """One line of a list of runs."""
+
+    run_id: str
+    status: str
+    agent: str
+    model: str
+    waiting_on: str
+    started_at: datetime
+    closed_at: datetime | None
+    cost: float | None
+
+
+def failed_result(error: WorkflowFailureError) -> RunResult:
+    """The result inside a failure; of a run that the server ended, one that says so."""
+    if (result := result_in(error.cause)) is not None:
+        return result
+    return RunResult(
+        status=RunStatus.FAILED,
+        output="",
+        structured_output=None,
+        completed_explicitly=False,
+        turns=0,
+        usage=UNKNOWN_USAGE,
+        cost=None,
+        quality_metrics=None,
+        tool_calls=0,
+        artifacts=(),
+        error=RunError(type=type(error.cause).__name__, message=str(error.cause)),
+    )
+
+
+def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, result: RunResult) -> JsonObject:
+    """The status of a run that has ended, from its result."""
+    return {
+        **_view(
+            description,
+            beginning,
+            usage=result.usage,
+            cost=result.cost,
+            tool_calls=result.tool_calls,
+            turns=result.turns,
+        ),
+        "status": result.status,
+        "queued_messages": 0,
+        "children": list(result.children),
+        "error": asdict(result.error) if result.error else None,
+    }
+
+
+def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
+    """The status of a run that does not answer, from how it began and what lists of runs know of it."""
+    known = dict(description.search_attributes)
+    waiting_on = _first(known, "LoomWaitingOn")
+    return {
+        **_view(description, beginning, usage=UNKNOWN_USAGE, cost=None, tool_calls=None, turns=None),
+        "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
+        "waiting_on": "a worker" if waiting_on in ("", "none") else waiting_on,
+        "stale": True,
+    }
+
+
+def _view(
+    description: WorkflowExecutionDescription,
+    beginning: Beginning,
+    *,
+    usage: JsonObject,
+    cost: float | None,
+    tool_calls: int | None,
+    turns: int | None,
+) -> JsonObject:
+    """The answer of the query `status` as far as it is known: nothing waits, and what only the run knows is null."""
+    known = dict(description.search_attributes)
+    seen = status_view(_begun(description, beginning))
+    spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
+    return {
+        **seen,
+        "agent": _first(known, "LoomAgent") or seen["agent"],
+        "model": _first(known, "LoomModel") or seen["model"],
+        "turn": turns,
+        "waiting_on": None,
+        "pending_approvals": [],
+        "question": None,
+        "usage": usage,
+        "cost": cost,
+        "budget": {
+            name: {**bound, **({"spent": spent[name]} if name in spent else {})}
+            for name, bound in seen["budget"].items()
+        },
+        "context": {**seen["context"], "tokens": None, "compressions": None},
+        "tool_calls": tool_calls,
+        "queued_messages": None,
+        "todos": [],
+        "children": [],
+        "choice": None,
+        "error": None,
+    }
+
+
+def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
+    """The run as it was when its last execution began, or when it was prepared; without a request that can be read
+    one that was asked for nothing.
+    """
+    request, carried = (*beginning.given, None, None)[:2]
+    try:
+        if beginning.goes_on:
+            return read_state(carried)
+        asked = read_input(description.workflow_type, request)
+    except (BadRequest, ValueError):
+        asked = RunRequest(task="")
+    state = start(description.id, asked, description.start_time)
+    return state if beginning.prepared is None else evolve(state, RunPrepared(prepared=beginning.prepared))
+
+
+def summary_of(execution: WorkflowExecution) -> RunSummary:
+    """A run in a list of runs."""
+    known: Mapping[str, Sequence[Any]] = dict(execution.search_attributes)
+    ended: dict[WorkflowExecutionStatus | None, str] = {
+        WorkflowExecutionStatus.FAILED: "failed",
+        WorkflowExecutionStatus.TERMINATED: "failed",
+        WorkflowExecutionStatus.TIMED_OUT: "failed",
+        WorkflowExecutionStatus.CANCELED: "aborted",
+    }
+    running = execution.status is WorkflowExecutionStatus.RUNNING
+    return RunSummary(
+        run_id=execution.id,
+        status=ended.get(execution.status) or _first(known, "LoomStatus") or ("running" if running else "completed"),
+        agent=_first(known, "LoomAgent"),
+        model=_first(known, "LoomModel"),
+        waiting_on=_first(known, "LoomWaitingOn") if running else "",
+        started_at=execution.start_time,
+        closed_at=execution.close_time,
+        cost=next(iter(known.get("LoomCostUsd", ())), None),
+    )
+
+
+def execution_of(execution: WorkflowExecution) -> Execution:
+    """A run as one among those that an agent's figures are made of."""
+    return Execution(
+        status=summary_of(execution).status,
+        started_at=execution.start_time,
+        closed_at=execution.close_time,
+        goes_on=execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW,
+    )
+
+
+def ended_untold(execution: WorkflowExecution) -> bool:
+    """Whether only the result says how it ended: the run came to its end before it was prepared."""
+    completed = execution.status is WorkflowExecutionStatus.COMPLETED
+    return completed and not _first(dict(execution.search_attributes), "LoomStatus")
+
+
+def is_sub_agent(execution: WorkflowExecution) -> bool:
+    """Whether another run has started this one."""
+    root = _first(dict(execution.search_attributes), "LoomRootRun")
+    return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
+
+
+def listing(*, status: str | None, session: str | None, below: str | None) -> str:
+    """The server's query for runs, of a status, of a session, in the tree below a run; raises BadRequest."""
+    # A run that continued as new is one run: its last execution.
+    filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')", "ExecutionStatus != 'ContinuedAsNew'"]
+    if status is not None:
+        filters.append(_with_status(status))
+    if session is not None:
+        filters.append(f"LoomSession = {_quoted(session, 'session')}")
+    if below is not None:
+        filters.append(f"LoomRootRun = {_quoted(below, 'below')}")
+    return " AND ".join(filters)
+
+
+def runs_of(agent: str) -> str:
+    """The server's query for the runs of an agent; raises BadRequest."""
+    return f"WorkflowType = '{AGENT_RUN}' AND LoomAgent = {_quoted(agent, 'agent')}"
+
+
+def _with_status(status: str) -> str:
+    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said.
+
+    A run says nothing before it is prepared: until then it is running, and one that ended before is found among all
+    that ended untold.
+    """
+    try:
+        asked = RunStatus(status)
+    except ValueError:
+        raise BadRequest(f"unknown status {status!r}; known: {', '.join(RunStatus)}", field="status") from None
+    if asked is RunStatus.FAILED:
+        return "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
+    said = f"LoomStatus = '{asked}'"
+    if asked is RunStatus.RUNNING or asked in ENDED:
+        said = f"({said} OR LoomStatus IS NULL)"
+    return f"{said} AND ExecutionStatus = '{'Completed' if asked in ENDED else 'Running'}'"
+
+
+def _quoted(value: str, field: str) -> str:
+    if "'" in value:
+        raise BadRequest("a filter must not contain a quote", field=field)
+    return f"'{value}'"
+
+
+def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:
+    return str(next(iter(known.get(name, ())), ""))

@@ -1,0 +1,97 @@
+"""Which skills a run has: those that its agent enables, and others, by how well their words fit the task."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.core.lexemes import asked_lexemes, lexemes_of
+from loom.domain.core.tokens import text_tokens
+from loom.domain.skills.catalog import CATALOG_TOKENS, PinnedSkill, Skill, line_of
+
+MOST_FITTING: Final = 3
+"""Skills that a run is told of as fitting its task."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """Which skills a run has."""
+
+    skills: tuple[Skill, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Names for which the catalog has no room."""
+    missing: tuple[str, ...] = ()
+    """Names that the agent enables and nobody has."""
+
+
+def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tuple[Skill, ...]]:
+    """One skill of each name, from the first level that has it, sorted by name; and those that had to give way."""
+    everyone = [skill for level in levels for skill in level]
+    first = {skill.name: skill for skill in reversed(everyone)}
+    return _sorted(first.values()), tuple(skill for skill in everyone if first[skill.name].root != skill.root)
+
+
+def chosen(
+    skills: Sequence[Skill], config: AgentConfig, task: str, *, wanted: Sequence[str] = (), room: int = CATALOG_TOKENS
+) -> Chosen:
+    """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and by its activation others.
+
+    Explicit: no others. Auto and hybrid: all that are there, and where the catalog has no room for them, those that fit
+    the task best. What the agent disables is not there at all.
+    """
+    there = {skill.name: skill for skill in skills if skill.name not in config.disabled_skills}
+    enabled = () if config.activation is Activation.AUTO else config.enabled_skills
+    firm = [there[name] for name in dict.fromkeys((*wanted, *enabled)) if name in there]
+    missing = tuple(name for name in enabled if name not in there and name not in config.disabled_skills)
+    if config.activation is Activation.EXPLICIT:
+        return Chosen(skills=_sorted(firm), missing=missing)
+    scores = relevance(list(there.values()), task)
+    others = sorted(
+        (skill for skill in there.values() if skill not in firm), key=lambda s: (-scores.get(s.name, 0), s.name)
+    )
+    kept = firm + _fitted(others, room - sum(text_tokens(line_of(s.name, s.description)) for s in firm))
+    names = {skill.name for skill in kept}
+    return Chosen(
+        skills=_sorted(kept),
+        left_out=tuple(skill.name for skill in others if skill.name not in names),
+        missing=missing,
+    )
+
+
+def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, float]:
+    """The skills that share a word of their name, or two of their description, with the task; the best one first."""
+    asked = set(asked_lexemes(task))
+    named = {skill.name: set(lexemes_of(skill.name)) for skill in skills}
+    words = {skill.name: named[skill.name] | set(lexemes_of(skill.description)) for skill in skills}
+    spread = Counter(word for found in words.values() for word in found)
+    scores: dict[str, float] = {}
+    for skill in skills:
+        shared = asked & words[skill.name]
+        if shared & named[skill.name] or len(shared) > 1:
+            # A word that every skill has says nothing, and one of the name says more than one of the description.
+            weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
+            scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())
+    return dict(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
+
+
+def hint(skills: Iterable[PinnedSkill], task: str) -> str:
+    """What a run is told before its first answer; empty where no skill fits its task."""
+    names = list(relevance([skill for skill in skills if not skill.body], task))[:MOST_FITTING]
+    return f"By its words this task is one for: {', '.join(names)}. Load what fits before you begin." if names else ""
+
+
+def _fitted(skills: Iterable[Skill], room: int) -> list[Skill]:
+    """As many of these skills, from the first on, as have room in the catalog."""
+    kept: list[Skill] = []
+    for skill in skills:
+        room -= text_tokens(line_of(skill.name, skill.description))
+        if room < 0:
+            break
+        kept.append(skill)
+    return kept
+
+
+def _sorted(skills: Iterable[Skill]) -> tuple[Skill, ...]:
+    return tuple(sorted(skills, key=lambda skill: skill.name))

@@ -1,0 +1,78 @@
+"""What an agent has done so far, from the runs that the server knows: nothing of it is kept anywhere else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from loom.domain.core.requests import RunStatus
+
+
+class NodeState(StrEnum):
+    """What an agent is at: `running` while any run of it goes on, else how the last one ended."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """One execution of a run; a run that continued as new has several, of which only the last counts as a run."""
+
+    status: str
+    started_at: datetime
+    closed_at: datetime | None = None
+    goes_on: bool = False
+    """It was continued as new: the run is the same, and so is its time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentStats:
+    """An agent's state and figures."""
+
+    state: NodeState = NodeState.IDLE
+    execution_count: int = 0
+    """Runs, those that go on included."""
+    running_count: int = 0
+    success_count: int = 0
+    failure_count: int = 0
+    """The rest was aborted or ran into a limit."""
+    total_duration: float = 0.0
+    """Seconds of all runs that have ended, waits included."""
+    last_execution: datetime | None = None
+    """When the newest run began."""
+    is_complete: bool = True
+    """False: there are more runs than were looked at; the newest ones are counted."""
+
+
+def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> AgentStats:
+    """The figures of these executions, the newest first."""
+    runs = [each for each in executions if not each.goes_on]
+    counts = {
+        status: sum(run.status == status and run.closed_at is not None for run in runs)
+        for status in (RunStatus.COMPLETED, RunStatus.FAILED)
+    }
+    running = sum(run.closed_at is None for run in runs)
+    ended = [each for each in executions if each.closed_at is not None]
+    return AgentStats(
+        state=_state(runs),
+        execution_count=len(runs),
+        running_count=running,
+        success_count=counts[RunStatus.COMPLETED],
+        failure_count=counts[RunStatus.FAILED],
+        total_duration=sum((each.closed_at - each.started_at).total_seconds() for each in ended if each.closed_at),
+        last_execution=runs[0].started_at if runs else None,
+        is_complete=is_complete,
+    )
+
+
+def _state(runs: Sequence[Execution]) -> NodeState:
+    """An abort or a limit is nobody's failure: an agent whose last run ended so is idle."""
+    if any(run.closed_at is None for run in runs):
+        return NodeState.RUNNING
+    last = max(runs, key=lambda run: run.closed_at or run.started_at, default=None)
+    if last is None or last.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
+        return NodeState.IDLE
+    return NodeState.COMPLETED if last.status == RunStatus.COMPLETED else NodeState.FAILED

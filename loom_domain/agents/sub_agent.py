@@ -1,0 +1,85 @@
+"""The agent of a child run: less than the one it is made of, and never more than those above it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.tool_calls import ToolSpec, Verdict
+from loom.domain.core.tool_names import DONE, MESSAGE_AGENT, READ_ARTIFACT, SHARE
+from loom.domain.permissions.ancestor_rules import SUB_AGENT
+from loom.domain.permissions.judge import Mode
+from loom.domain.tree.lineage import Lineage
+
+TOOLS: Final = ("read_file", "glob", "grep")
+"""What a sub-agent has when nobody says what it gets."""
+TOGETHER: Final = (MESSAGE_AGENT, SHARE)
+"""Tools that only make sense where several agents work at once."""
+MAX_TURNS: Final = 10
+"""Of a sub-agent whose definition names no limit."""
+
+
+def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) -> AgentSpec:
+    """`spec`, which was made of `definition` as if for a run of its own, as its parent may have it.
+
+    Raises BadRequest for a tool that it was given and does not have.
+    """
+    has_rules = lineage.named and definition.permissions
+    return replace(
+        spec,
+        tools=_tools(spec, lineage),
+        permissions=spec.permissions if has_rules else _rules(lineage.tools or definition.tools or ()),
+        mode=_mode(spec, lineage),
+        max_turns=definition.max_turns or MAX_TURNS,
+        above=lineage.above,
+    )
+
+
+def as_its_maker(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
+    """The crew of a plan: it may what the run may that made it, and adds no rules of its own."""
+    maker = lineage.above[-1]
+    return replace(spec, permissions=maker.rules, mode=maker.mode)
+
+
+def told_apart(
+    chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
+) -> tuple[ToolSpec, ...]:
+    """The tools without those for working together, but for agents that others work beside, or that name them."""
+    named = definition.tools or ()
+    alone = tuple(tool for tool in chosen if tool.name not in TOGETHER or tool.name in named)
+    if lineage is None or not lineage.named or lineage.tools:
+        return alone
+    together = {tool.name: tool for tool in every if tool.name in (*TOGETHER, READ_ARTIFACT)}
+    every_one = {**{tool.name: tool for tool in alone}, **together}
+    return tuple(tool for _, tool in sorted(every_one.items()))
+
+
+def handed_on(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
+    """What a child that is made of its parent has when nobody says what it gets: of the few, those its parent has."""
+    return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
+
+
+def _rules(given: Iterable[str]) -> Mapping[str, str]:
+    """Of an agent without rules: what it was expressly given it may, as far as those above it may."""
+    return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
+
+
+def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
+    """Its own, else its parent's: who lets a run bypass its rules has let it hand that on."""
+    if spec.mode is not Mode.DEFAULT or not lineage.above:
+        return spec.mode
+    return lineage.above[-1].mode
+
+
+def _tools(spec: AgentSpec, lineage: Lineage) -> tuple[ToolSpec, ...]:
+    if not lineage.tools and lineage.named:
+        return spec.tools
+    names = {tool.name for tool in spec.tools}
+    if unknown := [name for name in lineage.tools if name not in names]:
+        raise BadRequest(
+            f"agent {spec.name!r} does not have {', '.join(unknown)}; it has {', '.join(sorted(names))}", field="tools"
+        )
+    chosen = (*(lineage.tools or TOOLS), DONE)
+    return tuple(tool for tool in spec.tools if tool.name in chosen)

@@ -1,0 +1,124 @@
+"""The pattern `tree`: branches work on the task at once, each a child run; their answers are scored, the best goes on.
+
+    level 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ level 2: improve on it … ──▶ the best is the answer
+
+It is a crew that is made on the spot, of one agent several times over, in the mode `tree`. So it is run, watched,
+steered, paid for, recovered and forked like any crew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import RunRequest
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.crews.crew import (
+    FEWEST_BRANCHES,
+    MOST_BRANCHES,
+    MOST_LEVELS,
+    Crew,
+    CrewMode,
+    Judge,
+    Member,
+    branch_name,
+)
+from loom.domain.tree.lineage import TreeLimits
+
+BRANCHES: Final = 3
+"""Of an agent that does not say how many."""
+LEVELS: Final = 1
+
+
+def checked_branches(branches: Any, where: str) -> int | None:
+    """The number of branches; raises BadRequest."""
+    if branches is None:
+        return None
+    if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
+        wanted = f"a number from {FEWEST_BRANCHES} to {MOST_BRANCHES}"
+        raise BadRequest(f"{where}: branches are {wanted}, not {branches!r}", field=where)
+    return branches
+
+
+def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
+    """The crew of an agent's branches, each with these tools of its own, or with all; raises BadRequest."""
+    levels = rounds or LEVELS
+    if levels > MOST_LEVELS:
+        raise BadRequest(f"the pattern tree has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
+    names = [branch_name(number) for number in range(1, (branches or BRANCHES) + 1)]
+    return Crew(
+        name=agent,
+        mode=CrewMode.TREE,
+        # A branch that failed is left out: the others are there for that.
+        members=tuple(Member(name=name, agent=agent, tools=tuple(tools), retries=0) for name in names),
+        judge=Judge(rounds=levels),
+        origin="pattern tree",
+    )
+
+
+def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
+    """The agent as one whose turns a crew decides: all that it does itself is to give out work."""
+    return replace(
+        spec,
+        crew=crew,
+        rounds=crew.judge.rounds,
+        tools=(delegate,),
+        skills=(),
+        rules="",
+        require_done_tool=False,
+        max_turns=max(spec.max_turns, DEFAULT_MAX_TURNS),
+    )
+
+
+def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, depth: int) -> None:
+    """Raise BadRequest for a tree that could not grow in a run at this depth, or not within what it may use up."""
+    deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
+    if depth >= deep:
+        raise BadRequest(
+            f"the pattern tree needs sub-agents, and this run may have none: {deep} levels of them are allowed"
+            f" (LOOM_MAX_DEPTH, budget.depth), and it is on level {depth}. Choose the pattern react or reflect",
+            field="pattern",
+        )
+    levels = crew.judge.rounds
+    most = limits.children if asked.budget.children is None else min(limits.children, asked.budget.children)
+    if (need := levels * (len(crew.members) + 1)) > most:
+        raise BadRequest(
+            f"the pattern tree with {len(crew.members)} branches and {levels} rounds starts up to {need} sub-agents,"
+            f" each round's judge included, and {most} are allowed (LOOM_MAX_CHILDREN, budget.children): ask for fewer"
+            " branches or rounds, or allow more",
+            field="branches",
+        )
+    own = 2 * levels + 1
+    if asked.max_turns is not None and asked.max_turns < own:
+        raise BadRequest(
+            f"max_turns {asked.max_turns}: the pattern tree with {levels} rounds takes {own} turns itself: two for each"
+            " round, and one for the answer",
+            field="max_turns",
+        )
+
+
+def is_tree(spec: AgentSpec) -> bool:
+    """Whether the members of a run of this agent are branches."""
+    return spec.crew is not None and spec.crew.mode is CrewMode.TREE
+
+
+def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
+    """The request of a child, with what was asked of the run whose branch it is; a judge has a form of its own."""
+    if spec.pattern != "tree":
+        return child
+    model = child.model or spec.model
+    if child.output_schema is not None:
+        return replace(child, model=model)
+    return replace(
+        child,
+        model=model,
+        max_turns=asked.max_turns,
+        require_done_tool=asked.require_done_tool,
+        skills=asked.skills,
+        output_schema=spec.output_schema,
+    )
+
+
+def _fits(branches: int) -> bool:
+    return FEWEST_BRANCHES <= branches <= MOST_BRANCHES

@@ -1,0 +1,236 @@
+"""What a model call sees: the system prompt, the conversation as far as it fits, and what is late and short.
+
+    conversation ──without_ephemeral──collapsed──limited──▶ components ──assemble──▶ system, messages
+                                          ▲
+             from half of the window on, in steps, so that most turns leave a provider's prompt cache alone
+
+`look` decides it, inside the activity that calls the model: how many tokens there are, up to where old results are
+collapsed, and whether the conversation has to be compressed first. What it decides comes back with the answer and is
+recorded. `explained` says the same of any turn of the past.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec, window_size
+from loom.domain.context.assembler import Assembled, Component, ContextPart, Placement, Priority, assemble, size_of
+from loom.domain.context.older_results import collapsed, limited, without_ephemeral
+from loom.domain.context.skill_parts import late_hint, skill_parts
+from loom.domain.core.message_groups import Group, groups_of, is_from_person, last_turn, unanswered
+from loom.domain.core.messages import Message
+from loom.domain.core.output_schema import instructions
+from loom.domain.core.tokens import conversation_tokens, tools_tokens
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.skills.active import skill_in
+
+RECENT: Final = 0.1
+"""Share of the window at the conversation's end that is never collapsed."""
+STEP: Final = 0.05
+"""Share of the window that collapsing more has to win: below it the prompt cache is worth more."""
+ONE_TURN: Final = 0.4
+"""Share of the window that the results of one turn may have."""
+
+KEEP_WHOLE: Final = 4
+"""Messages at the end that `shortened` never cuts."""
+SHORT: Final = 200
+"""Characters of an old tool result that `shortened` leaves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measures:
+    """What a run knows of its window before a model call."""
+
+    size: int = 0
+    """Tokens of the window as the provider told; 0: as the agent says."""
+    ratio: float = 1.0
+    """Tokens of the provider for one of Loom's own count."""
+    collapsed: int = 0
+    """Messages at the beginning whose results are collapsed already."""
+
+    def window(self, spec: AgentSpec) -> int:
+        """The window's size."""
+        return window_size(self.size, spec)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sight:
+    """What a model call is about to see."""
+
+    components: tuple[Component, ...]
+    sizes: tuple[int, ...]
+    """Tokens of each component."""
+    collapsed: int
+    """Messages at the beginning whose results are collapsed now."""
+    estimated: int
+    """Tokens by Loom's own count, tools included."""
+    tokens: int
+    """The same as the provider would count, as far as is known."""
+    window: int
+    is_full: bool
+    """The conversation has to be compressed before the model is asked."""
+    reserved: int
+    """Tokens of the tools."""
+    budget: int
+    """Tokens that the context may have, by Loom's own count."""
+
+    def assembled(self) -> Assembled:
+        """The context within the budget, whatever has to be left out for it."""
+        return assemble(self.components, budget=self.budget, reserved=self.reserved, sizes=self.sizes)
+
+
+def look(
+    spec: AgentSpec,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[ToolSpec],
+    measures: Measures,
+    fixed: bool = False,
+) -> Sight:
+    """What a call with this conversation sees; `fixed`: as far collapsed as measured, as in a turn of the past."""
+    window = measures.window(spec)
+    reserved = tools_tokens(tools)
+    groups = groups_of(messages)
+    about_skills = skill_parts(spec.skills, tools)
+
+    def shown(until: int) -> tuple[tuple[Component, ...], tuple[int, ...]]:
+        seen = _seen(messages, tools, groups, until, int(ONE_TURN * window / measures.ratio))
+        parts = (*_components(spec, seen, groups, about_skills), *late_hint(spec.skills, tools, messages))
+        return parts, tuple(map(size_of, parts))
+
+    until = measures.collapsed
+    components, sizes = shown(until)
+    estimated = reserved + sum(sizes)
+    if not fixed and estimated * measures.ratio >= spec.collapse_at * window:
+        further = _collapse_point(messages, groups, int(RECENT * window / measures.ratio))
+        fewer, less = shown(further) if further > until else (components, sizes)
+        if (sum(sizes) - sum(less)) * measures.ratio >= STEP * window:
+            until, components, sizes, estimated = further, fewer, less, reserved + sum(less)
+    tokens = round(estimated * measures.ratio)
+    return Sight(
+        components=components,
+        sizes=sizes,
+        collapsed=until,
+        estimated=estimated,
+        tokens=tokens,
+        window=window,
+        is_full=tokens >= spec.compress_at * window,
+        reserved=reserved,
+        budget=int(spec.compress_at * window / measures.ratio),
+    )
+
+
+def explained(
+    spec: AgentSpec,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[ToolSpec],
+    measures: Measures,
+) -> tuple[ContextPart, ...]:
+    """Each part of the context of a model call: its source, its tokens by Loom's own count, and what it lost."""
+    sight = look(spec, messages, tools=tools, measures=measures, fixed=True)
+    names = ", ".join(tool.name for tool in tools)
+    described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
+    described = replace(described, priority=Priority.CRITICAL, place=Placement.PRIMACY)
+    return (ContextPart(component=described, tokens=sight.reserved), *sight.assembled().parts)
+
+
+def is_summary(message: Message) -> bool:
+    """Whether this message stands for a part of the conversation that was compressed."""
+    return message.role == "system" and bool(message.metadata.get("compressed"))
+
+
+def shortened(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation with old tool results cut to their beginning; calls and results stay together."""
+    head = messages[: max(0, len(messages) - KEEP_WHOLE)]
+    return tuple(_cut(message) for message in head) + tuple(messages[len(head) :])
+
+
+def _seen(
+    messages: Sequence[Message], tools: Sequence[ToolSpec], groups: Sequence[Group], until: int, most: int
+) -> tuple[Message, ...]:
+    return limited(collapsed(without_ephemeral(messages, tools), until), groups, most)
+
+
+def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
+    """The position before which everything is old: after it stand the last turn and what fits beside it."""
+    point = last_turn(messages, groups)
+    left = recent - conversation_tokens(messages[point:])
+    for start, stop in reversed(groups):
+        if stop > point:
+            continue
+        left -= conversation_tokens(messages[start:stop])
+        if left < 0:
+            break
+        point = start
+    return point
+
+
+def _components(
+    spec: AgentSpec, messages: Sequence[Message], groups: Sequence[Group], about_skills: Sequence[Component]
+) -> Iterator[Component]:
+    if spec.system_prompt.strip():
+        yield _prompt("instructions", "the agent's prompt", spec.system_prompt.strip())
+    yield from about_skills
+    yield _prompt("rules", "Loom's rules", spec.rules or AUTONOMY_RULES)
+    if spec.output_schema is not None:
+        form = instructions(spec.output_schema, through_done=spec.require_done_tool)
+        yield _prompt("answer_format", "the output schema", form)
+    first_said = next((place for place, message in enumerate(messages) if is_from_person(message)), -1)
+    last_said = max((place for place, message in enumerate(messages) if is_from_person(message)), default=-1)
+    answered = last_turn(messages, groups)
+    for start, stop in groups:
+        if is_summary(messages[start]):
+            yield _summary(messages[start])
+        else:
+            last = stop == len(messages) or start in (last_said, answered)
+            priority = Priority.CRITICAL if last else _priority(messages[start:stop], is_task=start == first_said)
+            yield _group(messages[start:stop], start, priority)
+
+
+def _prompt(name: str, source: str, text: str) -> Component:
+    return Component(name=name, source=source, text=text, priority=Priority.CRITICAL, place=Placement.PRIMACY)
+
+
+def _summary(message: Message) -> Component:
+    return Component(
+        name="conversation_summary",
+        source="what was compressed",
+        text=message.text,
+        priority=Priority.ESSENTIAL,
+        place=Placement.PRIMACY,
+        truncatable=True,
+    )
+
+
+def _group(messages: Sequence[Message], place: int, priority: Priority) -> Component:
+    first = messages[0]
+    source = f"message {place + 1}: {_who(first)}"
+    if len(messages) > 1:
+        source += f" and {len(messages) - 1} result{'s' * (len(messages) > 2)}"
+    return Component(name="messages", source=source, messages=tuple(messages), priority=priority)
+
+
+def _who(message: Message) -> str:
+    if message.role == "user" and not is_from_person(message):
+        return str(message.metadata.get("by") or "reminder")
+    if message.role == "assistant" and message.tool_calls:
+        return f"assistant, calling {', '.join(call.name for call in message.tool_calls)}"
+    return str(message.metadata.get("by") or message.role)
+
+
+def _priority(messages: Sequence[Message], *, is_task: bool) -> Priority:
+    if unanswered(messages):
+        return Priority.CRITICAL
+    if messages[0].role != "user":
+        return Priority.HIGH if any(map(skill_in, messages)) else Priority.MEDIUM
+    if not is_from_person(messages[0]):
+        return Priority.LOW
+    return Priority.ESSENTIAL if is_task else Priority.HIGH
+
+
+def _cut(message: Message) -> Message:
+    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that what was cut once stays as it is
+        return message
+    dropped = len(message.text) - SHORT
+    return replace(message, content=f"{message.text[:SHORT]}\n[{dropped} characters dropped to fit the model's window]")

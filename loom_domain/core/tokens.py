@@ -1,0 +1,91 @@
+"""How many tokens a context has, estimated without any provider's tokenizer and corrected by what providers count.
+
+Latin letters come four to a token. Digits cost more, letters of two bytes (Cyrillic, Greek, Arabic) half a token, and a
+character of three bytes or more (Chinese, Japanese, Korean, emoji) a whole one: at four to a token, Chinese would be
+counted four times too low. What is left of the error is the run's own: `learned` takes it from the provider's figures.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from loom.domain.core.digests import canonical
+from loom.domain.core.messages import Message, Part, ToolCall
+from loom.domain.core.tool_calls import ToolSpec
+
+MESSAGE: Final = 4
+"""Tokens around a message: its role, and where it begins and ends."""
+TOOL: Final = 8
+"""Tokens around a tool's description."""
+IMAGE: Final = 1600
+"""What providers take for an image of usual size; they scale larger ones down."""
+BINARY: Final = 20
+"""Base64 characters of a file or a recording for one token."""
+
+PLAUSIBLE: Final = (0.5, 3.0)
+"""What a provider may count for one token of ours; figures beyond are about something else."""
+
+_DIGITS: Final = b"0123456789"
+_TWO_BYTES: Final = bytes(range(0xC2, 0xE0))
+_MORE_BYTES: Final = bytes(range(0xE0, 0xF8))
+
+
+def text_tokens(text: str) -> int:
+    """About how many tokens this text has."""
+    data = text.encode("utf-8", "surrogatepass")
+    digits = _count(data, _DIGITS)
+    if text.isascii():
+        return -(-(2 * digits + len(data)) // 4)
+    two, more = _count(data, _TWO_BYTES), _count(data, _MORE_BYTES)
+    return -(-(len(text) - two - more + 2 * digits + 2 * two + 4 * more) // 4)
+
+
+def message_tokens(message: Message) -> int:
+    """About how many tokens this message has."""
+    content = message.content
+    said = text_tokens(content) if isinstance(content, str) else sum(map(_part_tokens, content))
+    return MESSAGE + said + sum(map(_call_tokens, message.tool_calls))
+
+
+def conversation_tokens(messages: Iterable[Message]) -> int:
+    """About how many tokens these messages have."""
+    return sum(map(message_tokens, messages))
+
+
+def tools_tokens(tools: Sequence[ToolSpec]) -> int:
+    """About how many tokens the descriptions of these tools have."""
+    return sum(TOOL + text_tokens(tool.name + tool.description + canonical(tool.parameters)) for tool in tools)
+
+
+def learned(ratio: float, *, counted: int, estimated: int) -> float:
+    """Tokens of the provider for one of ours, after it has counted what we had estimated: half of it as before."""
+    return round((ratio + counted / estimated) / 2, 3) if is_plausible(counted, estimated) else ratio
+
+
+def is_plausible(counted: int, estimated: int) -> bool:
+    """Whether a provider's count can be about what we had estimated."""
+    return PLAUSIBLE[0] * estimated <= counted <= PLAUSIBLE[1] * estimated if estimated else False
+
+
+def within(text: str, most: int, note: str = " …") -> str:
+    """The beginning of the text in at most so many tokens, with a note where it was cut."""
+    if text_tokens(text) <= most:
+        return text
+    length = len(text)
+    while length and (size := text_tokens(text[:length] + note)) > most:
+        length = min(length - 1, length * most // size)
+    return text[:length].rstrip() + note if length else ""
+
+
+def _count(data: bytes, wanted: bytes) -> int:
+    return len(data) - len(data.translate(None, wanted))
+
+
+def _part_tokens(part: Part) -> int:
+    if part.type == "text":
+        return text_tokens(part.text)
+    return IMAGE if part.type == "image" else max(IMAGE, len(part.data) // BINARY)
+
+
+def _call_tokens(call: ToolCall) -> int:
+    given = call.malformed if call.malformed is not None else canonical(call.arguments)
+    return MESSAGE + text_tokens(call.name + given)

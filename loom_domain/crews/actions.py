@@ -1,0 +1,59 @@
+"""What a crew can do next: hand out work, compare, answer, give up."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loom.domain.crews.log import Choice, Job, Tried
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandOut:
+    """Give out these jobs, all at once."""
+
+    jobs: tuple[Job, ...]
+    text: str
+    choice: Choice | None = None
+    """Why they go where they go, when that was chosen in this step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compare:
+    """Find the member whose description is most like the task."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The crew's answer."""
+
+    text: str
+    choice: Choice | None = None
+    """Why it is this one, when that was chosen in this step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GiveUp:
+    """The crew cannot do the task."""
+
+    error: str
+    no_match: bool = False
+    """It is because no member fits."""
+
+
+Step: TypeAlias = HandOut | Compare | Answer | GiveUp
+
+
+def nobody(over: Sequence[Tried]) -> GiveUp:
+    """Nobody has brought anything, and why."""
+    said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
+    return GiveUp(error=f"no member came to an answer: {said}")
+
+
+def whom(jobs: Sequence[Job]) -> str:
+    """Who gets these jobs."""
+    return ", ".join(_names(jobs))
+
+
+def _names(jobs: Sequence[Job]) -> Iterator[str]:
+    for job in jobs:
+        yield f"{job.member} (attempt {job.attempt})" if job.attempt > 1 else job.member

@@ -1,0 +1,215 @@
+"""What a crew does next, from its log alone: hand out work, choose a member, answer, or give up.
+
+`next_step` is asked once a turn. A job that failed is tried again as its member allows, then handed to the member's
+substitute, and only then the crew does without it or stops.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut, Step, nobody, whom
+from loom.domain.crews.crew import Crew, CrewMode
+from loom.domain.crews.log import Choice, Job, Log, Tried
+from loom.domain.crews.prompts import (
+    Decided,
+    assigned_prompt,
+    lead_prompt,
+    merge_prompt,
+    part_prompt,
+    plan_report,
+    read_choice,
+    read_decision,
+    route_prompt,
+)
+from loom.domain.crews.recovery import GivenUp, Unanswered, Work, answer_of, standing
+from loom.domain.crews.routing import by_rules, no_match
+from loom.domain.crews.tree_mode import tree_step
+
+LEAD: Final = "coordinator"
+ROUTER: Final = "router"
+EDITOR: Final = "editor"
+
+
+def next_step(crew: Crew, log: Log) -> Step:
+    """What the crew does next."""
+    match crew.mode:
+        case CrewMode.SEQUENTIAL:
+            return _sequential(crew, log)
+        case CrewMode.PARALLEL:
+            return _parallel(crew, log)
+        case CrewMode.COORDINATED:
+            return _coordinated(crew, log)
+        case CrewMode.ROUTED:
+            return _routed(crew, log)
+        case CrewMode.PLANNED:
+            return _planned(crew, log)
+        case CrewMode.TREE:
+            return tree_step(crew, log)
+
+
+def so_far(log: Log) -> str:
+    """What a crew has that has to end before it is done."""
+    best = None if log.choice is None else log.answer_to(log.choice.key)
+    tried = log.brought if best is None else [best]
+    brought = [f"## {each.member}{'' if each.is_done else ' (not done)'}\n\n{each.output}" for each in tried]
+    return "\n\n".join(["The crew had to end before it was done. What its members have brought:", *brought])
+
+
+def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:
+    """The step after a member was looked for; nobody fits: the fallback, or the end."""
+    if choice is None and crew.router.fallback:
+        choice = Choice(member=crew.router.fallback, by="fallback", reason=f"nobody fits{tried}")
+    if choice is None:
+        return GiveUp(error=no_match(crew, tried), no_match=True)
+    return _routed(crew, replace(log, choices=(choice,)), is_new=True)
+
+
+def _sequential(crew: Crew, log: Log) -> Step:
+    before: list[Tried] = []
+    for number, member in enumerate(crew.members, 1):
+        prompt = partial(part_prompt, crew, log, tuple(before))
+        form = log.form if member is crew.members[-1] else None
+        state = standing(crew, log, [Work(key=f"s{number}", member=member, prompt=prompt, form=form)])
+        if isinstance(state, GivenUp):
+            return GiveUp(error=state.why)
+        if state.open:
+            return HandOut(jobs=state.open, text=f"Step {number} of {len(crew.members)}: {whom(state.open)}")
+        before += state.over
+    done = [tried for tried in before if tried.is_done]
+    return Answer(text=done[-1].output) if done else nobody(before)
+
+
+def _parallel(crew: Crew, log: Log) -> Step:
+    prompt = partial(part_prompt, crew, log, ())
+    work = [Work(key=f"p{number}", member=member, prompt=prompt) for number, member in enumerate(crew.members, 1)]
+    state = standing(crew, log, work)
+    if isinstance(state, GivenUp):
+        return GiveUp(error=state.why)
+    if state.open:
+        return HandOut(jobs=state.open, text=f"At once: {whom(state.open)}")
+    done = [tried for tried in state.over if tried.is_done]
+    if not done:
+        return nobody(state.over)
+    match crew.aggregate.by:
+        case "concat":
+            return Answer(text="\n\n".join(f"## {tried.member}\n\n{tried.output}" for tried in done))
+        case "structured":
+            return Answer(text=json.dumps({tried.member: _value(tried.output) for tried in done}, ensure_ascii=False))
+        case "merge":
+            return _merged(crew, log, state.over)
+
+
+def _planned(crew: Crew, log: Log) -> Step:
+    """Whoever waits for nothing any more, all at once; the answer says of each step what came of it."""
+    done = {member.name: answer for member in crew.members if (answer := log.answer_to(_step(member.name))) is not None}
+    work = [
+        Work(
+            key=_step(member.name),
+            member=member,
+            prompt=partial(part_prompt, crew, log, tuple(done[name] for name in member.after)),
+        )
+        for member in crew.members
+        if all(name in done for name in member.after)
+    ]
+    state = standing(crew, log, work)
+    if isinstance(state, GivenUp):
+        return GiveUp(error=state.why)
+    if state.open:
+        return HandOut(jobs=state.open, text=f"{len(done)} of {len(crew.members)} steps done; now {whom(state.open)}")
+    if not done:
+        return nobody(state.over)
+    over = {tried.key: tried for tried in state.over}
+    return Answer(text=plan_report([(member.name, over.get(_step(member.name))) for member in crew.members]))
+
+
+def _step(name: str) -> str:
+    return f"step-{name}"
+
+
+def _merged(crew: Crew, log: Log, came: Sequence[Tried]) -> Step:
+    ask = crew.aggregate
+    prompt = merge_prompt(crew, log, came)
+    job = Job(key="merge", member=EDITOR, agent=ask.agent, model=ask.model, prompt=prompt, form=log.form)
+    merged = answer_of(log, job, str)
+    return Answer(text=merged) if isinstance(merged, str) else _ask(merged, "Merge what they brought")
+
+
+def _coordinated(crew: Crew, log: Log) -> Step:
+    came: list[Tried] = []
+    rounds = crew.coordinator.max_rounds
+    for number in range(1, rounds + 2):
+        is_last = number > rounds
+        prompt = lead_prompt(crew, log, came, is_last=is_last)
+        lead = crew.coordinator
+        job = Job(key=f"lead{number}", member=LEAD, agent=lead.agent, model=lead.model, prompt=prompt)
+        decided = answer_of(log, job, partial(read_decision, crew, is_last=is_last))
+        if not isinstance(decided, Decided):
+            return _ask(decided, f"Round {number}: the coordinator")
+        if decided.answer is not None:
+            return Answer(text=decided.answer)
+        work = [
+            Work(key=f"w{number}.{place}", member=member, prompt=partial(assigned_prompt, crew, log, part.task))
+            for place, part in enumerate(decided.work, 1)
+            if (member := crew.member(part.member)) is not None
+        ]
+        state = standing(crew, log, work)
+        if isinstance(state, GivenUp):
+            return GiveUp(error=state.why)
+        if state.open:
+            return HandOut(jobs=state.open, text=f"Round {number}: {whom(state.open)}")
+        came += state.over
+    return GiveUp(error=f"the coordinator came to no answer in {rounds} rounds")
+
+
+def _routed(crew: Crew, log: Log, *, is_new: bool = False) -> Step:
+    if log.choice is None:
+        return _choose(crew, log)
+    member = crew.member(log.choice.member)
+    if member is None:
+        return GiveUp(error=f"the crew has no member {log.choice.member!r}")
+    work = Work(key="routed", member=member, prompt=partial(part_prompt, crew, log, ()), form=log.form)
+    state = standing(crew, log, [work])
+    if isinstance(state, GivenUp):
+        return GiveUp(error=state.why)
+    if state.open:
+        why = f"{log.choice.by}: {log.choice.reason}"
+        return HandOut(jobs=state.open, text=f"To {whom(state.open)} ({why})", choice=log.choice if is_new else None)
+    done = [tried for tried in state.over if tried.is_done]
+    return Answer(text=done[-1].output) if done else nobody(state.over)
+
+
+def _choose(crew: Crew, log: Log) -> Step:
+    router = crew.router
+    match router.by:
+        case "rules":
+            return chosen(crew, log, by_rules(crew, log.task))
+        case "embedding":
+            return Compare()
+        case "model":
+            job = Job(
+                key="route", member=ROUTER, agent=router.agent, model=router.model, prompt=route_prompt(crew, log)
+            )
+            found = answer_of(log, job, partial(read_choice, crew))
+            if not isinstance(found, tuple):
+                return _ask(found, "Choose a member")
+            name, reason = found
+            choice = None if name is None else Choice(member=name, by="model", reason=reason)
+            return chosen(crew, log, choice, f" ({reason})")
+
+
+def _ask(unanswered: Unanswered | GivenUp, text: str) -> Step:
+    if isinstance(unanswered, GivenUp):
+        return GiveUp(error=unanswered.why)
+    because = f" (again: {unanswered.because})" if unanswered.because else ""
+    return HandOut(jobs=(unanswered.job,), text=f"{text}{because}")
+
+
+def _value(output: str) -> Any:
+    """A member's answer as a value, where it is one."""
+    try:
+        return json.loads(output)
+    except ValueError:
+        return output

@@ -1,0 +1,129 @@
+"""A crew's work that failed: tried again by the same member, then by its substitute, and then done without or given up.
+
+Who leads, chooses or merges is asked again, too, when its answer is not in the form that was asked for.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from loom.domain.core.messages import JsonObject
+from loom.domain.crews.crew import Crew, Member
+from loom.domain.crews.log import Job, Log, Tried
+from loom.domain.crews.prompts import Unreadable, again
+
+T = TypeVar("T")
+
+MOST_TRIES: Final = 3
+"""Attempts at an answer in the form that was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenUp:
+    """The crew cannot do without what failed."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unanswered:
+    """Somebody has to be asked, or asked once more."""
+
+    job: Job
+    because: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How far some jobs are."""
+
+    open: tuple[Job, ...]
+    """To be given out now."""
+    over: tuple[Tried, ...]
+    """In the order of the jobs, what came of those that need no more attempt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Something for a member, or for whoever takes its place, to do."""
+
+    key: str
+    member: Member
+    prompt: Callable[[Member], str]
+    about: str = ""
+    form: JsonObject | None = None
+
+    def job(self, member: Member, attempt: int = 1, before: Tried | None = None) -> Job:
+        """The same as this member is to do it."""
+        prompt = self.prompt(member)
+        return Job(
+            key=self.key,
+            member=member.name,
+            agent=member.agent,
+            model=member.model,
+            tools=member.tools,
+            prompt=prompt if before is None else again(prompt, before),
+            attempt=attempt,
+            about=self.about,
+            form=self.form,
+        )
+
+
+def standing(crew: Crew, log: Log, work: Sequence[Work]) -> Standing | GivenUp:
+    """The work after everything that was tried; GivenUp when one has failed that the crew cannot do without."""
+    open_ones: list[Job] = []
+    over: list[Tried] = []
+    for one in work:
+        tried = log.of(one.key)
+        if (answer := log.answer_to(one.key)) is not None:
+            over.append(answer)
+        elif (following := _next_attempt(crew, one, tried)) is not None:
+            open_ones.append(following)
+        else:
+            over.append(tried[-1])
+    for failed in [attempt for attempt in over if not attempt.is_done]:
+        member = crew.member(failed.member)
+        if member is not None and not crew.carries_on_without(member):
+            why = failed.error or f"its run ended as {failed.status}"
+            return GivenUp(why=f"the member {failed.member!r} failed {_times(len(log.of(failed.key)))}: {why}")
+    return Standing(open=tuple(open_ones), over=tuple(over))
+
+
+def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | Unanswered | GivenUp:
+    """What an agent of the crew's own has answered, as `read` makes it; GivenUp when it never does as asked."""
+    tried, wrong = log.of(job.key), ""
+    for attempt in tried:
+        try:
+            if attempt.is_done:
+                return read(attempt.output)
+            wrong = attempt.error or f"its run ended as {attempt.status}"
+        except Unreadable as error:
+            wrong = str(error)
+    if len(tried) >= MOST_TRIES or any(attempt.status == "aborted" for attempt in tried):
+        return GivenUp(why=f"the crew's {job.member} failed {_times(len(tried))}: {wrong}")
+    if not tried:
+        return Unanswered(job=job)
+    prompt = again(job.prompt, replace(tried[-1], error=wrong))
+    return Unanswered(job=replace(job, prompt=prompt, attempt=len(tried) + 1), because=wrong)
+
+
+def _next_attempt(crew: Crew, work: Work, tried: Sequence[Tried]) -> Job | None:
+    """The job as it is to be tried next: by its member, then by the substitute; None when nobody is left."""
+    if not tried:
+        return work.job(work.member)
+    last = tried[-1]
+    member = crew.member(last.member)
+    if member is None:
+        return None
+    own = [each for each in tried if each.member == member.name]
+    # Who stopped a member on purpose does not want it again, and what it may spend is spent.
+    if last.status not in ("aborted", "budget_exhausted") and len(own) <= member.retries:
+        return work.job(member, last.attempt + 1, last)
+    substitute = crew.member(member.substitute)
+    if substitute is None or any(each.member == substitute.name for each in tried):
+        return None
+    return work.job(substitute, last.attempt + 1, last)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else "twice" if count == 2 else f"{count} times"

@@ -1,0 +1,113 @@
+"""Two runs beside each other: where they part, and what each came to.
+
+Turns are compared by what the model said, which tools it called with which arguments, and what those brought. A fork's
+first turn stands beside the turn of the other run that followed the fork.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal, TypeAlias
+
+from loom.domain.core.digests import canonical
+from loom.domain.core.messages import Message
+from loom.domain.core.requests import ForkedFrom
+from loom.domain.history.past_turns import PastTurn
+
+Aspect: TypeAlias = Literal["model", "text", "calls", "results"]
+"""In what a turn can differ from another; not having happened is a difference in all of them."""
+
+_ASPECTS: tuple[Aspect, ...] = ("model", "text", "calls", "results")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnSeen:
+    """A turn as far as it can be compared."""
+
+    number: int
+    """As its own run counts."""
+    model: str
+    text: str
+    calls: tuple[str, ...]
+    """Name and arguments."""
+    results: tuple[str, ...]
+    """In the order of the calls; empty for one that brought nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnPair:
+    """The same turn in both runs; None: it did not come to that."""
+
+    a: TurnSeen | None
+    b: TurnSeen | None
+
+    @property
+    def differs(self) -> tuple[Aspect, ...]:
+        """In what; empty for two that are the same. Another model that does the same is no difference."""
+        a, b = self.a, self.b
+        if a is None or b is None:
+            return _ASPECTS[1:]
+        found = tuple(aspect for aspect in _ASPECTS[1:] if getattr(a, aspect) != getattr(b, aspect))
+        return (*(("model",) if a.model != b.model else ()), *found) if found else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of the two runs."""
+
+    run_id: str
+    turns: Sequence[PastTurn]
+    forked_from: ForkedFrom | None = None
+
+
+def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
+    """The turns of both that stand beside each other, from where both have their own."""
+    skip_a, skip_b = _shared(a, b)
+    ours = [_seen(turn) for turn in a.turns if turn.number > skip_a]
+    theirs = [_seen(turn) for turn in b.turns if turn.number > skip_b]
+    return tuple(TurnPair(a=one, b=other) for one, other in zip_longest(ours, theirs))
+
+
+def first_difference(pairs: Sequence[TurnPair]) -> TurnPair | None:
+    """Where the two part; None when all they did is the same."""
+    return next((pair for pair in pairs if pair.differs), None)
+
+
+def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
+    """How often each tool came to a result."""
+    done = {(tool.request.call_id, tool.request.tool) for turn in turns for tool in turn.tools if tool.result}
+    for turn in turns:
+        handed_on = {child.call_id for child in turn.children}
+        done |= {(call.id, call.name) for call in _answer(turn).tool_calls if call.id in handed_on}
+    return dict(sorted(Counter(tool for _, tool in done).items()))
+
+
+def _shared(a: Side, b: Side) -> tuple[int, int]:
+    """The turns at the beginning of each that the other has by being its fork, or by being another fork of one run."""
+    at_a, at_b = a.forked_from, b.forked_from
+    if at_b is not None and at_b.run_id == a.run_id:
+        return at_b.turn, 0
+    if at_a is not None and at_a.run_id == b.run_id:
+        return 0, at_a.turn
+    if at_a is not None and at_b is not None and at_a.run_id == at_b.run_id:
+        return max(0, at_b.turn - at_a.turn), max(0, at_a.turn - at_b.turn)
+    return 0, 0
+
+
+def _seen(turn: PastTurn) -> TurnSeen:
+    message = _answer(turn)
+    results = {child.call_id: child.answer.content for child in turn.children}
+    results |= {tool.request.call_id: tool.result.content for tool in turn.tools if tool.result}
+    spec = turn.calls[-1].spec if turn.calls else None
+    return TurnSeen(
+        number=turn.number,
+        model=spec.model if spec else "",
+        text=message.text.strip(),
+        calls=tuple(f"{call.name} {canonical(call.arguments)}" for call in message.tool_calls),
+        results=tuple(results.get(call.id, "") for call in message.tool_calls),
+    )
+
+
+def _answer(turn: PastTurn) -> Message:
+    return turn.answer or Message(role="assistant")

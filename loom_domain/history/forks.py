@@ -1,0 +1,231 @@
+"""A new run from a past turn of another: the conversation as that turn left it, and nothing done again.
+
+A fork begins between two turns: every call of the turn before it has its result. The conversation there is what the
+next model call was sent; where there was none, it is put together from the turn's own answer and results. The agent
+goes on as it was pinned at that point. Budget, approvals and open calls are not taken along: they are the other run's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from loom.domain.agents.request_options import FIELD, KEY
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject, Message, ToolCall, user
+from loom.domain.core.requests import ForkedFrom, RunRequest
+from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, kept_artifact, made_tool, tool_message
+from loom.domain.core.tool_names import CREATE_TOOL, DONE, HANDED_ON, TODO
+from loom.domain.history.past_turns import ChildRun, PastTurn, Record, ToolAttempt, turns_of
+from loom.domain.machine.tool_results import intercepted, ruled_out
+from loom.domain.run.activity_payloads import Earlier, Prepared
+from loom.domain.run.state import RunState
+from loom.domain.tools.todos import Todos, read_todos
+
+_TASK: Final = 1
+"""Messages with which a run begins that is no fork itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForkPoint:
+    """A run as one of its turns left it."""
+
+    request: RunRequest
+    """What the run was asked for."""
+    spec: AgentSpec
+    earlier: Earlier
+    later_effects: int = 0
+    """Calls of later turns that may have changed something, which a fork does not undo."""
+
+
+def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
+    """The run at the end of `turn`, 0 being its beginning; raises BadRequest where no run can begin."""
+    turns = {past.number: past for past in turns_of(records)}
+    request = next((asked for record in records if (asked := _asked_for(record)) is not None), None)
+    if request is None or not turns:
+        raise BadRequest("the run has not begun its first turn: there is nothing to fork from yet", field="turn")
+    if turn not in {min(turns) - 1, *turns}:
+        raise BadRequest(
+            f"the run has no turn {turn}: it has {min(turns)} to {max(turns)}, and {min(turns) - 1} for before them",
+            field="turn",
+        )
+    earlier = Earlier(
+        messages=_conversation(turns, turn, _beginning(records), _brought(records)),
+        todos=_todos(records, turns, turn),
+        artifacts=_artifacts(records, turn),
+    )
+    later = [past for past in turns.values() if past.number > turn]
+    return ForkPoint(request=request, spec=_spec(turns, turn), earlier=earlier, later_effects=_effects(later))
+
+
+def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
+    """What to start the new run with: the other's task and limits; its agent, rules and folder come with its state."""
+    request = point.request
+    limits = {name: value for name, value in asdict(request.budget).items() if value is not None}
+    asked = {
+        "task": request.task,
+        ("agent" if request.crew is None else "crew"): point.spec.name,
+        "session_id": request.session_id,
+        "max_turns": request.max_turns,
+        "budget": limits or None,
+        "output_schema": request.output_schema,
+        "metadata": dict(request.metadata) or None,
+        "forked_from": {name: value for name, value in asdict(forked).items() if value is not None},
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
+    """Refuse what a fork would not heed: it goes on with the agent, or the crew, as that was pinned."""
+    was, options = point.request, request.metadata.get(KEY)
+    changed = {
+        "skills": request.skills not in ((), was.skills),
+        "output_schema": request.output_schema not in (None, was.output_schema, point.spec.output_schema),
+        FIELD: bool(options) and options != was.metadata.get(KEY),
+        "crew": not isinstance(request.crew, str | None) and request.crew != was.crew,
+    }
+    if field := next((field for field, is_changed in changed.items() if is_changed), None):
+        raise BadRequest(
+            f"a fork goes on as the other run was pinned at that turn, so `{field}` cannot be changed: leave it out,"
+            " say in `message` what is to be otherwise, or start a run of its own",
+            field=field,
+        )
+
+
+def _asked_for(record: Record) -> RunRequest | None:
+    return record.request if isinstance(record, RunState) else record if isinstance(record, RunRequest) else None
+
+
+def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
+    """The same with the fork's own message; raises BadRequest where the model would have nothing to answer."""
+    earlier = point.earlier
+    if forked.message is not None:
+        messages = (*earlier.messages, user(forked.message))
+        return replace(point, earlier=replace(earlier, messages=messages))
+    if earlier.messages[-1].role == "assistant":
+        raise BadRequest(
+            f"turn {forked.turn} ended with an answer: say with a message how it goes on, or fork from an earlier turn",
+            field="message",
+        )
+    return point
+
+
+def _effects(turns: Sequence[PastTurn]) -> int:
+    """How many calls may have changed something; what sub-agents have done nobody can see from here."""
+    asked = (tool.request for turn in turns for tool in turn.tools)
+    changed = {request.call_id for request in asked if request.effect is not Effect.READ}
+    replies = (call.attempt.reply.message for turn in turns for call in turn.calls if call.attempt.reply)
+    handed = {c.id for message in replies if message for c in message.tool_calls if c.name in HANDED_ON}
+    return len(changed | handed)
+
+
+def _conversation(
+    turns: dict[int, PastTurn], turn: int, beginning: int, brought: Mapping[str, ToolResult]
+) -> tuple[Message, ...]:
+    following = turns.get(turn + 1)
+    if following is None or not following.calls:
+        return _put_together(turns[turn], brought)
+    sent = following.calls[0].messages
+    if sent is None:
+        raise BadRequest(f"the history does not go back far enough to say what turn {turn} left", field="turn")
+    # What people said after the turn, and reminders, are not its own.
+    ends = (number for number, message in enumerate(sent, 1) if message.role in ("assistant", "tool"))
+    return sent[: max(ends, default=beginning) if turn > 0 else beginning]
+
+
+def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
+    """What runs below have answered, by the calls that gave them their work."""
+    return {record.call_id: record.answer for record in records if isinstance(record, ChildRun)}
+
+
+def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:
+    """The conversation after a turn that none follows: what its calls came to is in its records or its children's."""
+    asked = next((call for call in reversed(turn.calls) if call.attempt.reply and call.attempt.reply.message), None)
+    reply = asked.attempt.reply if asked else None
+    if asked is None or reply is None or reply.message is None or asked.messages is None:
+        raise _not_over(turn.number)
+    results = {tool.request.call_id: tool.result for tool in turn.tools if tool.result and not tool.result.resend}
+    answers = []
+    for call, plan in zip(reply.message.tool_calls, reply.plans, strict=True):
+        result = results.get(call.id) or brought.get(call.id) or _without_running(call, plan)
+        if result is None:
+            raise _not_over(turn.number)
+        answers.append(tool_message(call, result))
+    return (*asked.messages, reply.message, *answers)
+
+
+def _without_running(call: ToolCall, plan: CallPlan) -> ToolResult | None:
+    return ToolResult(content="Done.") if call.name == DONE and not plan.error else intercepted(plan) or ruled_out(plan)
+
+
+def _not_over(turn: int) -> BadRequest:
+    return BadRequest(
+        f"turn {turn} is not over: its model call or one of its tool calls has no result. Fork from turn {turn - 1}",
+        field="turn",
+    )
+
+
+def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
+    """The agent after the turn: as the next call was made with, else with the tools that the turn itself made."""
+    following, own = turns.get(turn + 1), turns.get(turn)
+    if following is not None and following.calls:
+        spec = following.calls[0].spec
+    else:
+        spec = own.calls[-1].spec if own and own.calls else None
+        for tool in own.tools if own and spec else ():
+            if spec and tool.request.tool == CREATE_TOOL and _succeeded(tool) and own:
+                made = made_tool(_arguments(own, tool))
+                spec = spec if any(each.name == made.name for each in spec.tools) else spec.with_tool(made)
+    if spec is None:
+        raise BadRequest(f"the history does not go back far enough to say how turn {turn} was run", field="turn")
+    return replace(spec, above=tuple(replace(level, grants=()) for level in spec.above))
+
+
+def _beginning(records: Sequence[Record]) -> int:
+    prepared = next((record for record in records if isinstance(record, Prepared)), None)
+    return len(prepared.earlier.messages) if prepared and prepared.earlier else _TASK
+
+
+def _todos(records: Sequence[Record], turns: dict[int, PastTurn], until: int) -> Todos:
+    """The list as it was; its age counts anew, as the turns do."""
+    todos = Todos()
+    for record in records:
+        match record:
+            case Prepared(earlier=Earlier(todos=before)):
+                todos = before
+            case RunState(turn=turn, todos=before) if turn <= until:
+                todos = before
+            case ToolAttempt(request=request) if request.tool == TODO and request.turn <= until and _succeeded(record):
+                todos = read_todos(_arguments(turns[request.turn], record), 0)
+            case _:
+                pass
+    return replace(todos, turn=0)
+
+
+def _artifacts(records: Sequence[Record], until: int) -> tuple[JsonObject, ...]:
+    kept: dict[str, JsonObject] = {}
+    for record in records:
+        match record:
+            case Prepared(earlier=Earlier(artifacts=before)):
+                kept |= {one["id"]: one for one in before}
+            case RunState(turn=turn, artifacts=before) if turn <= until:
+                kept |= {one["id"]: one for one in before}
+            case ToolAttempt(request=request, result=ToolResult() as result):
+                if result.artifact and request.turn <= until:
+                    kept[result.artifact] = kept_artifact(request.call_id, request.tool, result)
+            case _:
+                pass
+    return tuple(kept.values())
+
+
+def _succeeded(tool: ToolAttempt) -> bool:
+    return tool.result is not None and not tool.result.resend and tool.result.status == "success"
+
+
+def _arguments(turn: PastTurn, tool: ToolAttempt) -> JsonObject:
+    """Those that the tool was given: inline, or as in the model's answer."""
+    if tool.request.arguments is not None:
+        return tool.request.arguments
+    answers = (call.attempt.reply.message for call in turn.calls if call.attempt.reply and call.attempt.reply.message)
+    calls = (call for message in answers for call in message.tool_calls)
+    return next(call.arguments for call in calls if call.id == tool.request.call_id)

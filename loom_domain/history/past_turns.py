@@ -1,0 +1,243 @@
+"""A run as its history tells it, turn by turn: what each model call saw, what came of it, what its tools brought.
+
+Every byte of a conversation is in history once, under a name. `turns_of` puts the pieces together again from the inputs
+and results of the run's activities, in the order in which they were recorded; it needs no worker and no live run.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.assembler import ContextPart
+from loom.domain.context.compression import transcript_after
+from loom.domain.context.model_context import explained
+from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.requests import RunRequest, RunResult
+from loom.domain.core.tool_calls import ToolResult, tool_message
+from loom.domain.core.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, transcript_of
+from loom.domain.machine.delegation import call_of, child_answer
+from loom.domain.permissions.dead_rules import offered
+from loom.domain.run.activity_payloads import (
+    Compressed,
+    CompressRequest,
+    ModelReply,
+    ModelRequest,
+    Prepared,
+    ToolRequest,
+)
+from loom.domain.run.state import RunState
+from loom.domain.tree.lineage import Lineage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAttempt:
+    """One attempt at a model call."""
+
+    request: ModelRequest
+    reply: ModelReply | None = None
+    error: str = ""
+    """Why there is no reply; empty while it runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolAttempt:
+    """One attempt at a tool call."""
+
+    request: ToolRequest
+    result: ToolResult | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressionAttempt:
+    """One attempt at compressing."""
+
+    request: CompressRequest
+    done: Compressed | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildRun:
+    """A run that was given a part of the work, and has ended."""
+
+    run_id: str
+    lineage: Lineage
+    result: RunResult
+
+    @property
+    def call_id(self) -> str:
+        """The call that gave it its work."""
+        return call_of(self.lineage)
+
+    @property
+    def answer(self) -> ToolResult:
+        """What that call came to."""
+        result, told = self.result, self.lineage.description
+        return child_answer(told, self.run_id, status=result.status, output=result.output, error=result.error)
+
+
+Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
+"""What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beginning:
+    """How a run's last execution began, as far as its history says."""
+
+    given: tuple[Any, ...] = ()
+    """Its input as plain JSON: the request, and what an earlier execution or a parent has handed over."""
+    goes_on: bool = False
+    """An earlier execution has handed it the run's state."""
+    prepared: Prepared | None = None
+    """None, too, where it was prepared before, or is not yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastCall:
+    """An attempt at a model call with what it was about."""
+
+    attempt: ModelAttempt
+    spec: AgentSpec | None
+    messages: tuple[Message, ...] | None
+    """The conversation before it; None where history does not go back far enough."""
+
+    @property
+    def context(self) -> tuple[ContextPart, ...] | None:
+        """Each part of what the model saw, or None where that cannot be told any more."""
+        if self.spec is None or self.messages is None:
+            return None
+        reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
+        measures = replace(self.attempt.request.measures, collapsed=reply.collapsed)
+        tools = offered(self.spec.tools, self.spec.permissions)
+        return explained(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastTurn:
+    """A turn of a run."""
+
+    number: int
+    calls: tuple[PastCall, ...] = ()
+    compressions: tuple[CompressionAttempt, ...] = ()
+    tools: tuple[ToolAttempt, ...] = ()
+    children: tuple[ChildRun, ...] = ()
+    """Runs that were given work in this turn, and have ended."""
+
+    @property
+    def answer(self) -> Message | None:
+        """What the model said in the end; None while it has not."""
+        answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
+        return next((message for message in answers if message is not None), None)
+
+
+def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
+    """The turns that these records tell of, in order."""
+    past = _Past()
+    turns: dict[int, PastTurn] = {}
+    children: list[ChildRun] = []
+    for record in records:
+        past = _learned(past, record)
+        if isinstance(record, ChildRun):
+            children.append(record)
+        if isinstance(record, ModelAttempt | ToolAttempt | CompressionAttempt):
+            number = record.request.turn
+            turns[number] = _with(turns.get(number, PastTurn(number=number)), record, past)
+    return tuple(_with_children(turn, children) for _, turn in sorted(turns.items()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Past:
+    """What is known by name at one point of a history."""
+
+    specs: Mapping[str, AgentSpec] = field(default_factory=dict)
+    last_spec: AgentSpec | None = None
+    transcripts: Mapping[TranscriptRef, Transcript] = field(default_factory=dict)
+    results: Mapping[ResultRef, Message] = field(default_factory=dict)
+
+    def conversation(self, tail: Tail) -> Transcript | None:
+        """The conversation that a request named."""
+        base = Transcript() if tail.base == TranscriptRef() else self.transcripts.get(tail.base)
+        items = [self.results.get(item) if isinstance(item, ResultRef) else item for item in tail.items]
+        if base is None or None in items:
+            return None
+        return base.extended(item for item in items if item is not None)
+
+    def with_transcripts(self, *transcripts: Transcript) -> "_Past":
+        """The same with these conversations under their names."""
+        # Only the last ones: a request names the one before it, or what a state carried on.
+        recent = dict([*self.transcripts.items()][-3:])
+        return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
+
+    def with_spec(self, digest: str, spec: AgentSpec) -> "_Past":
+        """The same with one more spec."""
+        return replace(self, specs={**self.specs, digest: spec}, last_spec=spec)
+
+
+def _learned(past: _Past, record: Record) -> _Past:
+    match record:
+        case RunRequest() | ChildRun():
+            return past
+        case Prepared(spec=spec, earlier=earlier):
+            past = past if earlier is None else past.with_transcripts(transcript_of(earlier.messages))
+            return past.with_spec(spec.digest, spec)
+        case RunState():
+            known = transcript_of(record.transcript.messages[: record.known.count])
+            past = past.with_transcripts(known, record.transcript)
+            return past.with_spec(record.spec_digest, record.spec) if record.spec else past
+        case ToolAttempt(request=request, result=result):
+            return past if result is None else _with_result(past, request, result)
+        case ModelAttempt(request=request, reply=reply):
+            return _after_model(_with_spec(past, request), request, reply)
+        case CompressionAttempt(request=request, done=done):
+            return _after_compression(_with_spec(past, request), request, done)
+
+
+def _with_spec(past: _Past, request: ModelRequest | CompressRequest) -> _Past:
+    return past.with_spec(request.spec_digest, request.spec) if request.spec else past
+
+
+def _with_result(past: _Past, request: ToolRequest, result: ToolResult) -> _Past:
+    message = tool_message(ToolCall(id=request.call_id, name=request.tool), result)
+    ref = ResultRef(call_id=request.call_id, digest=message_digest(message))
+    # No further back than one turn has calls: later requests name the conversation that the results have joined.
+    recent = dict([*past.results.items()][-_RESULTS:])
+    return replace(past, results={**recent, ref: message})
+
+
+_RESULTS = 200
+
+
+def _after_model(past: _Past, request: ModelRequest, reply: ModelReply | None) -> _Past:
+    before = past.conversation(request.tail)
+    if before is None or reply is None:
+        return past
+    if reply.message is not None:
+        return past.with_transcripts(before, before.extended([*reply.recalled, reply.message]))
+    return past.with_transcripts(before)
+
+
+def _after_compression(past: _Past, request: CompressRequest, done: Compressed | None) -> _Past:
+    before = past.conversation(request.tail)
+    if before is None or done is None or done.summary is None:
+        return past
+    return past.with_transcripts(transcript_after(before.messages, done.summary, done.kept))
+
+
+def _with_children(turn: PastTurn, children: Iterable[ChildRun]) -> PastTurn:
+    asked = {call.id for call in turn.answer.tool_calls} if turn.answer else set()
+    return replace(turn, children=tuple(child for child in children if child.call_id in asked))
+
+
+def _with(turn: PastTurn, record: ModelAttempt | ToolAttempt | CompressionAttempt, past: _Past) -> PastTurn:
+    match record:
+        case ToolAttempt():
+            return replace(turn, tools=(*turn.tools, record))
+        case CompressionAttempt():
+            return replace(turn, compressions=(*turn.compressions, record))
+        case ModelAttempt(request=request):
+            before = past.conversation(request.tail)
+            spec = past.specs.get(request.spec_digest, past.last_spec)
+            call = PastCall(attempt=record, spec=spec, messages=before.messages if before else None)
+            return replace(turn, calls=(*turn.calls, call))

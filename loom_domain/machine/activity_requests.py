@@ -1,0 +1,224 @@
+"""What the workflow sends to its activities, derived from the state alone."""
+
+from loom.domain.agents.hook_steps import HookStep
+from loom.domain.agents.tree_pattern import is_tree
+from loom.domain.context.compression import KnownFacts
+from loom.domain.context.model_context import Measures
+from loom.domain.core.digests import arguments_digest, canonical
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tasks import Origin, correlation_of
+from loom.domain.core.tool_calls import OpenCall, describe
+from loom.domain.core.transcript import tail_of
+from loom.domain.machine.compression_step import MAX_FRUITLESS
+from loom.domain.machine.evaluation_step import is_whole
+from loom.domain.machine.limits import allowance
+from loom.domain.machine.tool_results import is_accounted
+from loom.domain.run.activity_payloads import (
+    CompressRequest,
+    EvaluateRequest,
+    HookRequest,
+    ModelRequest,
+    PlanRequest,
+    PrepareRequest,
+    ToolRequest,
+)
+from loom.domain.run.state import RunState, result_of
+from loom.domain.skills.active import active_in
+from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
+
+INLINE_ARGUMENTS = 512
+"""Characters of arguments that go to a tool by value; longer ones are in history already, in the model's answer."""
+
+
+def origin_of(state: RunState) -> Origin:
+    """Whose events these are."""
+    return Origin(
+        run_id=state.run_id,
+        root_run_id=state.tree.lineage.root_run_id if state.tree.lineage else "",
+        session_id=state.request.session_id or "",
+        agent=state.request.agent,
+        correlation_id=correlation_of(state.request.metadata),
+    )
+
+
+def prepare_request(state: RunState) -> PrepareRequest:
+    """The resolution of the agent."""
+    return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
+
+
+def hook_request(state: RunState, step: HookStep) -> HookRequest:
+    """What a hook around the run is asked with."""
+    return HookRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        step=step,
+        spec_digest=state.spec_digest,
+        task=state.request.task,
+        metadata=state.request.metadata,
+        result=None if state.outcome is None else result_of(state, state.outcome),
+        notices=state.notices,
+    )
+
+
+def model_request(state: RunState) -> ModelRequest:
+    """The call of the model that is due."""
+    return ModelRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        attempt=state.tries.attempt + state.window.put_off,
+        spec_digest=state.spec_digest,
+        spec=state.agent if state.send_spec else None,
+        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        grants=state.grants,
+        notices=state.notices,
+        measures=_measures(state),
+        compresses=state.window.fruitless < MAX_FRUITLESS,
+        allowance=allowance(state),
+        wrap_up=state.wrap_up is not None,
+        refused=state.window.refused,
+        pieces=state.nudges if state.partial and state.agent.output_schema is not None else 0,
+        stage=state.reflection.stage,
+    )
+
+
+def compress_request(state: RunState) -> CompressRequest:
+    """The compression that is due."""
+    due = state.window.due
+    if due is None:
+        raise ValueError("no compression is due; ask `next_action` first")
+    return CompressRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        attempt=state.window.attempts + 1,
+        trigger=due.trigger,
+        tokens=due.tokens,
+        spec_digest=state.spec_digest,
+        spec=state.agent if state.send_spec else None,
+        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        measures=_measures(state),
+        facts=_facts(state),
+        plain=due.plain,
+        allowance=allowance(state),
+        notices=state.notices,
+    )
+
+
+def _measures(state: RunState) -> Measures:
+    return Measures(size=state.window.size, ratio=state.window.ratio, collapsed=state.window.collapsed)
+
+
+def _facts(state: RunState) -> KnownFacts:
+    """What the run knows and no summary has to remember."""
+    spent = f"turn {state.turn} of {state.max_turns}, {state.usage.total_tokens} tokens"
+    return KnownFacts(
+        todos=state.todos.items,
+        artifacts=state.artifacts,
+        approvals=tuple(describe(call.call) for call in state.asks),
+        budget=f"{spent}, {state.tool_calls} tool calls so far",
+    )
+
+
+def evaluate_request(state: RunState) -> EvaluateRequest:
+    """The evaluation that is due."""
+    if state.answer is None:
+        raise ValueError("there is no answer to evaluate; ask `next_action` first")
+    return EvaluateRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        attempt=1 + is_whole(state),
+        spec_digest=state.spec_digest,
+        spec=state.agent if state.send_spec else None,
+        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        answer=state.answer.output,
+        ratio=state.window.ratio,
+        allowance=allowance(state),
+        notices=state.notices,
+    )
+
+
+def summary_of(state: RunState) -> str:
+    """What the Web UI says of the model call that is due."""
+    if state.agent.crew is not None:
+        kind = "tree" if is_tree(state.agent) else "crew"
+        return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
+    results = sum(message.role == "tool" for message in state.transcript.messages[state.known.count :])
+    seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
+    reflection = state.reflection
+    counted = f" {reflection.round} of {state.agent.rounds}" if reflection.stage in ("critique", "revision") else ""
+    stage = f"{reflection.stage}{counted} · " if reflection.stage else ""
+    return f"t{state.turn} · {stage}model {state.agent.model}{seen}"
+
+
+def summary_of_evaluation(state: RunState) -> str:
+    """What the Web UI says of the evaluation that is due."""
+    return f"t{state.turn} · evaluate the answer"
+
+
+def summary_of_compression(state: RunState) -> str:
+    """What the Web UI says of the compression that is due."""
+    tokens = state.window.due.tokens if state.window.due else 0
+    target = int(tokens * state.agent.compress_target)
+    return f"t{state.turn} · compress {_thousands(tokens)} → at most {_thousands(target)} tokens"
+
+
+def _thousands(tokens: int) -> str:
+    return str(tokens) if tokens < 10_000 else f"{tokens / 1000:.0f}k"
+
+
+def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
+    """The judgement of `calls` by the rules as they are now."""
+    return PlanRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        spec=state.agent,
+        calls=tuple(call.call for call in calls),
+        grants=state.grants,
+        notices=state.notices,
+    )
+
+
+def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool) -> ToolRequest:
+    """One attempt at one tool call; `execution` names the run's chain of executions."""
+    call, plan = open_call.call, open_call.plan
+    edited = open_call.decision is not None and open_call.decision.edited
+    by_value = (
+        edited or plan.arguments is not None or open_call.inline or len(canonical(call.arguments)) <= INLINE_ARGUMENTS
+    )
+    return ToolRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        attempt=open_call.attempt,
+        call_id=call.id,
+        tool=call.name,
+        spec_digest=state.spec_digest,
+        arguments=call.arguments if by_value else None,
+        arguments_digest="" if by_value else arguments_digest(call.arguments),
+        made=next((tool for tool in state.agent.tools if tool.name == call.name and goes_along(tool)), None),
+        skill=_skill_of(state, call),
+        effect=plan.effect,
+        begun=open_call.begun,
+        accounted=state.ledger and is_accounted(open_call),
+        timeout=plan.timeout,
+        workspace=state.agent.workspace,
+        note=_note(open_call),
+        execution=execution,
+        notices=state.notices if with_notices else (),
+    )
+
+
+def _note(open_call: OpenCall) -> str:
+    """What the model has to know of a call that is not the one it asked for."""
+    by = "A person" if open_call.decision is not None and open_call.decision.edited else ""
+    if not by and open_call.plan.arguments is not None:
+        by = f"The interceptor {open_call.plan.interceptor}"
+    return f"{by} changed the arguments to {canonical(open_call.call.arguments)}." if by else ""
+
+
+def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
+    """The skill that a call is about, as pinned; what this turn or an earlier one has loaded is active."""
+    if not is_skill_tool(call.name):
+        return None
+    before = [c.call for c in state.calls[: next(n for n, c in enumerate(state.calls) if c.call.id == call.id)]]
+    loading = [str(each.arguments.get("name")) for each in before if each.name == LOAD_SKILL]
+    active = {*active_in(state.transcript.messages), *loading} if call.name == LOAD_SKILL else set()
+    return use_of(state.agent.skills, call.name, call.arguments, active=active)

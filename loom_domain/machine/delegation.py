@@ -1,0 +1,282 @@
+"""Work handed to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
+
+A child sees the task and the hints, never the conversation. Whatever becomes of it is a result that the model reads; no
+child fails its parent.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, assert_never
+
+from loom.domain.agents.sub_agent import handed_on
+from loom.domain.agents.tree_pattern import for_branch, is_tree
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.requests import RunError, RunRequest, RunStatus
+from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
+from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
+from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
+from loom.domain.machine.limits import left, spent_by
+from loom.domain.machine.steering import noticed
+from loom.domain.machine.tool_results import settled, with_calls
+from loom.domain.machine.tree_sync import levels, take_ancestry
+from loom.domain.machine.wrap_up import take_answer, take_want, wishing
+from loom.domain.run.deadlines import last_call
+from loom.domain.run.state import RunState
+from loom.domain.skills.catalog import goes_along
+from loom.domain.tree.budget import Share, Spend
+from loom.domain.tree.budget_shares import part_for, without_wishes_of
+from loom.domain.tree.events import (
+    AncestryChanged,
+    BudgetAnswered,
+    BudgetWanted,
+    ChildEnded,
+    ChildrenBegan,
+    ChildReported,
+    ChildStarted,
+    LetterSent,
+    TreeEvent,
+)
+from loom.domain.tree.lineage import Lineage
+from loom.domain.tree.plans import NAME, crew_of
+from loom.domain.tree.signals import digest_of, sent, with_report
+from loom.domain.tree.tree import Child, child_of, ended_with, root_of, with_child
+
+LONGEST_RESULT: Final = 30_000
+"""Characters of a child's answer that its parent reads; the whole of it is the child's own result."""
+PREVIEW: Final = 2000
+"""Characters of it that a task on the stream shows."""
+
+_SELF: Final = "do it yourself"
+ALONE: Final = (
+    "You are a sub-agent and work on this task alone. Whoever gave it to you sees nothing but your final answer: put"
+    " everything into it that they need, and say plainly what you could not do."
+)
+"""What a sub-agent's task ends with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildStart:
+    """Everything that a child run is started with."""
+
+    run_id: str
+    request: RunRequest
+    lineage: Lineage
+
+
+def take_from_tree(state: RunState, event: TreeEvent) -> RunState:  # noqa: C901 - one case an event
+    """The run after something happened between it and its relatives."""
+    match event:
+        case ChildrenBegan():
+            return take_children(state, event)
+        case ChildStarted():
+            return replace(state, tree=with_child(state.tree, event.run_id, lambda c: replace(c, started=True)))
+        case ChildEnded():
+            return take_end(state, event)
+        case ChildReported(report=report):
+            return replace(state, tree=with_report(state.tree, report))
+        case AncestryChanged():
+            return take_ancestry(state, event)
+        case BudgetWanted():
+            return take_want(state, event)
+        case BudgetAnswered():
+            return take_answer(state, event)
+        case LetterSent():
+            return replace(state, tree=sent(state.tree))
+        case _:
+            assert_never(event)
+
+
+def take_children(state: RunState, event: ChildrenBegan) -> RunState:
+    """The run with a child for each call that may have one; the others are told why not."""
+    waiting = [c for c in state.calls if c.call.id in event.names and c.result is None]
+    may, why = _may_delegate(state)
+    if may and (wishful := wishing(state, Spend(children=len(waiting)))) is not None:
+        return wishful  # these calls come again when it is answered
+    there = left(state).children
+    room = 0 if not may else len(waiting) if there is None else max(0, there)
+    share = part_for(state.tree, spent_by(state), min(room, len(waiting)))
+    for number, call in enumerate(waiting):
+        if number < room:
+            state = _with_new_child(state, call, f"{state.run_id}/{event.names[call.call.id]}", share, event.at)
+        else:
+            state = _answered(state, call.call.id, failed(why, "unavailable"))
+    return settled(state)
+
+
+def take_end(state: RunState, event: ChildEnded) -> RunState:
+    """The run after a child has ended, however it ended."""
+    child = child_of(state.tree, event.run_id)
+    if child is None or child.ended:
+        return state
+    result, error = event.result, event.error
+    ended = (
+        ended_with(child, result)
+        if result
+        else replace(child, status=RunStatus.FAILED, ended=True, untold=child.started)
+    )
+    output, wrong = (result.output, result.error) if result else ("", error)
+    answer = child_answer(ended.description, child.run_id, status=ended.status, output=output, error=wrong)
+    tree = without_wishes_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
+    state = replace(state, tree=tree, tool_calls=state.tool_calls + 1)
+    told = Notice(
+        action=Action.TOOL_RESULT,
+        key="",
+        at=event.at,
+        status=answer.status,
+        parameters={
+            "turn": state.turn,
+            "call_id": child.call_id,
+            "tool": _tool_of(state, child),
+            "child_run_id": child.run_id,
+        },
+        result={"content": answer.content[:PREVIEW], "length": len(answer.content), "metadata": answer.metadata},
+    )
+    state = noticed(state, told)
+    return settled(_answered(state, child.call_id, answer))
+
+
+def child_start(state: RunState, child: Child) -> ChildStart:
+    """What a child is started with."""
+    call = next(c.call for c in state.calls if c.call.id == child.call_id)
+    given = call.arguments if call.name == DELEGATE else {}
+    limits = state.tree.limits
+    if limits is None:
+        raise ValueError("this run was prepared without limits for a tree; it has no children")
+    named = bool(given.get("agent"))
+    request = RunRequest(
+        task="",
+        session_id=state.request.session_id or root_of(state.tree, state.run_id),
+        model=given.get("model") or (None if named else state.agent.model),
+        workspace=state.agent.workspace,
+        skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
+        metadata={CORRELATION: known} if (known := correlation_of(state.request.metadata)) else {},
+    )
+    if call.name == DELEGATE:
+        # Only a crew can ask for a form: a model's call with one is refused.
+        request = replace(request, task=_task(call), agent=child.agent, output_schema=given.get("output_schema"))
+        request = for_branch(request, state.request, state.agent)
+    else:
+        request = replace(request, task=str(call.arguments["goal"]), crew=_crew(state, call))
+    lineage = Lineage(
+        parent_run_id=state.run_id,
+        root_run_id=root_of(state.tree, state.run_id),
+        depth=state.tree.depth + 1,
+        limits=limits,
+        description=child.description,
+        named=named,
+        tools=_tools_for(state, given, named=named),
+        model=state.agent.model,
+        above=levels(state),
+        share=child.share,
+        deadline=last_call(state),
+        branch=is_tree(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
+        task_id=execute_task_id(state.run_id, child.call_id),
+    )
+    return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
+
+
+def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str, ...]:
+    """Those it is given; a copy of an agent gets no more than that has, an agent of its own has its own."""
+    if given.get("tools"):
+        return tuple(given["tools"])
+    return () if named or not given or state.agent.crew else handed_on(state.agent.tools)
+
+
+def _crew(state: RunState, call: ToolCall) -> JsonObject:
+    tools = [tool.name for tool in state.agent.tools if not goes_along(tool)]
+    return crew_of(str(call.arguments["goal"]), call.arguments["steps"], agent=state.request.agent, tools=tools)
+
+
+def execute_task_id(run_id: str, call_id: str) -> str:
+    """The id of the task by which a call's work is handed over."""
+    return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
+
+
+def call_of(lineage: Lineage) -> str:
+    """The id of the call by which a run was given its work."""
+    return lineage.task_id.removeprefix(f"{lineage.parent_run_id}/{_key('')}").removesuffix(f"/{Action.EXECUTE}")
+
+
+def _tool_of(state: RunState, child: Child) -> str:
+    return next((c.call.name for c in state.calls if c.call.id == child.call_id), DELEGATE)
+
+
+def _key(call_id: str) -> str:
+    return f"delegate-{call_id}"
+
+
+def _may_delegate(state: RunState) -> tuple[bool, str]:
+    """Whether the run may have children, and what is said of those that it may not have."""
+    limits = state.tree.limits
+    if limits is None:
+        return False, f"this run cannot delegate; {_SELF}"
+    if state.tree.depth >= limits.depth:
+        why = f"not delegated: {limits.depth} levels of sub-agents are allowed, and you are on the last; {_SELF}"
+        return False, why
+    return True, f"not delegated: all sub-agents that this tree may have are used up; {_SELF}"
+
+
+def _with_new_child(state: RunState, call: OpenCall, run_id: str, share: Share, at: datetime) -> RunState:
+    given = call.call.arguments
+    is_plan = call.call.name == CREATE_PLAN
+    agent = NAME if is_plan else str(given.get("agent") or state.request.agent)
+    child = Child(
+        run_id=run_id,
+        call_id=call.call.id,
+        agent=agent,
+        description=f"plan: {given['goal']}"[:200] if is_plan else str(given["description"]),
+        levels=digest_of(levels(state)),
+        share=share,
+    )
+    state = replace(state, tree=replace(state.tree, children=(*state.tree.children, child)))
+    told = Notice(
+        action=Action.EXECUTE,
+        target_agent=agent,
+        key=_key(child.call_id),
+        at=at,
+        status="running",
+        parameters={
+            "turn": state.turn,
+            "call_id": child.call_id,
+            "agent": agent,
+            "description": child.description,
+            "child_run_id": run_id,
+        },
+    )
+    return noticed(state, told)
+
+
+def _answered(state: RunState, call_id: str, result: ToolResult) -> RunState:
+    return with_calls(state, lambda c: replace(c, result=result) if c.call.id == call_id and c.result is None else c)
+
+
+def _task(call: ToolCall) -> str:
+    hints = [f"- {hint}" for hint in call.arguments.get("context_hints") or ()]
+    told = "\n".join(["What is known already:", *hints]) if hints else ""
+    return "\n\n".join(part for part in (str(call.arguments["prompt"]), told, ALONE) if part)
+
+
+def child_answer(
+    description: str, run_id: str, *, status: RunStatus, output: str, error: RunError | None
+) -> ToolResult:
+    """What the call comes to by which a run was given work, once that run has ended."""
+    answer = {"task": description, "result": _clipped(output, run_id), "status": status.value}
+    if error is not None:
+        answer["error"] = f"{error.type}: {error.message}"
+    content = json.dumps(answer, ensure_ascii=False)
+    match status:
+        case RunStatus.COMPLETED:
+            return ToolResult(content=content)
+        case RunStatus.LIMIT_REACHED | RunStatus.BUDGET_EXHAUSTED:
+            return ToolResult(content=content, status="warning")
+        case RunStatus.ABORTED:
+            return failed(content, "aborted")
+        case _:
+            return failed(content, "execution")
+
+
+def _clipped(output: str, run_id: str) -> str:
+    if len(output) <= LONGEST_RESULT:
+        return output
+    return f"{output[:LONGEST_RESULT]}\n[{len(output) - LONGEST_RESULT} more characters are in the result of {run_id}]"

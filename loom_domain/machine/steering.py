@@ -1,0 +1,282 @@
+"""What people do to a running agent: approve, deny, pause, resume, abort, speak, change the rules.
+
+`refusal` says why a request cannot be carried out now; `steer` carries it out. Both look at the state alone, so an
+answer is bound to one open call: late, double and stale ones find none and change nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, assert_never
+
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.digests import call_digest, canonical
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import AGENT, JsonObject, user
+from loom.domain.core.requests import RunError, RunStatus
+from loom.domain.core.tasks import Action, Notice
+from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
+from loom.domain.machine.tool_results import granted, with_calls
+from loom.domain.permissions.judge import GUARD
+from loom.domain.permissions.rules import parse_rules
+from loom.domain.run.events import (
+    AbortRequested,
+    Approved,
+    AsksExpired,
+    Denied,
+    MessageReceived,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
+    SteeringEvent,
+)
+from loom.domain.run.pending_approvals import find_ask, open_asks
+from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at
+from loom.domain.tree.signals import PARENT, with_answer
+from loom.domain.tree.tree import TreeAsk
+
+_NAMES: Final[Mapping[type[SteeringEvent], str]] = {
+    AbortRequested: "abort",
+    PauseRequested: "pause",
+    ResumeRequested: "resume",
+    Approved: "approve",
+    Denied: "deny",
+    MessageReceived: "send_message",
+    PermissionsSet: "set_permissions",
+}
+
+
+def name_of(event: SteeringEvent) -> str:
+    """The signal's name in the public contract."""
+    return _NAMES[type(event)]
+
+
+def refusal(state: RunState, event: SteeringEvent) -> str | None:
+    """Why this cannot be done to the run as it stands, or None."""
+    if state.outcome is not None:
+        return f"the run has ended: {state.outcome.status}"
+    match event:
+        case Approved(call_id=call_id, digest=digest):
+            return _refused_answer(state, call_id, digest)
+        case Denied(call_id=call_id):
+            return _refused_answer(state, call_id, None)
+        case PauseRequested():
+            return "the run is paused already" if state.hold else None
+        case ResumeRequested(by=by):
+            return _refused_resume(state, by)
+        case PermissionsSet(rules=rules):
+            return _refused_rules(rules)
+        case AbortRequested() | MessageReceived():
+            return None
+        case _:
+            assert_never(event)
+
+
+def steer(state: RunState, event: SteeringEvent) -> RunState:
+    """The run after a request that `refusal` has let through."""
+    match event:
+        case Approved():
+            return _approve(state, event)
+        case Denied():
+            return _deny(state, event)
+        case AbortRequested():
+            return _abort(state, event)
+        case PauseRequested():
+            return _noted(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
+        case ResumeRequested():
+            return _noted(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
+        case MessageReceived():
+            heard = _heard(state, event)
+            target = state.request.agent
+            return _noted(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
+        case PermissionsSet():
+            return _set_permissions(state, event)
+        case _:
+            assert_never(event)
+
+
+def extent(state: RunState, event: SteeringEvent) -> JsonObject:
+    """What an approval is for, as far as that is known before the call is judged again."""
+    if not isinstance(event, Approved) or event.arguments is not None:
+        return {}
+    # Several updates may have been let through before the first of them is carried out.
+    if (ask := find_ask(state, event.call_id)) is None:
+        return {}
+    if event.scope == "once" or ask.for_run:
+        return {"scope": event.scope}
+    if ask.rule.startswith(GUARD):
+        return {"scope": "once", "why": f"the guard against {ask.rule.removeprefix(GUARD)} asks each time"}
+    return {"scope": "once", "why": "no rule can allow exactly this for the rest of the run"}
+
+
+def expire(state: RunState, event: AsksExpired) -> RunState:
+    """Asks whose time is over count as denied."""
+    if state.outcome is not None:
+        return state
+    for call in state.asks:
+        expiry = expires_at(state, call)
+        if expiry is not None and expiry <= event.at:
+            reason = "nobody answered in time"
+            state = _decide(state, call, Decision(approved=False, reason=reason, by="timeout", at=event.at))
+    return state
+
+
+def note(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
+    """The run with one more notice for the stream."""
+    return _noted(state, action, at, **parameters)
+
+
+def _refused_answer(state: RunState, call_id: str | None, digest: str | None) -> str | None:
+    asks = open_asks(state)
+    if call_id is None and len(asks) > 1:
+        return f"{len(asks)} calls wait for approval; name one: {', '.join(ask.call_id for ask in asks)}"
+    ask = find_ask(state, call_id)
+    if ask is None:
+        named = f"call {call_id!r} does not wait" if call_id else "no call waits"
+        return f"{named} for approval"
+    if digest is not None and digest != ask.digest:
+        return f"the digest {digest} is not that of call {ask.call_id!r} ({ask.digest}): it was changed since"
+    return None
+
+
+def _refused_resume(state: RunState, by: str) -> str | None:
+    if state.hold is None:
+        return "the run is not paused"
+    if by == PARENT and state.hold.by != PARENT:
+        return "the run was paused by itself, not with the one above it: it goes on when it is resumed itself"
+    return None
+
+
+def _refused_rules(rules: Any) -> str | None:
+    try:
+        parse_rules(rules)
+    except BadRequest as error:
+        return error.message
+    return None
+
+
+def _asked(state: RunState, call_id: str | None) -> TreeAsk:
+    ask = find_ask(state, call_id)
+    if ask is None:
+        raise ValueError(f"no open ask {call_id!r}; ask `refusal` first")
+    return ask
+
+
+def _own(state: RunState, ask: TreeAsk) -> OpenCall | None:
+    """The run's own call; None for one of a sub-agent, whose answer goes down to it."""
+    if ask.run_id != state.run_id:
+        return None
+    return next(call for call in state.asks if call.call.id == ask.call_id)
+
+
+def _handed_down(state: RunState, ask: TreeAsk, signal: str, **answer: Any) -> RunState:
+    given = {name: value for name, value in answer.items() if value not in ("", None)}
+    return replace(state, tree=with_answer(state.tree, ask, signal, given))
+
+
+def _approve(state: RunState, event: Approved) -> RunState:
+    ask = _asked(state, event.call_id)
+    if (call := _own(state, ask)) is None:
+        answer = {"scope": event.scope, "arguments": event.arguments, "digest": ask.digest, "by": event.by}
+        return _handed_down(state, ask, "approve", **answer)
+    # Not by `==`, for which True is 1.
+    edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
+    # What an edited approval allows for the run depends on the plan for the new arguments.
+    scope = event.scope if edited or call.plan.grants else "once"
+    decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
+    if edited and event.arguments is not None:
+        changed = replace(call.call, arguments=event.arguments, malformed=None)
+        plan = replace(call.plan, digest=call_digest(state.run_id, changed))
+        call = replace(call, call=changed, plan=plan, stale=1)
+    state = _decide(state, call, decision)
+    return state if edited or scope == "once" else granted(state, call.plan.grants)
+
+
+def _deny(state: RunState, event: Denied) -> RunState:
+    ask = _asked(state, event.call_id)
+    if (call := _own(state, ask)) is None:
+        return _handed_down(state, ask, "deny", reason=event.reason, by=event.by)
+    return _decide(state, call, Decision(approved=False, reason=event.reason, by=event.by, at=event.at))
+
+
+def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
+    decided = replace(call, decision=decision)
+    if not decision.approved:
+        reason = decision.reason or "no reason given"
+        by = f" by {decision.by}" if decision.by else ""
+        text = f"Denied{by}: {reason}. Do not try the same again; find another way or ask what is wanted."
+        decided = replace(decided, result=failed(text, "permission"))
+    state = with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
+    return _noted(
+        state,
+        Action.APPROVAL_DECIDED,
+        decision.at,
+        call_id=call.call.id,
+        tool=call.call.name,
+        approved=decision.approved,
+        scope=decision.scope,
+        edited=decision.edited,
+        by=decision.by,
+        reason=decision.reason,
+        rule=call.plan.rule,
+        digest=call.plan.digest,
+    )
+
+
+def _heard(state: RunState, event: MessageReceived) -> RunState:
+    """A message answers the question that the run waits with, or is read when the next turn begins."""
+    question = state.question
+    if event.from_agent:
+        return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
+    if question is None:
+        return replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
+    by = f"{event.by} answers" if event.by else "The answer"
+    answer = ToolResult(content=f"{by}: {event.text}")
+    return with_calls(state, lambda c: replace(c, result=answer) if c.call.id == question.call.id else c)
+
+
+def _abort(state: RunState, event: AbortRequested) -> RunState:
+    why = f": {event.reason}" if event.reason else ""
+    by = f" by {event.by}" if event.by else ""
+    done = f"Until then: {state.turn} turns, {state.tool_calls} finished tool calls."
+    error = RunError(
+        type="ExecutionAbortedError",
+        message=f"aborted{by}{why}. {done}",
+        context={"reason": event.reason, "by": event.by},
+    )
+    return replace(state, hold=None, outcome=Outcome(status=RunStatus.ABORTED, error=error))
+
+
+def _resumed(state: RunState, at: datetime) -> RunState:
+    """The run goes on; whoever is asked has all their time again."""
+    return with_calls(
+        replace(state, hold=None),
+        lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,
+    )
+
+
+def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
+    request = replace(state.request, permissions={**state.request.permissions, **event.rules})
+    spec = state.spec.with_permissions(event.rules) if state.spec is not None else None
+    return under_other_rules(replace(state, request=request), spec)
+
+
+def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
+    """The run with a spec that allows something else: what has not run yet is judged again."""
+    state = replace(state, rules_changed=state.phase is Phase.THINKING)
+    if spec is not None:
+        state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+    return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
+
+
+def _noted(
+    state: RunState, action: Action, at: datetime, *, target_agent: str | None = None, **parameters: Any
+) -> RunState:
+    said = {name: value for name, value in parameters.items() if value not in ("", None)}
+    return noticed(state, Notice(action=action, key="", at=at, target_agent=target_agent, parameters=said))
+
+
+def noticed(state: RunState, notice: Notice) -> RunState:
+    """The run with this notice for the stream, under a number of its own unless it brings a key."""
+    number = state.noticed + 1
+    return replace(state, noticed=number, notices=(*state.notices, replace(notice, key=notice.key or f"n{number}")))

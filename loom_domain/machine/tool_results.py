@@ -1,0 +1,271 @@
+"""The tool calls of a turn, from the model's answer to the results that join the conversation.
+
+A call is open until it has a result. Its plan, a person or time may rule it out; else it runs. Rules that change while
+it is open make its plan stale, and it is judged again before anything else happens. When the last call of the turn has
+its result, all results join the conversation in the order of the calls.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from loom.domain.core.digests import call_digest, canonical
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.tool_calls import (
+    CallPlan,
+    Effect,
+    OpenCall,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    failed,
+    kept_artifact,
+    made_tool,
+    next_group,
+    tool_message,
+)
+from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, TODO
+from loom.domain.run.actions import AskPerson, AwaitAnswer, Backoff, PlanCalls, RunChildren, RunTools
+from loom.domain.run.events import CallsPlanned, ToolsReturned
+from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
+from loom.domain.run.state import Phase, RunState, expires_at
+from loom.domain.tools.loop_detection import call_steps, followed
+from loom.domain.tools.todos import read_todos
+
+UNKNOWN_OUTCOME: Final = (
+    "Interrupted: the worker was lost while this ran, so its outcome is unknown. It may have taken effect in whole, in"
+    " part or not at all, and it has not been tried again. Check what is there before you go on."
+)
+PATIENCE: Final = 2
+"""Attempts that wait for an account of effects which is away; the next one runs without, and if it is lost, so is its
+outcome. A call that may have begun under the account waits for it for as long as it takes."""
+
+OUT_OF_TIME: Final = (
+    "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
+    " before you go on."
+)
+
+
+def is_accounted(call: OpenCall) -> bool:
+    """Whether the call's next attempt keeps account of its effect."""
+    return call.begun or call.away < PATIENCE
+
+
+def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools | RunChildren:
+    """What the open calls need next; nobody is asked, and nothing runs, under rules that are out of date."""
+    if stale := tuple(call for call in state.calls if call.stale and call.result is None):
+        return PlanCalls(calls=stale)
+    if state.asks:
+        ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
+        return AskPerson(calls=state.asks, until=min(ends, default=None))
+    if state.question is not None:
+        return AwaitAnswer(call_id=state.question.call.id)
+    if state.retry_at is not None:
+        return Backoff(until=state.retry_at)
+    group = next_group(state.calls, state.agent.parallel_limit)
+    quick = tuple(call for call in group if call.call.name not in HANDED_ON)
+    return RunTools(calls=quick) if quick else RunChildren(calls=group)
+
+
+def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
+    """The run with each open call changed."""
+    return replace(state, calls=tuple(change(call) for call in state.calls))
+
+
+def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False) -> OpenCall:
+    """A call on its way; one that its plan rules out has its result already."""
+    call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
+    result = intercepted(plan) or (None if stale else ruled_out(plan))
+    asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
+    return OpenCall(call=call, plan=plan, asked_at=asked_at, result=result, stale=int(stale))
+
+
+def granted(state: RunState, grants: Iterable[str]) -> RunState:
+    """The run with more allow rules; asks that still wait are judged again, as the rules may cover them now."""
+    more = tuple(dict.fromkeys((*state.grants, *grants)))
+    if more == state.grants:
+        return state
+    return with_calls(
+        replace(state, grants=more),
+        lambda c: replace(c, stale=c.stale + 1) if c.awaits_person or (c.stale and c.result is None) else c,
+    )
+
+
+def take_plans(state: RunState, event: CallsPlanned) -> RunState:
+    """The run after calls were judged again."""
+    if state.phase is not Phase.ACTING:
+        return state
+    plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
+    before = state
+    state = with_calls(state, lambda c: _replanned(before, c, plans[c.call.id], event.at) if c.call.id in plans else c)
+    return settled(granted(state, _granted_by_edits(state, plans)))
+
+
+def _replanned(state: RunState, call: OpenCall, plan: CallPlan, at: datetime) -> OpenCall:
+    if not call.stale or call.result is not None:
+        return call
+    if call.stale > 1:  # the rules changed once more while these plans were made
+        return replace(call, stale=1)
+    if plan.error and call.decision is not None and call.decision.edited:
+        return _asked_again(state, call, plan.error, at)
+    if call.plan.arguments is not None:  # interceptors are asked once, when the model asks
+        plan = replace(plan, arguments=call.plan.arguments, interceptor=call.plan.interceptor)
+    if call.decision is not None and call.decision.edited:
+        plan = replace(plan, arguments=None)
+    fresh = opened(call.call, plan, at)
+    asked_at = fresh.asked_at and (call.asked_at or fresh.asked_at)
+    result = fresh.result and _with_edit(fresh.result, call)
+    return replace(call, plan=plan, stale=0, asked_at=asked_at, result=result)
+
+
+def _asked_again(state: RunState, call: OpenCall, error: str, at: datetime) -> OpenCall:
+    """The ask as it was, since the arguments that a person gave instead cannot be carried out."""
+    asked = next(c for c in state.transcript.messages[-1].tool_calls if c.id == call.call.id)
+    asked = asked if call.plan.arguments is None else replace(asked, arguments=call.plan.arguments)
+    reason = f"the changed arguments cannot be carried out ({error}); these are the model's own again"
+    plan = replace(call.plan, digest=call_digest(state.run_id, asked), reason=reason)
+    return replace(call, call=asked, plan=plan, decision=None, asked_at=at, stale=0)
+
+
+def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
+    if call.decision is None or not call.decision.edited:
+        return result
+    edit = f"A person changed the arguments to {canonical(call.call.arguments)}."
+    return replace(result, content=f"{edit} {result.content}")
+
+
+def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[str, ...]:
+    """What approvals for the run allow whose arguments a person changed: the rules for what was approved at last."""
+    return tuple(
+        grant
+        for call in state.calls
+        if call.call.id in plans and not call.stale and call.decision is not None
+        if call.decision.approved and call.decision.edited and call.decision.scope == "run"
+        for grant in call.plan.grants
+    )
+
+
+def intercepted(plan: CallPlan) -> ToolResult | None:
+    """The result of a call that an interceptor has answered or stopped."""
+    if plan.stopped:
+        return failed(f"Not permitted: {plan.stopped}. Find another way.", "permission")
+    return None if plan.answer is None else ToolResult(content=plan.answer)
+
+
+def ruled_out(plan: CallPlan) -> ToolResult | None:
+    """The result of a call that its plan keeps from running."""
+    if plan.error:
+        return failed(plan.error, plan.error_type or "validation")
+    if plan.verdict is Verdict.DENY:
+        return failed(f"Not permitted: {plan.reason}. Find another way.", "permission")
+    return None
+
+
+def take_results(state: RunState, event: ToolsReturned) -> RunState:
+    """The run after attempts at tool calls ended."""
+    if state.phase is not Phase.ACTING:
+        return state
+    came = {
+        call.call.id: event.outcomes[call.call.id]
+        for call in state.calls
+        if call.call.id in event.outcomes and call.result is None and not call.awaits_person
+    }
+    ledger = state.ledger
+    state = with_calls(state, lambda c: _returned(c, came[c.call.id], ledger=ledger) if c.call.id in came else c)
+    finished = {call.call.id for call in state.calls if call.result is not None} & came.keys()
+    state = _with_what_they_left(state, [call for call in state.calls if call.call.id in finished])
+    return settled(
+        replace(
+            state,
+            produced=state.produced | {name for name in finished if isinstance(came[name], ToolResult)},
+            tool_calls=state.tool_calls + len(finished),
+            retry_at=_retry_at(state, came, event.at),
+        )
+    )
+
+
+def _with_what_they_left(state: RunState, finished: Sequence[OpenCall]) -> RunState:
+    """The run with what finished calls leave beside their results: artifacts, a list of todos, new tools."""
+    for call in finished:
+        result = call.result
+        if result is None:
+            continue
+        if result.artifact:
+            kept = kept_artifact(call.call.id, call.call.name, result)
+            state = replace(state, artifacts=(*state.artifacts, kept))
+        if call.call.name == TODO and result.status == "success":
+            state = replace(state, todos=read_todos(call.call.arguments, state.turn))
+        if call.call.name == CREATE_TOOL and result.status == "success":
+            state = _with_tool(state, made_tool(call.call.arguments))
+    return state
+
+
+def _with_tool(state: RunState, made: ToolSpec) -> RunState:
+    """The first of a name stays: what a person allowed it to do must not become what another does."""
+    if any(tool.name == made.name for tool in state.agent.tools):
+        return state
+    spec = state.agent.with_tool(made)
+    return replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+
+
+def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) -> OpenCall:
+    if isinstance(outcome, ToolResult):
+        return replace(call, attempt=call.attempt + 1, inline=True) if outcome.resend else replace(call, result=outcome)
+    if outcome.kind == "provider":
+        return replace(call, result=_broken(outcome))
+    lost = call.lost + (outcome.kind == "lost")
+    again = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
+    began = outcome.kind == "lost" or outcome.context.get("has_run") is True
+    # With an account of effects the next attempt finds out what came of this one; else nobody ever will.
+    if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
+        return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
+    away = call.away + (outcome.type == STORE_AWAY)
+    return replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away, lost=lost)
+
+
+def _broken(failure: Failure) -> ToolResult:
+    if failure.type == TIMED_OUT:
+        return failed(OUT_OF_TIME, "timeout")
+    return failed(f"The tool broke: {failure.message}", "unknown")
+
+
+def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
+    """When calls run again that Loom's own parts were not there for: not at once, or an outage fills history."""
+    waits = [
+        decision.delay
+        for call in state.calls
+        if call.result is None
+        if isinstance(failure := came.get(call.call.id), Failure) and failure.kind == "infrastructure"
+        # `attempt` counts the one that has just failed already.
+        if isinstance(decision := after_failure(Tries(away=call.attempt - 2), failure), Again)
+    ]
+    return at + timedelta(seconds=max(waits)) if waits and at is not None else None
+
+
+def settled(state: RunState) -> RunState:
+    """Once every call of the turn has its result, the results join the conversation."""
+    if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls):
+        return state
+    repetition = followed(state.repetition, call_steps(state.calls), state.agent.loop_window)
+    return _observed(replace(state, phase=Phase.READY, retry_at=None, repetition=repetition))
+
+
+def end_calls(state: RunState, text: str) -> RunState:
+    """Every call answered, those without a result by `text`, so that the conversation stays well formed."""
+    ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
+    return _observed(ended)
+
+
+def _observed(state: RunState) -> RunState:
+    answers = [
+        tool_message(call.call, call.result, _decision_of(call)) for call in state.calls if call.result is not None
+    ]
+    return replace(state, calls=(), transcript=state.transcript.extended(answers))
+
+
+def _decision_of(call: OpenCall) -> JsonObject:
+    if call.decision is None:
+        return {}
+    decision = call.decision
+    return {"approved": decision.approved, "scope": decision.scope, "by": decision.by, "rule": call.plan.rule}

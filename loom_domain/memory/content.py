@@ -1,0 +1,105 @@
+"""What a Task says, in words: the text that is searched, summarised and shown."""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from loom.domain.core.digests import canonical
+from loom.domain.core.messages import well_formed
+from loom.domain.core.tasks import Task
+
+LONGEST: Final = 8_000
+"""Characters of a Task's text that are searched; the whole of it stays with the Task."""
+MOST_FACTS: Final = 3
+
+_TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
+_DULL_NAMES: Final = (
+    "artifact attempt call_id completed_explicitly cost depth digest effect expires_in for_run from length max_turns"
+    " metadata quality_metrics risk status to tool_calls tools turn turns usage workspace"
+)
+_DULL: Final = frozenset(_DULL_NAMES.split())
+_SAYS_NOTHING: Final = (
+    "ok okay k thanks thank_you thx great good nice fine cool hi hello hey bye"
+    " 好 好的 好吧 谢谢 谢谢你 多谢 嗯 嗯嗯 行 可以 明白 明白了 知道了 收到 没问题 你好 再见"
+)
+_SMALL_TALK: Final = frozenset(_SAYS_NOTHING.split())
+_SENTENCE: Final = re.compile(r".+?(?:[.!?…]+(?=\s|$)|[。！？]+|$)", re.DOTALL)
+_NOT_WORDS: Final = re.compile(r"[\W_]+")
+_MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n't)\b|[不没未无非]")
+
+
+def content_of(task: Task) -> str:
+    """The text of a Task: what was said first, then the facts beside it, one a line."""
+    said = {**task.parameters, **(task.result or {})}
+    texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
+    facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
+    return (well_formed("\n".join([*texts, *facts])) or str(task.action))[:LONGEST]
+
+
+def is_small_talk(text: str) -> bool:
+    """Words that say nothing by themselves, in English or Chinese; who said them does not count."""
+    said = " ".join(line for line in text.splitlines() if not line.startswith("by: "))
+    words = _NOT_WORDS.sub("_", said.casefold()).strip("_")
+    return not words or words in _SMALL_TALK
+
+
+def is_trivial(text: str, below: int) -> bool:
+    """Too little to be distilled or to be found by its meaning."""
+    return len(text.strip()) < below or is_small_talk(text)
+
+
+def summary_of(text: str, limit: int) -> str:
+    """The first sentences, as many as fit; where they would be little, what fits."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    summary = ""
+    for sentence in _SENTENCE.findall(line):
+        if len(summary) + len(sentence) > limit:
+            break
+        summary += sentence
+    return summary.strip() if summary and len(summary) >= limit // 2 else _cut(line, limit)
+
+
+def facts_from(distilled: Sequence[str], limit: int) -> tuple[str, ...]:
+    """What a distiller said, at most three short facts, none twice."""
+    facts: dict[bytes, str] = {}
+    for fact in distilled:
+        if fact.strip():
+            facts.setdefault(fingerprint(fact), summary_of(fact, limit))
+    return tuple(facts.values())[:MOST_FACTS]
+
+
+def fingerprint(text: str) -> bytes:
+    """The same for texts that differ in case, width and spaces only."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def says_the_same(one: str, other: str) -> bool:
+    """Whether two texts that mean nearly the same agree in numbers and negations, which vectors hardly see."""
+    return _marks(one) == _marks(other)
+
+
+def _marks(text: str) -> list[str]:
+    return sorted(_MARKS.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+def _tells(name: str, value: Any) -> bool:
+    return name not in _DULL and name not in _TEXTS and value not in (None, "", False, (), [], {})
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and isinstance(value.get("message"), str):
+        return f"{value.get('type', 'error')}: {value['message']}"
+    return canonical({"": value})[4:-1]
+
+
+def _cut(line: str, limit: int) -> str:
+    head = line[: limit - 1]
+    space = head.rfind(" ")
+    return (head[:space] if space > limit // 2 else head).rstrip() + "…"

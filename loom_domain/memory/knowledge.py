@@ -1,0 +1,139 @@
+"""Knowledge bases: folders of documents that runs may look things up in, and what looking up gives.
+
+A base has documents, a document has chunks (`loom.domain.memory.chunks`), and whatever is quoted says where it stands.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from loom.domain.core.errors import BadRequest
+from loom.domain.memory.chunks import Chunk
+
+NAME: Final = r"^[\w.-]{1,64}$"
+"""What a base may be called."""
+MOST_HITS: Final = 5
+RELEVANT: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.82}
+"""By model, the cosine from which a chunk has to do with a question; E5 hardly ever gives less than 0.7 to anything."""
+RELEVANT_OTHERWISE: Final = 0.25
+COVERED: Final = 0.5
+"""The share of a question's words, each by how rare it is, that makes a chunk relevant by itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnowledgeQuery:
+    """What is looked up."""
+
+    text: str
+    bases: Sequence[str] = ()
+    """None named: all of them."""
+    limit: int = MOST_HITS
+    threshold: float | None = None
+    """Least cosine of what has fewer of the words than COVERED; None: what RELEVANT says of the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnowledgeHit:
+    """A chunk that answers, and where it is from."""
+
+    base: str
+    path: str
+    chunk: Chunk
+    score: float
+    """1: first by words and by meaning; comparable within one answer only."""
+    similarity: float | None = None
+    """Cosine to the question; None: not found by meaning."""
+    covered: float = 0.0
+    """Share of the question's words that it has, each by how rare it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnowledgeBase:
+    """What is there under one name."""
+
+    name: str
+    folder: str
+    documents: int
+    chunks: int
+    vectors: Mapping[str, int] = field(default_factory=dict)
+    """How many chunks have a vector, by its model."""
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnowledgeFolder:
+    """A folder that an app has registered as a base."""
+
+    name: str
+    path: str
+    origin: str
+    """Where it was registered, for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ingested:
+    """What taking in a folder has done."""
+
+    name: str
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    chunks: int = 0
+    """Of the documents that were added or changed."""
+    embedded: int = 0
+    waiting: int = 0
+    """Chunks that have no vector yet and are found by words alone."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Files that were left out, and why."""
+    without_vectors: str = ""
+    """Why chunks wait for their vectors."""
+
+
+def checked_name(name: str) -> str:
+    """The name, if a base may be called so; raises BadRequest."""
+    if not re.fullmatch(NAME, name):
+        raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
+    return name
+
+
+def is_relevant(hit: KnowledgeHit, threshold: float) -> bool:
+    """Whether a hit has to do with the question at all."""
+    return hit.covered >= COVERED or (hit.similarity is not None and hit.similarity >= threshold)
+
+
+def threshold_of(model: str | None, asked: float | None) -> float:
+    """The least cosine for vectors of this model."""
+    return asked if asked is not None else RELEVANT.get(model or "", RELEVANT_OTHERWISE)
+
+
+def place_of(path: str, chunk: Chunk) -> str:
+    """Where a chunk stands, as a person looks it up: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
+    if chunk.page is not None:
+        return f"{path}, page {chunk.page}"
+    lines = str(chunk.first_line) if chunk.first_line == chunk.last_line else f"{chunk.first_line}-{chunk.last_line}"
+    under = f" ({' > '.join(chunk.headings)})" if chunk.headings else ""
+    return f"{path}:{lines}{under}" if chunk.first_line else f"{path}{under}"
+
+
+def told_text(path: str, chunk: Chunk) -> str:
+    """What of a chunk is searched: the text below the names that it stands under."""
+    return "\n".join((" > ".join((path, *chunk.headings)), chunk.text))
+
+
+def knowledge_view(hit: KnowledgeHit) -> dict[str, Any]:
+    """A hit in the words of the public contract."""
+    return {
+        "base": hit.base,
+        "path": hit.path,
+        "place": place_of(hit.path, hit.chunk),
+        "headings": list(hit.chunk.headings),
+        "first_line": hit.chunk.first_line,
+        "last_line": hit.chunk.last_line,
+        "page": hit.chunk.page,
+        "text": hit.chunk.text,
+        "score": round(hit.score, 4),
+        "similarity": None if hit.similarity is None else round(hit.similarity, 4),
+    }

@@ -1,0 +1,201 @@
+"""Rules that can never do what they say, and tools that a model need not see.
+
+A rule that silently enforces nothing is worse than none: each one found here is an error where rules come in. An allow
+under a wider deny is not among them: it matches and loses, as when a request tightens an agent's rules.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.tool_calls import ToolSpec, Verdict
+from loom.domain.core.tool_names import ASK_USER, CREATE_TOOL, DONE, HANDED_ON, MADE, MCP
+from loom.domain.permissions import patterns
+from loom.domain.permissions.judge import BUILT_IN
+from loom.domain.permissions.rules import (
+    DEFAULT,
+    DOMAIN,
+    MAIN_FIELDS,
+    Kind,
+    Rule,
+    kind_of,
+    names,
+    parameter,
+    parse_rule,
+    parse_rules,
+)
+from loom.domain.permissions.subjects import Place, normal
+from loom.domain.skills.catalog import COMPILED, SKILL_TOOLS
+
+_ALWAYS_OFFERED: Final = (DONE, ASK_USER)
+_NOWHERE: Final = Place()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _World:
+    """What rules can be about."""
+
+    known: Mapping[str, ToolSpec | None]
+    servers: Collection[str] | None
+    place: Place
+
+
+def dead_rules(
+    rules: Mapping[str, str],
+    tools: Sequence[ToolSpec],
+    *,
+    servers: Collection[str] | None = None,
+    place: Place = _NOWHERE,
+) -> tuple[str, ...]:
+    """One complaint for each rule that never matches, saying what to write instead.
+
+    `servers` are the names of the configured MCP servers (None: not known, so their rules are not looked at).
+    """
+    found: list[str] = []
+    read: list[Rule] = []
+    for text, verdict in rules.items():
+        try:
+            read.append(parse_rule(text, verdict))
+        except BadRequest as error:
+            found.append(error.message)
+    known = {**dict.fromkeys(BUILT_IN), **{tool.name: tool for tool in tools}}
+    world = _World(known=known, servers=servers, place=place)
+    found.extend(f"permission rule {rule.text!r} {complaint}" for rule in read for complaint in _of_rule(rule, world))
+    return tuple(found)
+
+
+def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
+    """The tools that a model is shown: all but those denied by name, or by a glob of names."""
+    denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
+    return tuple(
+        tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
+    )
+
+
+def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
+    if rule.tool == DEFAULT:
+        if rule.pattern is not None:
+            yield "gives `default` a pattern: it has none"
+        return
+    if rule.tool.startswith((MADE, COMPILED)):
+        yield from _of_made(rule, world)
+        return
+    if rule.tool.startswith(MCP):
+        yield from _of_server(rule, world)
+    elif not any(names(rule, tool) for tool in world.known):
+        yield f"names no tool{_instead(rule.tool, world.known)}"
+        return
+    if rule.pattern is not None:
+        yield from _of_pattern(rule, world)
+
+
+def _of_made(rule: Rule, world: _World) -> Iterator[str]:
+    """Which skills, and so which scripts, there are depends on the workspace of each run."""
+    if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
+        yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
+
+
+def _of_server(rule: Rule, world: _World) -> Iterator[str]:
+    """A server that is configured may be away now, so its tools' names are looked at only when it has some."""
+    server = rule.tool.removeprefix(MCP).partition("__")[0]
+    if world.servers is None or "*" in server:
+        return
+    if server not in world.servers:
+        yield f"names no MCP server{_instead(server, world.servers)}"
+        return
+    theirs = [tool for tool in world.known if tool.startswith(f"{MCP}{server}__")]
+    if theirs and not any(names(rule, tool) for tool in theirs):
+        yield f"names no tool of the server {server}{_instead(rule.tool, theirs)}"
+
+
+def _instead(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
+    return f": did you mean {near[0]}?" if near else f": known are {', '.join(sorted(known)) or 'none'}"
+
+
+def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
+    spec = world.known.get(rule.tool)
+    pattern = rule.pattern or ""
+    found = parameter(rule)
+    if not pattern.strip():
+        yield "has an empty pattern: leave out the brackets to mean the tool as a whole"
+    elif found and found[0] == MAIN_FIELDS.get(rule.tool):
+        yield f"names `{found[0]}`, which {rule.tool}'s own patterns are for: write {_own(rule.tool, found[1])}"
+    elif found and _is_argument(found[0], spec) and rule.verdict is Verdict.ALLOW:
+        yield f"allows by the argument `{found[0]}`: such rules can only ask or deny"
+    elif not (found and _is_argument(found[0], spec)):
+        yield from _of_kind(rule, pattern, spec, world)
+
+
+def _is_argument(name: str, spec: ToolSpec | None) -> bool:
+    """A rule names an argument that the tool takes; of a tool that is not known here any name will do."""
+    return False if spec is None else name in spec.parameters.get("properties", {})
+
+
+def _own(tool: str, value: str) -> str:
+    return f"{tool}({DOMAIN}HOST)" if kind_of(tool) is Kind.HOST else f"{tool}({value.strip(' *') or '…'} *)"
+
+
+def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> Iterator[str]:
+    if "*" in rule.tool:
+        return
+    match kind_of(rule.tool):
+        case Kind.NAME:
+            yield from _of_nameless(rule, spec)
+        case Kind.HOST:
+            yield from _of_host(pattern)
+        case Kind.PATH:
+            yield from _of_path(rule, pattern, world.place)
+        case _:
+            return
+
+
+def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
+    if rule.tool in (*SKILL_TOOLS, *HANDED_ON) or (
+        parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW
+    ):
+        return
+    arguments = ", ".join(spec.parameters.get("properties", {})) if spec else ""
+    yield (
+        f"has a pattern, but {rule.tool} has nothing to hold it against: only `param:value` can ask or deny"
+        + (f" ({arguments})" if arguments else "")
+    )
+
+
+def _of_host(pattern: str) -> Iterator[str]:
+    host = pattern.removeprefix(DOMAIN)
+    if not pattern.startswith(DOMAIN):
+        yield f"is not about a host: write {DOMAIN}example.com, or {DOMAIN}*.example.com for all below it"
+    elif not host.strip(".") or any(char in host for char in "/?#@\\ ") or "://" in host:
+        yield f"has no host after `{DOMAIN}`: write the bare host, without scheme and path"
+    elif host == "*":
+        yield "means only hosts without a dot: leave out the brackets to mean every host"
+
+
+def _of_path(rule: Rule, pattern: str, place: Place) -> Iterator[str]:
+    if pattern.startswith(DOMAIN):
+        yield f"names a domain, but {rule.tool} is about files: write a path"
+    elif pattern.startswith("!"):
+        yield "begins with `!`: there are no exceptions to a rule"
+    elif ".." in pattern.split("/"):
+        yield "has `..` in it, which no path has when rules are asked: write where it leads"
+    elif rule.verdict is Verdict.ALLOW and (root := _root(pattern, place)) and not _may_be_inside(root, place):
+        yield f"allows a place outside the workspace {place.workspace}, where {rule.tool} never goes"
+
+
+def _root(pattern: str, place: Place) -> str:
+    """The folder that an absolute pattern begins with, as far as it is spelled out."""
+    if pattern.startswith("~/") and place.home:
+        pattern = f"/{place.home}/{pattern[2:]}"
+    if not pattern.startswith("//"):
+        return ""
+    parts = pattern[2:].split("/")
+    plain = next((at for at, part in enumerate(parts) if patterns.is_glob(part)), len(parts))
+    return normal("/" + "/".join(parts[:plain])) if plain else ""
+
+
+def _may_be_inside(root: str, place: Place) -> bool:
+    here = place.workspace
+    return not here or root in ("/", here) or here.startswith(root + "/") or root.startswith(here + "/")

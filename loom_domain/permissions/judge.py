@@ -1,0 +1,288 @@
+"""May this call run? One pure function answers, and names the rule it went by.
+
+Rules map `tool` or `tool(pattern)` to allow, ask or deny. In order:
+any matching deny, a scoped ask, the mode, a scoped allow, the bare rule, an explicitly given `default`,
+the tool's declared verdict, the built-in default, else deny. What would destroy work asks although it was allowed
+(`guards`), and so does what may hide something that a deny or an ask means.
+
+What a pattern is held against — the commands inside a shell line, the path a file tool touches — is prepared by the
+caller as `Subject`s, since a shell parser and a file system are not pure. A deny or ask needs one matching subject, an
+allow needs every one. That a rule is narrower than another changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import STRICTNESS, Verdict
+from loom.domain.permissions import guards
+from loom.domain.permissions.rules import (
+    DEFAULT,
+    Kind,
+    Rule,
+    covers,
+    guards_too,
+    has_value,
+    is_exact,
+    kind_of,
+    may_reach,
+    names,
+    parse_rule,
+    parse_rules,
+    touches,
+)
+from loom.domain.permissions.subjects import Place, Subject, Touched
+
+BUILT_IN: Final[Mapping[str, Verdict]] = {
+    **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
+    "delegate_task": Verdict.ALLOW,
+    "create_plan": Verdict.ALLOW,
+    **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
+}
+GUARD: Final = "guard: "
+"""What a judgement's rule begins with when a guard decided."""
+
+_EDITS: Final = frozenset({"write_file", "edit_file"})
+_NOTHING: Final[JsonObject] = {}
+_NOWHERE: Final = Place()
+_REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&"})
+
+
+class Mode(StrEnum):
+    """A stance that stands above allow rules and below asks."""
+
+    DEFAULT = "default"
+    READ_ONLY = "read-only"
+    ACCEPT_EDITS = "accept-edits"
+    BYPASS = "bypass"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """The answer and where it comes from."""
+
+    verdict: Verdict
+    rule: str
+    reason: str
+    can_be_granted: bool = True
+    """An ask that a grant for the run would answer from then on."""
+    whose: str = ""
+    """The agent whose rules decided, where several had a say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """What is judged."""
+
+    tool: str
+    subjects: Sequence[Subject]
+    arguments: JsonObject
+    place: Place
+
+
+def judge(
+    tool: str,
+    subjects: Sequence[Subject],
+    rules: Mapping[str, str],
+    *,
+    arguments: JsonObject = _NOTHING,
+    mode: Mode = Mode.DEFAULT,
+    reads: bool = False,
+    declared: Verdict | None = None,
+    grants: Sequence[str] = (),
+    place: Place = _NOWHERE,
+) -> Judgement:
+    """Decide on one call of `tool` that touches `subjects`.
+
+    `reads` says that it only reads; `declared` is what the tool's registration says; `grants` are allow rules that a
+    person gave for the run: they outrank asks and bare rules, never a deny or the mode.
+    """
+    call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
+    own = parse_rules(rules)
+    given = parse_rules(dict.fromkeys(grants, Verdict.ALLOW))
+    scoped = [rule for rule in own if rule.pattern is not None]
+    bare = _bare(own, tool)
+
+    if denied := _first(call, scoped, Verdict.DENY, subjects) or (
+        bare if bare and bare.verdict is Verdict.DENY else None
+    ):
+        return Judgement(verdict=Verdict.DENY, rule=denied.text, reason=f"denied by the rule {denied.text}")
+    # Only a grant of exactly this: one that a person gave for a program must not answer what a rule asks about.
+    exact = [rule for rule in given if is_exact(rule)]
+    open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
+    if asked := _first(call, scoped, Verdict.ASK, open_ones):
+        return _asked(asked, can_be_granted=not has_value(asked, tool, arguments))
+    judged = _by_mode(tool, mode, reads=reads) or _by_allow(call, scoped, given)
+    judged = judged or _by_bare(_bare(given, tool) or bare) or _by_default(tool, rules, declared)
+    if judged.verdict is Verdict.DENY:
+        return judged
+    if guarded := _guarded(call, scoped, exact, mode):
+        return guarded
+    # Who bypasses the rules has said so; who accepts edits has not said that of a deny.
+    return judged if mode is Mode.BYPASS else _unless_hidden(call, judged, scoped, open_ones)
+
+
+def matching(
+    tool: str,
+    subjects: Sequence[Subject],
+    rules: Mapping[str, str],
+    *,
+    arguments: JsonObject = _NOTHING,
+    place: Place = _NOWHERE,
+) -> tuple[Rule, ...]:
+    """Every rule that has something to say of the call, in the order of the mapping."""
+    call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
+    return tuple(rule for rule in parse_rules(rules) if _concerns(call, rule))
+
+
+def _asked(rule: Rule, *, can_be_granted: bool) -> Judgement:
+    return Judgement(
+        verdict=Verdict.ASK,
+        rule=rule.text,
+        reason=f"the rule {rule.text} asks for a person",
+        can_be_granted=can_be_granted,
+    )
+
+
+def _concerns(call: _Call, rule: Rule) -> bool:
+    if rule.pattern is None:
+        return rule.text == DEFAULT or names(rule, call.tool)
+    if rule.verdict is Verdict.ALLOW:
+        return any(_cover(call, (rule,), (), subject) is not None for subject in call.subjects)
+    return _first(call, (rule,), rule.verdict, call.subjects) is not None
+
+
+def _bare(rules: Sequence[Rule], tool: str) -> Rule | None:
+    """The strictest rule that names the tool without a pattern."""
+    found = [rule for rule in rules if rule.pattern is None and names(rule, tool)]
+    return max(found, key=lambda rule: STRICTNESS.index(rule.verdict), default=None)
+
+
+def _first(call: _Call, rules: Sequence[Rule], verdict: Verdict, subjects: Sequence[Subject]) -> Rule | None:
+    for rule in rules:
+        if rule.verdict is verdict and (
+            has_value(rule, call.tool, call.arguments) or any(_means(call, rule, subject) for subject in subjects)
+        ):
+            return rule
+    return None
+
+
+def _means(call: _Call, rule: Rule, subject: Subject) -> bool:
+    """An ask or a deny is about this subject, or about a file that it touches."""
+    return touches(rule, call.tool, subject.text, subject.loose, call.place) or any(
+        touches(rule, file.tool, file.text, file.loose, call.place) for file in subject.files if not file.opaque
+    )
+
+
+def _by_mode(tool: str, mode: Mode, *, reads: bool) -> Judgement | None:
+    if mode is Mode.BYPASS:
+        return Judgement(verdict=Verdict.ALLOW, rule="mode bypass", reason="the run bypasses permissions")
+    if mode is Mode.ACCEPT_EDITS and tool in _EDITS:
+        return Judgement(verdict=Verdict.ALLOW, rule="mode accept-edits", reason="the run accepts edits")
+    if mode is Mode.READ_ONLY and not reads and tool != "done":
+        return Judgement(verdict=Verdict.DENY, rule="mode read-only", reason="the run may only read")
+    return None
+
+
+def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Judgement | None:
+    """The allow rules that together cover every subject, or None when one is left over."""
+    used: list[str] = []
+    for subject in call.subjects:
+        if subject.passive:
+            continue
+        cover = _cover(call, scoped, given, subject)
+        if cover is None:
+            return None
+        used.extend(cover)
+    if not used:
+        return None
+    text = ", ".join(dict.fromkeys(used))
+    return Judgement(verdict=Verdict.ALLOW, rule=text, reason=f"allowed by {text}")
+
+
+def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
+    """The allows that cover this subject: one of the tool's own, or for a redirect those of the file it writes."""
+    if subject.opaque:
+        return None
+    held = (call.tool, subject.text, subject.loose)
+    if (own := _allow(rules, given, held, call.place)) is not None:
+        return (own,)
+    if not subject.files or subject.words[:1] == () or subject.words[0] not in _REDIRECTS:
+        return None
+    writes = [_write_allow(call, rules, given, file) for file in subject.files]
+    return None if None in writes else tuple(text for text in writes if text)
+
+
+def _write_allow(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], file: Touched) -> str | None:
+    if file.opaque:
+        return None
+    found = (_allow(rules, given, (tool, file.text, file.loose), call.place) for tool in sorted(_EDITS))
+    return next((text for text in found if text is not None), None)
+
+
+def _allow(rules: Sequence[Rule], given: Sequence[Rule], held: tuple[str, str, str], place: Place) -> str | None:
+    for rule in rules:
+        if rule.verdict is Verdict.ALLOW and covers(rule, *held, place):
+            return rule.text
+    return next((rule.text for rule in given if covers(rule, *held, place, exact=True)), None)
+
+
+def _by_bare(bare: Rule | None) -> Judgement | None:
+    if bare is None:
+        return None
+    return Judgement(verdict=bare.verdict, rule=bare.text, reason=f"the rule {bare.text} says {bare.verdict}")
+
+
+def _by_default(tool: str, rules: Mapping[str, str], declared: Verdict | None) -> Judgement:
+    if DEFAULT in rules:
+        verdict = parse_rule(DEFAULT, rules[DEFAULT]).verdict
+        return Judgement(verdict=verdict, rule=DEFAULT, reason=f"the run's default is {verdict}")
+    if declared is not None:
+        return Judgement(verdict=declared, rule="declared", reason=f"no rule names {tool}, which declares {declared}")
+    verdict = BUILT_IN.get(tool, Verdict.DENY)
+    return Judgement(
+        verdict=verdict, rule="built-in", reason=f"no rule names {tool}; the built-in default is {verdict}"
+    )
+
+
+def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: Mode) -> Judgement | None:
+    moved = guards.moves(call.subjects, call.place)
+    for subject in call.subjects:
+        guard = guards.guard_of(call.tool, subject, call.place, moved=moved)
+        if guard is None or (not guard.firm and (mode is Mode.BYPASS or _named(call, scoped, given, subject))):
+            continue
+        reason = f"{guard.what} is never approved by itself"
+        return Judgement(verdict=Verdict.ASK, rule=GUARD + guard.what, reason=reason, can_be_granted=not guard.firm)
+    return None
+
+
+def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:
+    """A grant covers it, or a rule that spells out what is guarded."""
+    allows = [rule for rule in scoped if rule.verdict is Verdict.ALLOW]
+    spelled = [rule for rule in allows if guards.spells_out(rule, rule.tool, call.place)]
+    return _cover(call, spelled, given, subject) is not None
+
+
+def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subjects: Sequence[Subject]) -> Judgement:
+    """A wide allow becomes an ask where a part that nobody can see into might be what a deny or an ask means."""
+    if judged.verdict is not Verdict.ALLOW:
+        return judged
+    held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
+    for subject in subjects:
+        if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
+            reason = f"nobody can tell whether {rule.text} holds for {subject.text}"
+            return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason)
+    return judged
+
+
+def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
+    """The rule might be about something that this subject hides."""
+    if subject.opaque:
+        return names(rule, call.tool) or (
+            kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))
+        )
+    if subject.reaches and may_reach(rule, call.tool, subject.text, subject.loose, call.place):
+        return True
+    return any(file.opaque and guards_too(rule, file.tool) for file in subject.files)

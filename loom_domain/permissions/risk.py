@@ -1,0 +1,41 @@
+"""What a call may do, in a few words for whoever is asked about it: from its tool and its recorded plan."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from loom.domain.core.tool_calls import CallPlan, Effect
+from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, MCP, START_RUN
+from loom.domain.permissions.judge import GUARD
+from loom.domain.permissions.rules import Kind, kind_of
+
+_BY_NAME: Final[Mapping[str, str]] = {
+    **dict.fromkeys(HANDED_ON, "starts sub-agents, whose calls are judged by themselves"),
+    CREATE_TOOL: "adds a tool, whose calls are judged by themselves",
+    START_RUN: "lets the run begin",
+}
+_BY_EFFECT: Final[Mapping[Effect, str]] = {
+    Effect.READ: "reads only",
+    Effect.IDEMPOTENT: "changes something, safe to repeat",
+    Effect.ONCE: "may change something for good, not safe to repeat",
+}
+
+
+def risk_of(tool: str, plan: CallPlan) -> str:
+    """The worst that is known of a call of this tool."""
+    if plan.rule.startswith(f"{GUARD}write to "):
+        return "changes a file that programs obey (guard)"
+    if plan.rule.startswith(GUARD):
+        return "may destroy work (guard)"
+    return _BY_NAME.get(tool) or _reached(tool) + _changed(tool, plan.effect)
+
+
+def _reached(tool: str) -> str:
+    if tool.startswith(MCP):
+        return "reaches an MCP server, "
+    return "reaches the network, " if kind_of(tool) is Kind.HOST else ""
+
+
+def _changed(tool: str, effect: Effect) -> str:
+    if kind_of(tool) is Kind.PATH and effect is not Effect.READ:
+        return "changes files in the workspace"
+    return _BY_EFFECT[effect]

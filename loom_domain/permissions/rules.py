@@ -1,0 +1,178 @@
+"""One entry of a permission mapping: which tools it names, and what its pattern is held against."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions import patterns
+from loom.domain.permissions.subjects import Place
+
+DEFAULT: Final = "default"
+"""The key that is no tool: the verdict of calls that no rule names."""
+
+DOMAIN: Final = "domain:"
+
+_RULE: Final = re.compile(r"(?P<tool>[A-Za-z_*][\w.*-]*)(?:\((?P<pattern>.+)\))?", re.DOTALL)
+_SERVER: Final = re.compile(r"mcp__(?:(?!__)[\w.-])+")
+_ALLOWED_GLOB: Final = re.compile(_SERVER.pattern + r"__[\w.*-]*")
+_PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*):(?P<value>.*)", re.DOTALL)
+
+
+class Kind(StrEnum):
+    """What the patterns of a tool are held against."""
+
+    COMMAND = "command"
+    PATH = "path"
+    HOST = "host"
+    NAME = "name"
+    """Something with a name, where the tool has subjects at all."""
+
+
+_PATHS: Final = ("read_file", "write_file", "edit_file", "list_dir", "glob", "grep")
+_KINDS: Final[Mapping[str, Kind]] = {
+    "bash": Kind.COMMAND,
+    "http_fetch": Kind.HOST,
+    **dict.fromkeys(_PATHS, Kind.PATH),
+}
+
+MAIN_FIELDS: Final[Mapping[str, str]] = {
+    "bash": "command",
+    "http_fetch": "url",
+    "python": "code",
+    **dict.fromkeys(_PATHS, "path"),
+}
+"""The argument that the tool's own patterns are for: `param:value` rules would be a second, weaker way to name it."""
+
+_ALSO: Final[Mapping[str, tuple[str, ...]]] = {
+    "list_dir": ("read_file",),
+    "glob": ("read_file",),
+    "grep": ("read_file",),
+    "write_file": ("edit_file",),
+    "edit_file": ("write_file",),
+    "create_plan": ("delegate_task",),
+}
+"""Other tools whose scoped asks and denies hold for this one: whoever protects a file, or an agent, means every way to
+it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One line of a permission mapping."""
+
+    tool: str
+    pattern: str | None
+    verdict: Verdict
+    text: str
+
+
+def parse_rule(text: str, verdict: str) -> Rule:
+    """Read one entry of a mapping; raises BadRequest that names the entry."""
+    match = _RULE.fullmatch(text.strip())
+    if match is None:
+        raise BadRequest(f"permission rule {text!r} is not `tool` or `tool(pattern)`", field="permissions")
+    if verdict not in tuple(Verdict):
+        raise BadRequest(
+            f"permission rule {text!r} says {verdict!r}; it must be allow, ask or deny", field="permissions"
+        )
+    if verdict == Verdict.ALLOW and "*" in match["tool"] and not _ALLOWED_GLOB.fullmatch(match["tool"]):
+        raise BadRequest(
+            f"permission rule {text!r} allows by a glob of tool names: name each tool, or begin with `mcp__SERVER__`",
+            field="permissions",
+        )
+    return Rule(tool=match["tool"], pattern=match["pattern"], verdict=Verdict(verdict), text=text)
+
+
+_parsed: Final = lru_cache(maxsize=4096)(parse_rule)
+
+
+def parse_rules(rules: Mapping[str, str]) -> tuple[Rule, ...]:
+    """Read a whole mapping; raises BadRequest for the first entry that is wrong."""
+    return tuple(_parsed(text, verdict) for text, verdict in rules.items())
+
+
+def kind_of(tool: str) -> Kind:
+    """What the patterns of this tool are held against."""
+    return _KINDS.get(tool, Kind.NAME)
+
+
+def is_server(name: str) -> bool:
+    """`mcp__server`: all tools of that server."""
+    return _SERVER.fullmatch(name) is not None
+
+
+def names(rule: Rule, tool: str) -> bool:
+    """The rule is about this tool."""
+    if rule.tool == tool:
+        return rule.text != DEFAULT
+    if is_server(rule.tool):
+        return tool.startswith(rule.tool + "__")
+    return "*" in rule.tool and patterns.name(rule.tool).fullmatch(tool) is not None
+
+
+def guards_too(rule: Rule, tool: str) -> bool:
+    """The rule's asks and denies hold for this tool, whether or not it names it."""
+    return names(rule, tool) or any(names(rule, other) for other in _ALSO.get(tool, ()))
+
+
+def is_exact(rule: Rule) -> bool:
+    """Its pattern means one text and no other."""
+    if rule.pattern is None:
+        return False
+    return not patterns.is_glob(rule.pattern, only_stars=kind_of(rule.tool) is not Kind.PATH)
+
+
+def parameter(rule: Rule) -> tuple[str, str] | None:
+    """The argument and the value that a rule `tool(param:value)` may mean."""
+    match = _PARAMETER.fullmatch(rule.pattern or "")
+    return (match["name"], match["value"]) if match else None
+
+
+def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
+    """The call has the argument that an ask or a deny names, with its value."""
+    found = parameter(rule)
+    if found is None or rule.verdict is Verdict.ALLOW or not names(rule, tool) or found[0] == MAIN_FIELDS.get(tool):
+        return False
+    return patterns.is_value(found[1], arguments.get(found[0]))
+
+
+def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact: bool = False) -> bool:
+    """An allow of `tool` covers this subject; `exact`: a path means itself alone."""
+    if rule.pattern is None or not names(rule, tool):
+        return False
+    if kind_of(tool) is Kind.PATH:
+        return patterns.covers_path(rule.pattern, text, loose, home=place.home, exact=exact)
+    return _is_like(tool, rule.pattern, text)
+
+
+def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
+    """A scoped ask or deny means this subject of `tool`."""
+    if rule.pattern is None or not guards_too(rule, tool):
+        return False
+    if kind_of(tool) is Kind.PATH:
+        return patterns.touches_path(rule.pattern, text, loose, home=place.home)
+    return _is_like(tool, rule.pattern, text) or (loose != "" and _is_like(tool, rule.pattern, loose))
+
+
+def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
+    """A scoped ask or deny may mean something below this folder."""
+    if rule.pattern is None or not guards_too(rule, tool):
+        return False
+    return patterns.may_reach(rule.pattern, text, loose, home=place.home)
+
+
+def _is_like(tool: str, pattern: str, text: str) -> bool:
+    match kind_of(tool):
+        case Kind.COMMAND:
+            return patterns.command(pattern).fullmatch(text) is not None
+        case Kind.HOST:
+            return pattern.startswith(DOMAIN) and patterns.covers_host(
+                pattern.removeprefix(DOMAIN), text.removeprefix(DOMAIN)
+            )
+        case _:
+            return patterns.name(pattern).fullmatch(text) is not None

@@ -1,0 +1,120 @@
+"""What a run does next, as its domain says it and its workflow performs it: imperatives."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from loom.domain.agents.hook_steps import HookStep
+from loom.domain.core.tool_calls import OpenCall
+from loom.domain.run.state import Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepare:
+    """Resolve and pin the agent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunHook:
+    """Let a user's code have its say before the first turn."""
+
+    step: HookStep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginTurn:
+    """Take in what has arrived, check the limits, and start the next turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallModel:
+    """Ask the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressContext:
+    """Make the conversation shorter before the model is asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluateAnswer:
+    """Have the final answer rated."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """Wait before the next try."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanCalls:
+    """Judge these calls again."""
+
+    calls: tuple[OpenCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskPerson:
+    """Wait until a person, or time, has answered these asks."""
+
+    calls: tuple[OpenCall, ...]
+    until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitAnswer:
+    """Wait until a person has answered the model's question."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunTools:
+    """Run these calls side by side."""
+
+    calls: tuple[OpenCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunChildren:
+    """Start a child run for each of these calls, and wait until all have ended."""
+
+    calls: tuple[OpenCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitBudget:
+    """Wait for the parent's answer to a wish for more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitResume:
+    """Wait until somebody resumes or aborts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finish:
+    """End the run."""
+
+    outcome: Outcome
+
+
+Action: TypeAlias = (
+    Prepare
+    | RunHook
+    | BeginTurn
+    | CallModel
+    | CompressContext
+    | EvaluateAnswer
+    | Backoff
+    | PlanCalls
+    | AskPerson
+    | AwaitAnswer
+    | RunTools
+    | RunChildren
+    | AwaitBudget
+    | AwaitResume
+    | Finish
+)

@@ -1,0 +1,69 @@
+"""The calls that wait for a person: a run's own and those of everything below it, under ids that name each once."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from loom.domain.core.digests import canonical
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tool_calls import OpenCall
+from loom.domain.permissions.risk import risk_of
+from loom.domain.run.state import RunState, expires_at
+from loom.domain.tree.tree import TreeAsk
+
+LONGEST_TEXT: Final = 2000
+"""Characters of one text in a call's arguments that are told to the runs above; the whole is at the call's own run."""
+
+
+def open_asks(state: RunState) -> tuple[TreeAsk, ...]:
+    """Every ask of the tree from this run downward, its own first."""
+    return (*(own_ask(state, call) for call in state.asks), *state.tree.asks)
+
+
+def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
+    """The ask of that id; without one the only ask."""
+    asks = open_asks(state)
+    if call_id is None:
+        return asks[0] if len(asks) == 1 else None
+    return next((ask for ask in asks if ask.call_id == call_id), None)
+
+
+def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
+    """One of the run's own calls as an ask."""
+    expiry = expires_at(state, call)
+    return TreeAsk(
+        call_id=call.call.id,
+        run_id=state.run_id,
+        agent=state.request.agent,
+        depth=state.tree.depth,
+        tool=call.call.name,
+        arguments=call.call.arguments,
+        reason=call.plan.reason,
+        rule=call.plan.rule,
+        risk=risk_of(call.call.name, call.plan),
+        digest=call.plan.digest,
+        for_run=call.plan.grants,
+        asked_at=call.asked_at.isoformat() if call.asked_at else None,
+        expires_at=expiry.isoformat() if expiry else None,
+    )
+
+
+def told_above(ask: TreeAsk) -> TreeAsk:
+    """The ask as the runs above get it, with long texts cut to their beginning."""
+    shorter = _all_cut(ask.arguments)
+    return replace(ask, arguments=shorter, cut=ask.cut or canonical(shorter) != canonical(ask.arguments))
+
+
+def _all_cut(arguments: JsonObject) -> JsonObject:
+    return {name: _cut(value) for name, value in arguments.items()}
+
+
+def _cut(value: Any) -> Any:
+    match value:
+        case str() if len(value) > LONGEST_TEXT:
+            return f"{value[:LONGEST_TEXT]}… ({len(value)} characters)"
+        case list() | tuple():
+            return [_cut(each) for each in value]
+        case dict():
+            return _all_cut(value)
+        case _:
+            return value

@@ -1,0 +1,61 @@
+"""What a run says of itself when it is asked: the answer of the query `status`."""
+
+from dataclasses import asdict
+
+from loom.domain.agents.spec import window_size
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import fork_view
+from loom.domain.crews.log import last_choice
+from loom.domain.run.pending_approvals import open_asks
+from loom.domain.run.state import RunState, cost_of, question_of, status_of, total_tool_calls, total_usage, waiting_on
+from loom.domain.tree.tree import TreeAsk, child_view, usage_view
+
+
+def status_view(state: RunState) -> JsonObject:
+    """The answer of the query `status`."""
+    return {
+        "run_id": state.run_id,
+        "status": status_of(state),
+        "agent": state.request.agent,
+        "model": state.spec.model if state.spec else state.request.model,
+        "turn": state.turns,
+        "max_turns": state.max_turns,
+        "waiting_on": waiting_on(state),
+        "pending_approvals": [_ask_view(ask) for ask in open_asks(state)],
+        "question": question_of(state.question) if state.question else None,
+        "usage": usage_view(total_usage(state)),
+        "cost": cost_of(state),
+        "budget": _budget_view(state),
+        "context": _context_view(state),
+        "tool_calls": total_tool_calls(state),
+        "queued_messages": len(state.inbox),
+        "todos": [{"task": todo.task, "status": todo.status} for todo in state.todos.items],
+        "children": [child_view(child) for child in state.tree.children],
+        "choice": last_choice(state.transcript.messages),
+        "forked_from": fork_view(state.request.forked_from),
+        "error": asdict(state.outcome.error) if state.outcome and state.outcome.error else None,
+    }
+
+
+def _ask_view(ask: TreeAsk) -> JsonObject:
+    return {**asdict(ask), "arguments": dict(ask.arguments), "for_run": list(ask.for_run)}
+
+
+def _context_view(state: RunState) -> JsonObject:
+    size = window_size(state.window.size, state.spec) if state.spec else None
+    return {
+        "tokens": state.window.tokens,
+        "window": size,
+        "compressions": state.window.compressions,
+    }
+
+
+def _budget_view(state: RunState) -> JsonObject:
+    budget = state.request.budget
+    return {
+        "tokens": {"spent": total_usage(state).total_tokens, "limit": budget.tokens},
+        "cost_usd": {"spent": cost_of(state), "limit": budget.cost_usd},
+        "tool_calls": {"spent": total_tool_calls(state), "limit": budget.tool_calls},
+        "seconds": {"limit": budget.seconds},
+        "turns": {"spent": state.turns, "limit": state.max_turns},
+    }

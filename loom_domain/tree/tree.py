@@ -1,0 +1,262 @@
+"""A run's place in its tree: where it comes from, and the runs that it has started.
+
+A tree is a root run with everything it delegated, directly or not. Each run keeps account of its own children only;
+what happens further down reaches it through them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from loom.domain.core.messages import JsonObject, Usage
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.tree.budget import Share, Spend, Want
+from loom.domain.tree.lineage import Lineage, TreeLimits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Letter:
+    """A signal on its way to another run of the tree."""
+
+    to: str
+    signal: str
+    payload: JsonObject
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeAsk:
+    """A call that waits for a person, as the runs above it know it."""
+
+    call_id: str
+    """Names it among all the asks that a run lists: the ids of the runs between, then the call's own, with `/`."""
+    run_id: str
+    """The run whose call it is."""
+    agent: str
+    depth: int
+    tool: str
+    arguments: JsonObject
+    cut: bool = False
+    """Long texts in the arguments are cut here; the digest is of the whole."""
+    reason: str = ""
+    rule: str = ""
+    risk: str = ""
+    """What the call may do; empty: its run is at a worker that does not say."""
+    digest: str = ""
+    for_run: tuple[str, ...] = ()
+    asked_at: str | None = None
+    expires_at: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """Names this very ask: a call that is asked about anew is another one."""
+        return (self.call_id, self.digest, self.asked_at)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildReport:
+    """What a child tells its parent when something changes that its parent has to know."""
+
+    run_id: str
+    status: RunStatus
+    waiting_on: str = ""
+    turns: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost_micros: int | None = 0
+    tool_calls: int = 0
+    all_turns: int = 0
+    """Its own, and those of everything below it; the same for the runs."""
+    sub_agents: int = 0
+    asks: tuple[TreeAsk, ...] = ()
+    """Its own, and those of everything below it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Child:
+    """A run that this one has started."""
+
+    run_id: str
+    call_id: str
+    """The call that it answers."""
+    agent: str
+    description: str
+    status: RunStatus = RunStatus.RUNNING
+    started: bool = False
+    """The server has begun it: from now on it can be told something."""
+    ended: bool = False
+    untold: bool = False
+    """Nobody knows what it has spent: it was ended from outside, and its result is missing."""
+    turns: int = 0
+    usage: Usage = field(default_factory=Usage)
+    """Of the child with everything below it, as far as it has told."""
+    cost_micros: int | None = 0
+    tool_calls: int = 0
+    all_turns: int = 0
+    """Its own, and those of everything below it."""
+    sub_agents: int = 0
+    """Runs below it."""
+    share: Share = field(default_factory=Share)
+    """What it may spend with everything below it, as far as it was lent until now."""
+    waiting_on: str = ""
+    asks: tuple[TreeAsk, ...] = ()
+    """As it reported them last; `call_id` as the child has it."""
+    answered: tuple[tuple[str, str, str | None], ...] = ()
+    """Keys of asks whose answer is on its way down."""
+    levels: str = ""
+    """Digest of what it was last told that those above it allow."""
+    held: bool = False
+    """It was last told to pause."""
+    told_end: bool = False
+    """It was told to end."""
+
+    @property
+    def spend(self) -> Spend:
+        """What it has spent with everything below it, as far as it has told."""
+        return Spend(
+            tokens=self.usage.total_tokens,
+            micros=self.cost_micros or 0,
+            tool_calls=self.tool_calls,
+            turns=self.all_turns,
+            children=self.sub_agents,
+        )
+
+    @property
+    def name(self) -> str:
+        """The last part of its run id."""
+        return self.run_id.rpartition("/")[2]
+
+    @property
+    def open_asks(self) -> tuple[TreeAsk, ...]:
+        """What still waits for a person, in the words of its parent."""
+        if self.ended:
+            return ()
+        waiting = (ask for ask in self.asks if ask.key not in self.answered)
+        return tuple(replace(ask, call_id=f"{self.name}/{ask.call_id}") for ask in waiting)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tree:
+    """What a run knows of its tree."""
+
+    lineage: Lineage | None = None
+    """None: it is the root."""
+    limits: TreeLimits | None = None
+    """None: it was prepared by a version that had no trees."""
+    children: tuple[Child, ...] = ()
+    letters: tuple[Letter, ...] = ()
+    """Signals that have not been sent yet, in order."""
+    reported: str = ""
+    """Digest of what the parent knows; empty: that the run runs, and nothing waits."""
+    share: Share = field(default_factory=Share)
+    """What this run and everything below it may spend."""
+    kept: Spend = field(default_factory=Spend)
+    """What the run needs for itself to come to an end in order: it lends no part of that."""
+    wants: tuple[Want, ...] = ()
+    """Wishes for more that nobody has answered yet, the run's own among them."""
+    asking: Want | None = None
+    """What it has asked its parent for."""
+    asked: int = 0
+    """Wishes so far; numbers them."""
+    refused: tuple[str, ...] = ()
+    """What its parent has no more of."""
+
+    @property
+    def asks(self) -> tuple[TreeAsk, ...]:
+        """The calls further down that wait for a person."""
+        return tuple(ask for child in self.children for ask in child.open_asks)
+
+    @property
+    def depth(self) -> int:
+        """How far below the root it is."""
+        return self.lineage.depth if self.lineage else 0
+
+    @property
+    def running(self) -> tuple[Child, ...]:
+        """The children that have not ended."""
+        return tuple(child for child in self.children if not child.ended)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of everything below this run."""
+        return sum((child.usage for child in self.children), Usage())
+
+    @property
+    def cost_micros(self) -> int | None:
+        """What everything below this run has cost; None once a part of it has no known price."""
+        costs = [child.cost_micros for child in self.children]
+        return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def root_of(tree: Tree, run_id: str) -> str:
+    """The id of the tree's root."""
+    return tree.lineage.root_run_id if tree.lineage else run_id
+
+
+def with_child(tree: Tree, run_id: str, change: Callable[[Child], Child]) -> Tree:
+    """The tree with one child changed."""
+    return replace(tree, children=tuple(change(c) if c.run_id == run_id else c for c in tree.children))
+
+
+def child_of(tree: Tree, run_id: str) -> Child | None:
+    """The child of that id."""
+    return next((child for child in tree.children if child.run_id == run_id), None)
+
+
+def without_unbegun(tree: Tree) -> Tree:
+    """The tree of a run that has ended, without children that the server never began."""
+    return replace(tree, children=tuple(child for child in tree.children if child.started or child.ended))
+
+
+def ended_with(child: Child, result: RunResult) -> Child:
+    """The child after its result came."""
+    return replace(
+        child,
+        status=result.status,
+        ended=True,
+        waiting_on="",
+        asks=(),
+        answered=(),
+        turns=result.turns,
+        usage=read_usage(result.usage),
+        cost_micros=None if result.cost is None else round(result.cost * 1_000_000),
+        tool_calls=result.tool_calls,
+        all_turns=result.turns + sum(_count(below, "all_turns") for below in result.children),
+        sub_agents=sum(1 + _count(below, "sub_agents") for below in result.children),
+    )
+
+
+def _count(view: JsonObject, name: str) -> int:
+    value = view.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def read_usage(view: JsonObject) -> Usage:
+    """Token counts from their public names."""
+    names = ("input_tokens", "output_tokens", "cached_tokens", "model_calls")
+    return Usage(**{name: view[name] for name in names if isinstance(view.get(name), int)})
+
+
+def child_view(child: Child) -> JsonObject:
+    """A child as `status` and results show it."""
+    return {
+        "run_id": child.run_id,
+        "agent": child.agent,
+        "description": child.description,
+        "status": child.status,
+        "waiting_on": child.waiting_on or None,
+        "turn": child.turns,
+        "all_turns": child.all_turns,
+        "sub_agents": child.sub_agents,
+        "tool_calls": child.tool_calls,
+        "usage": usage_view(child.usage),
+        "cost": None if child.cost_micros is None else child.cost_micros / 1_000_000,
+    }
+
+
+def usage_view(usage: Usage) -> JsonObject:
+    """Token counts under their public names."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "model_calls": usage.model_calls,
+    }

@@ -1,0 +1,132 @@
+"""Addresses of web pages, read strictly: one reading for the rules, for the resolver and for the request.
+
+Programs disagree on odd URLs, and that is how requests end up where no rule has looked. So what browsers would repair
+is refused here: other spellings of IPv4, credentials, backslashes, control characters, letters that turn into others.
+"""
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final, NoReturn
+from unicodedata import normalize
+from urllib.parse import quote, urljoin
+
+from loom.domain.core.errors import ToolValidationError
+
+LONGEST: Final = 8_000
+"""Characters of a URL."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL | re.ASCII)
+_AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
+_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_KEPT: Final = "%/:?[]@!$&'()*+,;=-._~"
+"""Characters of path and query that stay as they are; all others are percent-encoded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WebUrl:
+    """Where a page is."""
+
+    scheme: str
+    """`http` or `https`."""
+    host: str
+    """A name in lower-case ASCII without a final dot, or an address; IPv6 without brackets."""
+    port: int
+    target: str
+    """Path and query, percent-encoded."""
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as the Host header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        """The whole of it, in ASCII."""
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+def web_url(text: str) -> WebUrl:
+    """Read a URL; raises ToolValidationError that says what is wrong with it."""
+    text = text.strip()
+    if len(text) > LONGEST:
+        _refuse(f"it is longer than {LONGEST} characters", "ask for less in one request")
+    if any(not char.isprintable() or char.isspace() or char == "\\" for char in text):
+        _refuse("it has a space, a backslash or a control character in it", "percent-encode it (%20, %5C)")
+    match = _URL.fullmatch(text)
+    if match is None or match[1].lower() not in _PORTS:
+        _refuse("it does not begin with http:// or https://", "only web pages can be fetched")
+    scheme = match[1].lower()
+    host, port = _place(match[2], _PORTS[scheme])
+    target = quote(match[3], safe=_KEPT)
+    return WebUrl(scheme=scheme, host=host, port=port, target=target if target.startswith("/") else f"/{target}")
+
+
+def joined(base: WebUrl, location: str) -> WebUrl:
+    """Where a redirect leads; raises ToolValidationError."""
+    try:
+        target = urljoin(str(base), location.strip().replace(" ", "%20"))
+    except ValueError:
+        _refuse("it cannot be read", "write it as https://host/path")
+    return web_url(target)
+
+
+def host_name(text: str) -> str:
+    """A host as the resolver gets it; raises ToolValidationError."""
+    host = _ascii(normalize("NFC", text).lower()).removesuffix(".")
+    labels = host.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        return _ipv4(host)
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        _refuse(f"{text[:80]!r} is not a host name", "write it as https://host/path")
+    return host
+
+
+def _place(authority: str, default: int) -> tuple[str, int]:
+    if "@" in authority:
+        _refuse("it has a user name in it", "leave out what stands before the @")
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        _refuse(f"{authority[:80]!r} is not a host with a port", "write it as https://host:port/path")
+    port = int(match[2] or default)
+    if not 0 < port < 65_536:
+        _refuse(f"there is no port {port}", "leave it out, or give one from 1 to 65535")
+    is_ipv6 = match[1].startswith("[")
+    return (_ipv6(match[1][1:-1]) if is_ipv6 else host_name(match[1])), port
+
+
+def _ascii(host: str) -> str:
+    """Letters of other scripts in their `xn--` form; what would turn into another name on the way is refused."""
+    if host.isascii():
+        return host
+    try:
+        encoded = host.encode("idna")
+        is_stable = encoded.decode("idna") == host
+    except UnicodeError:
+        is_stable = False
+    if not is_stable:
+        _refuse(f"{host[:80]!r} can be read as more than one name", "write it in ASCII, or in its xn-- form")
+    return encoded.decode("ascii")
+
+
+def _ipv4(host: str) -> str:
+    try:
+        return str(IPv4Address(host))
+    except ValueError:
+        _refuse(f"{host[:80]!r} is an odd spelling of an address", "write four decimal numbers, as in 93.184.215.14")
+
+
+def _ipv6(text: str) -> str:
+    try:
+        address = IPv6Address(text)
+    except ValueError:
+        _refuse(f"[{text[:80]}] is not an IPv6 address", "write it as in [2606:4700::1111]")
+    if address.scope_id is not None or address.ipv4_mapped is not None:
+        _refuse("it has a zone in its address, or an IPv4 address as IPv6", "write the plain address")
+    return str(address)
+
+
+def _refuse(wrong: str, instead: str) -> NoReturn:
+    raise ToolValidationError(f"the `url` cannot be fetched: {wrong}; {instead}")

@@ -1,0 +1,171 @@
+"""How each action of the domain becomes an activity: its input, its name for people, what its end is for the run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from temporalio import workflow
+from temporalio.workflow import ActivityHandle
+
+from loom.activities.call_model import LanguageModel
+from loom.activities.compress_context import Compressor
+from loom.activities.conduct_crew import Conductor
+from loom.activities.evaluate_answer import Evaluator
+from loom.activities.plan_calls import CallPlanner
+from loom.activities.prepare_run import Preparation
+from loom.activities.run_hook import HookRunner
+from loom.activities.run_tool import ToolRunner
+from loom.domain.agents.hook_steps import HookAnswer, HookStep
+from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
+from loom.domain.machine.activity_requests import (
+    compress_request,
+    evaluate_request,
+    hook_request,
+    model_request,
+    plan_request,
+    prepare_request,
+    summary_of,
+    summary_of_compression,
+    summary_of_evaluation,
+    tool_request,
+)
+from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.events import (
+    AnswerEvaluated,
+    CallsPlanned,
+    CompressionFailed,
+    ContextCompressed,
+    EvaluationFailed,
+    Event,
+    HookFailed,
+    HookReturned,
+    ModelFailed,
+    ModelReplied,
+    RunPrepared,
+)
+from loom.domain.run.retry_policy import Failure
+from loom.domain.run.state import RunState
+from loom.workflows import options
+from loom.workflows.start_and_end import refused
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Generic[_T]):
+    """An activity that has been scheduled."""
+
+    handle: ActivityHandle[_T]
+    came: Callable[[_T], Event]
+    failed: Callable[[Failure], Event]
+    notices: int = 0
+    """The first so many of the run's notices went along to be published."""
+
+
+def turn_group(state: RunState) -> Any:
+    """Activities that are started inside belong to the state's turn in the Web UI."""
+    return workflow.create_event_group(f"t{state.turn}").scope()
+
+
+def prepare(state: RunState) -> Started[Prepared]:
+    """Look up what the run needs before its first turn."""
+    handle = workflow.start_activity_method(
+        Preparation.prepare_run, prepare_request(state), **options.named(options.PREPARE, "prepare", "prepare the run")
+    )
+    return Started(handle=handle, came=lambda prepared: RunPrepared(prepared=prepared), failed=refused)
+
+
+def run_hook(state: RunState, step: HookStep) -> Started[HookAnswer]:
+    """Ask a user's code around the run."""
+    named = options.named(options.hook(step.timeout), options.numbered(f"{step.moment}-{step.name}", 1), str(step))
+    return Started(
+        handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
+        came=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
+        failed=lambda failure: HookFailed(step=step, failure=failure, at=workflow.now()),
+        notices=len(state.notices),
+    )
+
+
+def call_model(state: RunState) -> Started[ModelReply]:
+    """Have the next message written: by the model, or where the run is a crew by what leads it."""
+    request = model_request(state)
+    # A call that was put off has had its id: each compression before it makes a new one.
+    key = options.numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
+    with turn_group(state):
+        handle = workflow.start_activity_method(
+            LanguageModel.call_model if state.agent.crew is None else Conductor.conduct_crew,
+            request,
+            **options.named(options.MODEL, key, summary_of(state)),
+        )
+    return Started(
+        handle=handle,
+        came=lambda reply: ModelReplied(reply=reply, at=workflow.now()),
+        failed=lambda failure: ModelFailed(failure=failure, at=workflow.now()),
+        notices=len(request.notices),
+    )
+
+
+def compress(state: RunState) -> Started[Compressed]:
+    """Make the context short enough for the next call."""
+    request = compress_request(state)
+    key = options.numbered(f"t{request.turn}-compress", request.attempt)
+    with turn_group(state):
+        handle = workflow.start_activity_method(
+            Compressor.compress_context,
+            request,
+            **options.named(options.COMPRESS, key, summary_of_compression(state)),
+        )
+    return Started(
+        handle=handle,
+        came=lambda compressed: ContextCompressed(compressed=compressed, at=workflow.now()),
+        failed=lambda failure: CompressionFailed(failure=failure, at=workflow.now()),
+        notices=len(request.notices),
+    )
+
+
+def evaluate(state: RunState) -> Started[Evaluated]:
+    """Have the final answer rated."""
+    request = evaluate_request(state)
+    key = options.numbered(f"t{request.turn}-evaluate", request.attempt)
+    with turn_group(state):
+        handle = workflow.start_activity_method(
+            Evaluator.evaluate_answer, request, **options.named(options.EVALUATE, key, summary_of_evaluation(state))
+        )
+    return Started(
+        handle=handle,
+        came=lambda evaluated: AnswerEvaluated(evaluated=evaluated, at=workflow.now()),
+        failed=lambda failure: EvaluationFailed(failure=failure, at=workflow.now()),
+        notices=len(request.notices),
+    )
+
+
+def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> Started[CallPlans]:
+    """Judge calls again, by rules that have changed."""
+    request = plan_request(state, calls)
+    summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
+    with turn_group(state):
+        handle = workflow.start_activity_method(
+            CallPlanner.plan_calls, request, **options.named(options.PLAN, None, summary)
+        )
+    ids = tuple(c.call.id for c in calls)
+    return Started(
+        handle=handle,
+        came=lambda plans: CallsPlanned(call_ids=ids, plans=plans, at=workflow.now()),
+        failed=refused,
+        notices=len(request.notices),
+    )
+
+
+def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
+    """Execute one call; of several that run side by side the first one takes the notices along."""
+    execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
+    request = tool_request(state, call, execution, with_notices=with_notices)
+    return workflow.start_activity_method(
+        ToolRunner.run_tool,
+        request,
+        **options.named(
+            options.tool(call.plan.timeout, call.plan.queue),
+            options.numbered(f"t{request.turn}-{request.call_id}", request.attempt),
+            f"t{request.turn} · {describe(call.call)}",
+        ),
+    )

@@ -1,0 +1,99 @@
+"""Child runs on the server: started, waited for, told things; each is cancelled should its parent close before it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from temporalio import workflow
+from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
+
+from loom.domain.core.requests import RunError, RunResult
+from loom.domain.machine.delegation import ChildStart
+from loom.domain.run.events import AbortRequested, Event
+from loom.domain.tree.events import ChildEnded, ChildStarted, LetterSent
+from loom.domain.tree.tree import Letter, Tree
+from loom.workflows import options
+from loom.workflows.start_and_end import result_in
+from loom.workflows.validation import AGENT_RUN, CREW_RUN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parent:
+    """The run whose children these are."""
+
+    tree: Callable[[], Tree]
+    advance: Callable[[Event], None]
+    has_ended: Callable[[], bool]
+    """It has an outcome: its children have been told to end."""
+    has_notices: Callable[[], bool]
+    publish_notices: Callable[[], Awaitable[None]]
+
+    async def run(self, starts: Sequence[ChildStart]) -> None:
+        """Start these children and wait until all have ended, also when the run is aborted meanwhile."""
+        children = [asyncio.create_task(run_child(start, self.advance)) for start in starts]
+        while not all(child.done() for child in children):
+            ended = self.has_ended()
+
+            def changed(ended: bool = ended) -> bool:
+                over = all(child.done() for child in children)
+                return over or self.has_notices() or self.has_ended() is not ended
+
+            try:
+                await self.publish_notices()
+                await workflow.wait_condition(changed, timeout=options.CHILDREN_END if ended else None)
+            except asyncio.CancelledError:
+                self.advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
+            except TimeoutError:
+                return  # the server cancels what is left when this run closes
+        for child in children:
+            child.result()  # a fault of ours is not lost in a task that nobody looks at
+
+    async def deliver_letters(self) -> None:
+        """Send letters to other runs of the tree as they are written, one after the other, for ever."""
+        while True:
+            await workflow.wait_condition(lambda: bool(self.tree().letters))
+            await deliver(self.tree().letters[0])
+            self.advance(LetterSent())
+
+    async def quiet(self) -> None:
+        """Wait until no handler runs and no letter is left: only then may the workflow be left."""
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self.tree().letters)
+
+
+def child_name(turn: int, number: int) -> str:
+    """The last part of a child's run id: another one after a reset, so that two children never share a stream."""
+    return f"d{turn}-{number}-{workflow.uuid4().hex[:4]}"
+
+
+async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEnded], None]) -> None:
+    """Start the child and wait for its end; whatever happens is told, nothing is raised."""
+    try:
+        handle = await workflow.start_child_workflow(
+            AGENT_RUN if start.request.crew is None else CREW_RUN,
+            args=[start.request, start.lineage],
+            id=start.run_id,
+            result_type=RunResult,
+            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+            static_summary=start.lineage.description,
+        )
+        advance(ChildStarted(run_id=start.run_id))
+        result = await handle
+    except (ChildWorkflowError, WorkflowAlreadyStartedError) as error:
+        told = result_in(error.cause) if isinstance(error, ChildWorkflowError) else None
+        wrong = None if told else _error_of(error)
+        advance(ChildEnded(run_id=start.run_id, result=told, error=wrong, at=workflow.now()))
+    else:
+        advance(ChildEnded(run_id=start.run_id, result=result, at=workflow.now()))
+
+
+async def deliver(letter: Letter) -> None:
+    """Send a letter; one to a run that has ended is of no use any more."""
+    try:
+        await workflow.get_external_workflow_handle(letter.to).signal(letter.signal, letter.payload)
+    except FailureError as error:
+        workflow.logger.info("%s not delivered to %s: %s", letter.signal, letter.to, error)
+
+
+def _error_of(error: FailureError) -> RunError:
+    cause = error.cause or error
+    return RunError(type=type(cause).__name__, message=f"the sub-agent's run was ended from outside: {cause}")

@@ -1,0 +1,127 @@
+"""What a person reads in the Web UI when they open a run: its state in Markdown. Costs no history.
+
+Much of it is written by models and tools, ids of calls included, so nothing of theirs may become markup, or a command
+other than the one it stands in.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from loom.domain.core.digests import canonical
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tool_calls import describe
+from loom.domain.crews.log import last_choice
+from loom.domain.run.deadlines import deadline
+from loom.domain.run.pending_approvals import open_asks
+from loom.domain.run.state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
+from loom.domain.tree.tree import Child, TreeAsk
+
+_ARGUMENTS: Final = 600
+"""Characters of arguments that are shown."""
+
+
+def markdown(state: RunState) -> str:
+    """Status, what is spent of what there is, what the run waits for and how to answer it."""
+    lines = [
+        " · ".join((f"**{status_of(state)}**", *_spent(state))),
+        f"agent {_code(state.request.agent)}"
+        + (f", model {_code(state.spec.model)}" if state.spec else "")
+        + _how(state),
+    ]
+    if (lineage := state.tree.lineage) is not None:
+        lines.append(f"sub-agent of {_code(lineage.parent_run_id)}, for: {_inline(lineage.description)}")
+    if (waiting := waiting_on(state)) is not None:
+        lines.append(f"waiting on {_inline(waiting)}")
+    lines += [_child(child) for child in state.tree.children]
+    lines += _choice(last_choice(state.transcript.messages))
+    if state.outcome is None:
+        lines += [line for ask in open_asks(state) for line in _ask(state.run_id, ask)]
+        if state.question is not None:
+            told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
+            lines.append(f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}.")
+        if state.hold is not None:
+            lines.append(f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}.")
+    elif state.outcome.error is not None:
+        lines.append(f"{_inline(state.outcome.error.type)}: {_inline(state.outcome.error.message)}")
+    return "\n\n".join(lines)
+
+
+def _spent(state: RunState) -> Iterator[str]:
+    """What the run with everything below it has spent, and how much of it there is where its budget says so."""
+    budget, children, cost = state.request.budget, state.tree.children, cost_of(state)
+    yield f"turn {state.turns} of {state.max_turns}"
+    if budget.turns is not None:
+        yield f"{_of(state.turns + sum(child.all_turns for child in children), budget.turns)} turns in all"
+    yield f"{_of(total_tool_calls(state), budget.tool_calls)} tool calls"
+    if budget.children is not None:
+        yield f"{_of(sum(1 + child.sub_agents for child in children), budget.children)} sub-agents"
+    yield f"{_of(total_usage(state).total_tokens, budget.tokens)} tokens"
+    most = "" if budget.cost_usd is None else f" of ${budget.cost_usd:.4f}"
+    yield ("cost unknown" if cost is None else f"${cost:.4f}") + most
+    if (end := deadline(state)) is not None and state.outcome is None:
+        yield f"time until {end.isoformat(timespec='seconds')}"
+
+
+def _of(spent: int, limit: int | None) -> str:
+    return f"{spent:,}" if limit is None else f"{spent:,} of {limit:,}"
+
+
+def _child(child: Child) -> str:
+    agent, about = _inline(child.agent), _inline(child.description)
+    line = f"- {child.status} · {agent}: {about} · {_code(child.run_id)}"
+    if child.status is not RunStatus.WAITING_FOR_INPUT:
+        return line
+    return f"{line} · {_inline(child.waiting_on)} · {_send(child.run_id)}"
+
+
+def _send(run_id: str) -> str:
+    return _code(f'loom send {shlex.quote(run_id)} "your answer"')
+
+
+def _how(state: RunState) -> str:
+    if state.spec is None or state.spec.pattern == "react":
+        return ""
+    branches = f"{len(state.spec.crew.members)} branches, " if state.spec.crew else ""
+    return f", pattern {state.spec.pattern} ({branches}{state.spec.rounds} round{'s' * (state.spec.rounds != 1)})"
+
+
+def _choice(chosen: JsonObject | None) -> list[str]:
+    """What a crew has chosen last, and how the others were scored."""
+    if chosen is None:
+        return []
+    scores = [
+        f"- {each['score']:.2f} · {_inline(each['member'])}: {_inline(each['reason'])}"
+        for each in chosen.get("scores", ())
+    ]
+    return [f"chosen: {_inline(chosen['member'])} ({_inline(chosen['by'])}: {_inline(chosen['reason'])})", *scores]
+
+
+def _ask(run_id: str, ask: TreeAsk) -> list[str]:
+    arguments = canonical(ask.arguments)
+    shown = arguments if len(arguments) <= _ARGUMENTS else arguments[:_ARGUMENTS] + "…"
+    yes = json.dumps({"call_id": ask.call_id, "digest": ask.digest})
+    no = json.dumps({"call_id": ask.call_id, "reason": "…"}, ensure_ascii=False)
+    command = f"loom approve {shlex.quote(run_id)} {shlex.quote(ask.call_id)}"
+    call = ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)
+    whose = "" if ask.run_id == run_id else f" (sub-agent {_inline(ask.agent)}, {_code(ask.run_id)})"
+    return [
+        f"### Approve? {_inline(describe(call))}{whose}",
+        *([f"Risk: {_inline(ask.risk)}"] if ask.risk else []),
+        f"Why: {_inline(ask.reason)}" + (f" · denied if unanswered until {ask.expires_at}" if ask.expires_at else ""),
+        # On one line, as JSON escapes line breaks: nothing in it can end the fence.
+        f"```json\n{shown.replace('```', '` ` `')}\n```",
+        f"Send the signal `approve` with {_code(yes)}, or `deny` with {_code(no)}; or run {_code(command)}.",
+    ]
+
+
+def _inline(text: str) -> str:
+    """Text from models and tools as plain text: no markup of its own."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>#|~!&" else c for c in " ".join(text.split()))
+
+
+def _code(text: str) -> str:
+    """A code span that its text cannot end."""
+    return f"`{' '.join(text.split()).replace('`', chr(0x2019))}`"

@@ -1,0 +1,100 @@
+"""The signals and updates of a run: read by hand, refused or recorded; the loop acts on what they changed.
+
+A signal never raises, whatever it carries: an unknown, malformed or late one leaves a notice, but an order to stop is
+carried out. An update is refused by its validator, which adds nothing to history, or answered with a receipt at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject
+from loom.domain.machine.steering import extent, refusal
+from loom.domain.run.events import Event, SignalIgnored
+from loom.domain.run.state import RunState, status_of
+from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steered:
+    """The run that is steered."""
+
+    current: Callable[[], RunState]
+    advance: Callable[[Event], None]
+    count_update: Callable[[], None]
+    """Called for each accepted update; the server allows 2,000 for one execution."""
+
+
+def listen(run: Steered) -> None:
+    """Take in everything that people can send to `run`."""
+    for name in STEERING:
+        workflow.set_signal_handler(name, _on_signal(run, name))
+        workflow.set_update_handler(name, _on_update(run, name), validator=_validator(run, name))
+
+    for name in RELATIVES:
+        workflow.set_signal_handler(name, _on_letter(run, name))
+
+    def unknown(name: str, _args: Sequence[RawValue]) -> None:
+        _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
+
+    # After the named ones, and not by decorator: signals that came before the first workflow task are handed out as
+    # soon as a handler is found, and the dynamic one would take those meant for the others.
+    workflow.set_dynamic_signal_handler(unknown)
+
+
+def _on_signal(run: Steered, name: str) -> Callable[..., None]:
+    def handle(payload: object = None, *_: object) -> None:
+        try:
+            run.advance(read_steering(name, payload, workflow.now()))
+        except BadRequest as error:
+            # Until 0.3.0 such an order was ignored, and the histories of runs that went on say so.
+            if name in STOPS and workflow.patched("lenient-stops"):
+                workflow.logger.warning("signal taken as far as it can be read: %s: %s", name, error.message)
+                run.advance(read_stop(name, payload, workflow.now()))
+            else:
+                _ignore(run, name, error.message)
+
+    return handle
+
+
+def _on_letter(run: Steered, name: str) -> Callable[..., None]:
+    def handle(payload: object = None, *_: object) -> None:
+        try:
+            run.advance(read_from_relative(name, payload))
+        except BadRequest as error:
+            _ignore(run, name, error.message)
+
+    return handle
+
+
+def _on_update(run: Steered, name: str) -> Callable[..., JsonObject]:
+    def handle(payload: object = None, *_: object) -> JsonObject:
+        run.count_update()
+        event = read_steering(name, payload, workflow.now())
+        given = extent(run.current(), event)
+        run.advance(event)
+        state = run.current()
+        return {"accepted": True, "run_id": state.run_id, "status": status_of(state), **given}
+
+    return handle
+
+
+def _validator(run: Steered, name: str) -> Callable[..., None]:
+    def validate(payload: object = None, *_: object) -> None:
+        try:
+            event = read_steering(name, payload, workflow.now())
+        except BadRequest as error:
+            raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
+        if why := refusal(run.current(), event):
+            raise ApplicationError(why, type="Refused", non_retryable=True)
+
+    return validate
+
+
+def _ignore(run: Steered, signal: str, why: str) -> None:
+    workflow.logger.warning("signal ignored: %s: %s", signal, why)
+    run.advance(SignalIgnored(signal=signal, why=why, at=workflow.now()))

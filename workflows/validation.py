@@ -1,0 +1,270 @@
+"""The border of a run: whatever callers send is checked here, and refused with the field's name."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from loom.domain.core.digests import canonical
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
+from loom.domain.permissions.judge import Mode
+from loom.domain.permissions.rules import parse_rules
+from loom.domain.run.events import (
+    AbortRequested,
+    Approved,
+    Denied,
+    MessageReceived,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
+    SteeringEvent,
+)
+from loom.domain.run.state import RunState
+from loom.domain.tree.budget import Want
+from loom.domain.tree.budget_shares import GRANT, WANT
+from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetWanted, ChildReported
+from loom.domain.tree.lineage import Lineage
+from loom.domain.tree.signals import ANCESTRY, REPORT
+from loom.domain.tree.tree import ChildReport
+from loom.workflows.payload_converter import Undecodable
+
+AGENT_RUN: Final = "AgentRun"
+CREW_RUN: Final = "CrewRun"
+"""The workflow types: a run of one agent, and of several."""
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
+"""Names become search attributes, of which the server takes 2,048 bytes."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+
+_Form = TypeVar("_Form", bound=_Strict)
+
+
+class _Budget(_Strict):
+    tokens: int | None = Field(None, gt=0, validation_alias=AliasChoices("tokens", "max_tokens"))
+    cost_usd: float | None = Field(
+        None, gt=0, validation_alias=AliasChoices("cost_usd", "max_cost_usd", "cost", "max_cost")
+    )
+    tool_calls: int | None = Field(None, gt=0, validation_alias=AliasChoices("tool_calls", "max_tool_calls"))
+    seconds: float | None = Field(
+        None, gt=0, le=LONGEST_RUN, validation_alias=AliasChoices("seconds", "max_seconds", "wall_time")
+    )
+    turns: int | None = Field(None, gt=0)
+    depth: int | None = Field(None, ge=0)
+    children: int | None = Field(None, ge=0)
+
+
+class _ForkedFrom(_Strict):
+    run_id: _Text
+    turn: int = Field(ge=0)
+    message: _Text | None = None
+
+
+class _Asked(_Strict):
+    """What every run may be asked for."""
+
+    task: _Text
+    session_id: _Name | None = None
+    model: _Name | None = None
+    workspace: _Text | None = None
+    permissions: dict[str, str] = Field(default_factory=dict)
+    mode: Mode | None = Field(None, strict=False)
+    max_turns: int | None = Field(None, ge=1, le=100_000)
+    budget: _Budget | None = None
+    require_done_tool: bool | None = None
+    skills: tuple[_Name, ...] = Field((), strict=False)
+    output_schema: JsonObject | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    forked_from: _ForkedFrom | None = None
+
+
+class _RunRequest(_Asked):
+    agent: _Name = "default"
+
+
+class _CrewRequest(_Asked):
+    crew: _Name | dict[str, Any]
+
+
+class _Approve(_Strict):
+    call_id: _Text | None = None
+    scope: Literal["once", "run"] = "once"
+    arguments: dict[str, Any] | None = None
+    digest: str | None = None
+    by: str = ""
+
+
+class _Deny(_Strict):
+    call_id: _Text | None = None
+    reason: str = ""
+    by: str = ""
+
+
+class _Abort(_Strict):
+    reason: str = ""
+    by: str = ""
+
+
+class _By(_Strict):
+    by: str = ""
+
+
+class _SendMessage(_Strict):
+    text: _Text
+    by: str = ""
+    from_agent: bool = False
+
+
+class _SetPermissions(_Strict):
+    rules: dict[str, str] = Field(min_length=1)
+    by: str = ""
+
+
+RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
+"""Names of the signals that only other runs of the same tree send."""
+
+_STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
+    "abort": (_Abort, AbortRequested),
+    "pause": (_By, PauseRequested),
+    "resume": (_By, ResumeRequested),
+    "approve": (_Approve, Approved),
+    "deny": (_Deny, Denied),
+    "send_message": (_SendMessage, MessageReceived),
+    "set_permissions": (_SetPermissions, PermissionsSet),
+}
+
+STEERING: Final = tuple(_STEERING)
+"""Names of the signals and updates of a run."""
+
+STOPS: Final = ("abort", "pause")
+"""Those that stop a run: as signals they count whatever comes with them."""
+_LONGEST: Final = 500
+"""Characters of what was sent in the place of a text."""
+
+_STATE: Final = TypeAdapter(RunState)
+_REPORT: Final = TypeAdapter(ChildReport)
+_WANT: Final = TypeAdapter(Want)
+_GRANT: Final = TypeAdapter(BudgetAnswered)
+_ANCESTRY: Final = TypeAdapter(AncestryChanged)
+_LINEAGE: Final = TypeAdapter(Lineage)
+
+
+def read_request(payload: object) -> RunRequest:
+    """The input of a run; raises BadRequest that names the field and what to do."""
+    if payload is None:
+        raise BadRequest('no input: a run needs at least {"task": "…"}', field="task")
+    checked = _check(_RunRequest, payload, "the run's input")
+    return replace(_request(checked), agent=checked.agent)
+
+
+def read_crew_request(payload: object) -> RunRequest:
+    """The input of a crew's run; raises BadRequest that names the field and what to do."""
+    if payload is None:
+        raise BadRequest('no input: a crew needs at least {"crew": "…", "task": "…"}', field="task")
+    checked = _check(_CrewRequest, payload, "the crew's input")
+    name = checked.crew if isinstance(checked.crew, str) else checked.crew.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise BadRequest("crew.name: a crew needs a name", field="crew.name")
+    return replace(_request(checked), agent=name, crew=checked.crew)
+
+
+def _request(checked: _Asked) -> RunRequest:
+    parse_rules(checked.permissions)
+    given = {name: getattr(checked, name) for name in _Asked.model_fields}
+    budget = Budget(**checked.budget.model_dump()) if checked.budget else Budget()
+    forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
+    return RunRequest(**{**given, "budget": budget, "forked_from": forked})
+
+
+def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
+    """The payload of a signal or update as an event; raises BadRequest."""
+    form, event = _STEERING[name]
+    checked = _check(form, {} if payload is None else payload, f"the payload of `{name}`")
+    steering: SteeringEvent = event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
+    return steering
+
+
+def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
+    """An order to stop with what can be read of its payload, whatever that is; never refused."""
+    form, event = _STEERING[name]
+    given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
+    steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
+    return steering
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, Undecodable):
+        return ""
+    return value if isinstance(value, str) else canonical(value)[:_LONGEST]
+
+
+def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetWanted | BudgetAnswered:
+    """A signal from another run of the tree as an event; raises BadRequest."""
+    try:
+        match name:
+            case str() if name == REPORT:
+                return ChildReported(report=_REPORT.validate_python(payload))
+            case str() if name == WANT:
+                return BudgetWanted(want=_WANT.validate_python(payload))
+            case str() if name == GRANT:
+                return _GRANT.validate_python(payload)
+            case _:
+                return _ANCESTRY.validate_python(payload)
+    except ValidationError as error:
+        where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise BadRequest(
+            f"the payload of `{name}` is not what runs of a tree send each other: {where}", field=where
+        ) from None
+
+
+def read_lineage(payload: object) -> Lineage:
+    """What a parent tells its child beside the request; raises BadRequest."""
+    try:
+        return _LINEAGE.validate_python(payload)
+    except ValidationError as error:
+        where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise BadRequest(f"the second argument is only for a run's own children: {where}", field=where) from None
+
+
+def read_state(payload: object) -> RunState:
+    """The state that an earlier execution of this run carried on."""
+    return _STATE.validate_python(payload)
+
+
+def _check(form: type[_Form], payload: object, what: str) -> _Form:
+    if isinstance(payload, Undecodable):
+        raise BadRequest(f"{what} cannot be read as JSON: {payload.reason}", field="")
+    if not isinstance(payload, Mapping):
+        raise BadRequest(f"{what} must be a JSON object, not {type(payload).__name__}", field="")
+    # Callers in other languages send null for what they leave out.
+    given = {name: value for name, value in payload.items() if value is not None or name not in form.model_fields}
+    try:
+        return form.model_validate(given)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        named = [_explain(problem["type"], problem["loc"], problem["msg"], form) for problem in problems]
+        raise BadRequest(f"{what} is wrong: {'; '.join(named)}", field=_path(problems[0]["loc"])) from None
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(step) for step in location)
+
+
+def _explain(kind: str, location: tuple[int | str, ...], message: str, form: type[_Strict]) -> str:
+    if kind != "extra_forbidden":
+        return f"{_path(location)}: {message}"
+    *outer, name = location
+    inner: dict[str, type[_Strict]] = {"budget": _Budget, "forked_from": _ForkedFrom}
+    known = sorted((inner.get(str(outer[0]), form) if outer else form).model_fields)
+    close = get_close_matches(str(name), known, n=1)
+    hint = f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"
+    return f"unknown field {_path(location)!r}{hint}"
