@@ -30,6 +30,7 @@ check: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/python -m tests.determinism.lines
 
 bench: $(STAMP)
 	@$(VENV)/bin/python -m bench
