@@ -1,7 +1,7 @@
 """Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-With the name of a story after the release, that story alone is recorded. Only for a new release, with the stories of what
-is new in it: a recorded history is never recorded again, since what it holds is what users have in flight.
+With the name of a story after the release, only that story is recorded. Record for a new release, and only stories of
+what is new in it: a recorded history is never recorded again, since it is what users have in flight.
 """
 
 import asyncio
