@@ -1,4 +1,4 @@
-"""A worker: the parts that the settings make (`loom_parts/`), polled for by Temporal until it is told to stop.
+"""A worker: the parts that the settings make (`loom/composition/`), polled for by Temporal until it is told to stop.
 
 Everything Loom brings to a Temporal worker is one plugin, so that it fits beside a team's own workflows:
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
