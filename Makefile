@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench bench-memory bench-skills chaos chaos-tools chaos-memory clean upgrade
+.PHONY: install demo test check bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory clean upgrade
 
 install: $(STAMP)
 
@@ -53,6 +53,9 @@ bench-memory: $(STAMP)
 
 bench-skills: $(STAMP)
 	@$(VENV)/bin/python -m bench.skills --write
+
+reading-path: $(STAMP)
+	@$(VENV)/bin/python -m bench.reading_path
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache
