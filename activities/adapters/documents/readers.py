@@ -1,4 +1,6 @@
-"""PDF and HTML as text, each document in a process of its own: a hostile one may need endless memory or time."""
+"""Convert PDF and HTML to text, each document in a separate process, since a hostile one may need endless memory or
+time.
+"""
 
 import asyncio
 import sys
@@ -12,7 +14,7 @@ from loom.activities.knowledge.ports import UnreadableDocument, UnreadableNow
 from loom.domain.core.errors import ToolExecutionError
 
 SECONDS: Final = 60.0
-"""For one document."""
+"""Timeout in seconds for one document."""
 
 _CHILD: Final = Path(__file__).with_name("pdf_child.py")
 _REASONS: Final = {ENCRYPTED: "needs a password"}
@@ -57,7 +59,7 @@ async def _started() -> Process:
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap; a second cancellation must not leave it unreaped."""
+    """Kill and reap the process. A second cancellation must not leave it unreaped."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))

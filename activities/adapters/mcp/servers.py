@@ -1,4 +1,4 @@
-"""All MCP servers of a worker: connected side by side at its start, their tools in one live box."""
+"""All MCP servers of a worker. They connect in parallel at its start, and share one live set of tools."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("loom.mcp")
 
 FIRST_WAIT: Final = 5.0
-"""Seconds that a worker's start waits for its servers; later ones are dialled on while it works."""
+"""Seconds that a worker's start waits for its servers. Later ones connect while it works."""
 _HANGING_UP: Final = 8.0
-"""Seconds for the servers to end when the worker stops; a program gets two, then it is killed."""
+"""Seconds for the servers to end when the worker stops. A program gets two, then it is killed."""
 
 
 class LiveBox(Mapping[str, Tool]):
-    """The tools of all servers by name, sorted, as they are at the moment of asking."""
+    """The current tools of all servers by name, sorted."""
 
     def __init__(self) -> None:
         self._by_server: dict[str, Mapping[str, Tool]] = {}
         self._all: Mapping[str, Tool] = {}
 
     def put(self, server: str, tools: Mapping[str, Tool]) -> None:
-        """A server's tools, in place of those it had."""
+        """Replace the tools of a server."""
         self._by_server[server] = tools
         self._all = dict(sorted(item for box in self._by_server.values() for item in box.items()))
 
     def __getitem__(self, name: str) -> Tool:
-        """The tool of that name."""
+        """Return the tool of that name."""
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names, sorted."""
+        """Iterate over the names, sorted."""
         return iter(self._all)
 
     def __len__(self) -> int:
-        """How many tools there are."""
+        """Return the number of tools."""
         return len(self._all)
 
 
 class McpServers:
-    """Connects on entering, hangs up on leaving; what one server does never reaches another."""
+    """Connects on entering and disconnects on leaving. A failing server never affects another one."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class McpServers:
         first_wait: float = FIRST_WAIT,
         patience: "Patience | None" = None,
     ) -> None:
-        """`environment` is the worker's; without a `home` nothing is remembered for the next start."""
+        """`environment` is the worker's. Without a `home`, no tools are cached for the next start."""
         names = [server.name for server in servers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadRequest(f"two MCP servers have the name {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
@@ -79,14 +79,14 @@ class McpServers:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """`mcp__server__tool` to tool, sorted by name; changes as servers come and change."""
+        """Map `mcp__server__tool` to tool, sorted by name. It changes as servers connect and change."""
         return self._box
 
     async def __aenter__(self) -> Self:
-        """Dial all servers; returns when each has answered or failed once, or after the first wait."""
+        """Connect to all servers. Return when each has succeeded or failed once, or after FIRST_WAIT."""
         if not self._servers:
             return self
-        # The library takes a second to import: workers without servers do not pay for it.
+        # The library takes a second to import, which workers without servers do not pay.
         from loom.activities.adapters.mcp.connection import Patience, ServerLink  # noqa: PLC0415
 
         for server in self._servers:
@@ -105,7 +105,7 @@ class McpServers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Hang up everywhere at once; programs and what they started are gone afterwards."""
+        """Close all connections at once. Programs and everything that they started are gone afterwards."""
         for link in self._links.values():
             link.stop()
         if not self._tasks:
@@ -115,7 +115,7 @@ class McpServers:
             task.cancel()
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """For `doctor`: each server's tools, what is wrong with it, and which of its tools cannot be used."""
+        """Report for `doctor` each server's tools, what is wrong with it, and which of its tools cannot be used."""
         return {
             name: {
                 "ok": (trouble := link.trouble()) is None,

@@ -1,4 +1,4 @@
-"""The live stream of a worker without Redis: there is none, and whoever writes to it is told so."""
+"""The live stream of a worker without Redis: publishing always raises."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ from loom.domain.core.tasks import Segment, Task
 
 
 class AbsentStream:
-    """The port EventStream where no store is configured."""
+    """The port EventStream if no Redis is configured."""
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Raises StreamAbsent, always."""
+        """Always raises StreamAbsent."""
         raise StreamAbsent("no Redis is configured: set LOOM_REDIS_URL")

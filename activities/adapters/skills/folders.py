@@ -1,4 +1,4 @@
-"""Finding skills in folders: of the workspace, of the user, of the app and of packages, in this order of precedence."""
+"""Find skills in the folders of the workspace, the user, the app and packages, in this order of precedence."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from loom.domain.skills.catalog import FoundSkills, Skill, SkillFolder, SkillPro
 from loom.domain.skills.documents import NAMES, BrokenSkill
 
 PLACES: Final = (".loom/skills", ".agents/skills", ".claude/skills")
-"""Where skills lie in a workspace and in a home; an earlier one wins a name from a later one."""
+"""Folders for skills in a workspace and in a home. Earlier ones take precedence."""
 PROJECT: Final = "project"
 USER: Final = "user"
 MOST_FOLDERS: Final = 2000
@@ -28,18 +28,18 @@ class SkillFolders:
     """The skills that a worker finds on its disk."""
 
     home: Path | None
-    """None: no home brings any."""
+    """None: no home provides skills."""
     trusted: Sequence[Path] = ()
-    """Workspaces below these may bring skills."""
+    """Workspaces below these folders may provide skills."""
     others: Sequence[SkillFolder] = ()
     """Folders of the app and of packages."""
 
     async def find(self, workspace: Path) -> FoundSkills:
-        """Everything there is for a run in this workspace; never raises."""
+        """All skills for a run in this workspace. Never raises."""
         return await asyncio.to_thread(self.found, workspace)
 
     def found(self, workspace: Path) -> FoundSkills:
-        """The same, on this thread."""
+        """The same, in the calling thread."""
         own = [SkillFolder(path=str(workspace / place), source=PROJECT) for place in PLACES]
         users = [SkillFolder(path=str(self.home / place), source=USER) for place in PLACES] if self.home else []
         is_home = workspace == self.home
@@ -56,20 +56,20 @@ class SkillFolders:
         )
 
     def trusts(self, workspace: Path) -> bool:
-        """Whether skills of this workspace may be loaded: it is a trusted folder, or lies in one."""
+        """Whether skills of this workspace may be loaded: whether it is a trusted folder, or inside one."""
         return any(workspace.is_relative_to(folder.resolve()) for folder in self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one folder holds."""
+    """The skills in one folder."""
 
     skills: Sequence[Skill]
     problems: Sequence[SkillProblem]
 
 
 def look_into(folder: SkillFolder) -> Look:
-    """The skills below this folder, whoever trusts it."""
+    """The skills below this folder, whether it is trusted or not."""
     skills: list[Skill] = []
     problems: list[SkillProblem] = []
     for root, why in _roots(folder):
@@ -87,7 +87,7 @@ def look_into(folder: SkillFolder) -> Look:
 
 
 def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
-    """Folders with a SKILL.md in or below this one, level by level; or what cannot be looked into, and why."""
+    """Folders with a SKILL.md in or below this one, level by level; or a folder that cannot be read, and why."""
     waiting = deque([(os.path.realpath(folder.path), 0)])
     for _ in range(MOST_FOLDERS):
         if not waiting:
@@ -110,7 +110,9 @@ def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
 
 
 def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
-    """Installers link one copy of a skill into several places: so a link to a skill is followed, and no other."""
+    """Whether this is a link to a skill. Installers link one copy of a skill into several places; no other link is
+    followed.
+    """
     real = os.path.realpath(entry)
     return (real, "") if any(os.path.lexists(f"{real}/{name}") for name in NAMES) else (entry.path, LINK)
 

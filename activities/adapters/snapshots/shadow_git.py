@@ -1,7 +1,7 @@
-"""Snapshots of workspaces in shadow Git repositories: taken before something changes them, shown, and brought back.
+"""Snapshots of workspaces in shadow Git repositories: taken before changes, compared, and restored.
 
-The state before turn N is the first snapshot of turn N. Each workspace has a store of its own below
-`<LOOM_HOME>/snapshots/`, on the machine of the worker that took them.
+The state before turn N is the first snapshot of turn N. Each workspace has a store below `<LOOM_HOME>/snapshots/`, on
+the machine of the worker that took the snapshots.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
 _log = structlog.get_logger("loom.snapshots")
 
 AT_ONCE: Final = 4
-"""Snapshots that one worker takes at the same time; each is a thread."""
+"""Snapshots that one worker takes concurrently; each uses a thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +44,14 @@ class Changed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """What changed between two states."""
+    """The changes between two states."""
 
     before: Snapshot
     after: Snapshot | None
     """None: the workspace as it is now."""
     files: tuple[Changed, ...]
     patch: bytes
-    """As `git diff` prints it."""
+    """In the format of `git diff`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,21 +65,21 @@ class _Origin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """The outcome of a restore."""
 
     target: Snapshot
     undo: str
     """Id of the snapshot taken just before."""
     plan: Plan
     left: dict[str, str]
-    """What differs and was left as it is, with the reason."""
+    """What differs and stayed unchanged, with the reason."""
 
 
 class ShadowGit:
     """The snapshots of all workspaces of this machine."""
 
     def __init__(self, home: Path, *, settled: float = 2.0) -> None:
-        """`settled`: seconds after which a file's time stamps can be trusted to show the next change."""
+        """`settled` is the number of seconds after which a file's timestamps reliably show the next change."""
         self._home = home
         self._root = home / "snapshots"
         self._settled = settled
@@ -87,7 +87,9 @@ class ShadowGit:
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
-        """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        """Take a snapshot of the workspace and return its id; raises OSError or StoreUnavailable, which says what is
+        missing.
+        """
         origin = _Origin(run_id=run_id, turn=turn, call_id=call_id)
         async with self._slots:
             taken, untidy = await asyncio.to_thread(self._take, workspace, origin)
@@ -98,7 +100,7 @@ class ShadowGit:
         return taken
 
     def list(self, run_id: str) -> tuple[Snapshot, ...]:
-        """The run's snapshots, oldest first; raises RunNotFoundError when this machine has none."""
+        """The run's snapshots, oldest first; raises RunNotFoundError if this machine has none."""
         return self._find(run_id)[1]
 
     def diff(self, run_id: str, turn: int | None = None) -> Difference:
@@ -122,7 +124,7 @@ class ShadowGit:
         return target, shadow_restore.plan(now, store.kept(target.id))
 
     def restore(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> Restored:
-        """Bring back the state before that turn, or of that snapshot; what is there is snapshotted first."""
+        """Restore the state before that turn, or of that snapshot, after taking a snapshot of the current state."""
         store, snapshots = self._find(run_id)
         target = _chosen(snapshots, turn, snapshot)
         workspace = _workspace(store, make=True)
@@ -135,9 +137,9 @@ class ShadowGit:
         return Restored(target=target, undo=before.id, plan=todo, left={**todo.left, **work.left})
 
     def extract(self, run_id: str, *, after: int, folder: Path) -> Snapshot | None:
-        """Put the state at the end of turn `after` into a new folder; None: nothing came after it, the state is now's.
+        """Write the state at the end of turn `after` to a new folder. None: the state is the current one.
 
-        Raises RefusedError when the folder is there, or not everything could be put into it.
+        Raises RefusedError if the folder exists or not everything could be written.
         """
         store, snapshots = self._find(run_id)
         target = _end_of(snapshots, after)
@@ -156,7 +158,7 @@ class ShadowGit:
         return target
 
     def _take(self, workspace: Path, origin: "_Origin") -> tuple[str, Store | None]:
-        """The snapshot's id, and its store when that wants tidying."""
+        """Return the snapshot's id, and its store if that needs a cleanup."""
         real = Path(os.path.realpath(workspace))
         store = Store.of(self._root, real)
         with store.locked() as lock:
@@ -171,7 +173,7 @@ class ShadowGit:
         return record(store, lock, workspace, label, hidden=self._home, settled=self._settled)
 
     def _now(self, store: Store) -> Recorded:
-        """The workspace as it is, in the store to be compared and under no run's name."""
+        """Store the current workspace for a comparison, without the name of a run."""
         workspace = _workspace(store, make=False)
         with store.locked() as lock:
             store.prepare(workspace, lock)
@@ -248,7 +250,7 @@ def _following(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
 
 
 def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
-    """What was there when a turn was over: as the next change found it."""
+    """The state at the end of a turn, as the next snapshot recorded it."""
     until = [place for place, each in enumerate(snapshots) if each.turn is not None and each.turn <= turn]
     following = snapshots[max(until) + 1 if until else 0 :]
     return following[0] if following else None

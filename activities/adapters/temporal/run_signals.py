@@ -1,4 +1,4 @@
-"""How the runs of a tree reach each other: by the signal that people use, named after whoever writes."""
+"""Send messages between the runs of a tree, with the signal that people use, in the name of the sender."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ class TemporalMailbox:
         return int((await self._status(run_id)).get("queued_messages") or 0)
 
     async def _reader(self, sender: str, root: str, to: str, beside: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """The run that is meant, and what to call it."""
+        """The recipient, and its name."""
         if to == ABOVE:
             parent = _parent_of(sender, root)
             if parent is None:
@@ -75,10 +75,10 @@ class TemporalMailbox:
 
 
 def _parent_of(run_id: str, root: str) -> str | None:
-    """A child's id begins with its parent's."""
+    """The parent's id, which a child's id starts with."""
     return None if run_id == root or not run_id.startswith(f"{root}/") else run_id.rpartition("/")[0]
 
 
 def _name_of(child: Mapping[str, Any]) -> str:
-    """What a child is called: a crew's member by its name, another by the words of its task."""
+    """The name of a child: a crew member's name, else the words of its task."""
     return str(child.get("description") or child.get("agent") or child.get("run_id")).partition(", attempt ")[0]

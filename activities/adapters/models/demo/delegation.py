@@ -1,4 +1,4 @@
-"""The demo model hands work on: each folder to a sub-agent, whose answers together are its own."""
+"""The demo model delegates each folder to a sub-agent and combines their answers."""
 
 import json
 
@@ -7,7 +7,7 @@ from loom.domain.core.tool_names import DELEGATE
 
 
 def delegate(scene: Scene) -> Step:
-    """Each folder is reviewed by a sub-agent of its own; what they say is the answer."""
+    """Delegate a review of each folder to a sub-agent, and combine the answers."""
     if not scene.of("list_dir"):
         return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
     folders = [entry.rstrip("/") for entry in scene.entries if entry.endswith("/") and not entry.startswith((".", "_"))]
