@@ -155,7 +155,7 @@ async def test_what_git_would_ignore_is_kept_and_what_a_command_brings_back_is_n
     commit = await snapshots.take(place, RUN, 1, "c")
     kept = store_of(snapshots, place).kept(commit)
     assert sorted(kept.files) == [".env", ".gitignore", "app/main.py", "app/pyvenv.cfg", "build/out", "untracked"]
-    assert kept.facts.not_kept == {"env": "a virtual environment", "target": "a cache, says its CACHEDIR.TAG"}
+    assert kept.facts.not_kept == {"env": "a virtual environment", "target": "a cache, marked by its CACHEDIR.TAG"}
 
     shutil.rmtree(place / "app")
     (place / ".env").unlink()
@@ -184,7 +184,7 @@ async def test_a_workspace_that_is_gone_comes_back(place: Path, snapshots: Shado
     before = state(place)
     await snapshots.take(place, RUN, 1, "c")
     shutil.rmtree(place)
-    with pytest.raises(RefusedError, match="is gone: `loom restore` brings it back"):
+    with pytest.raises(RefusedError, match="is gone: `loom restore` restores it"):
         snapshots.diff(RUN)
     _, todo = snapshots.plan(RUN, turn=1)
     assert sorted(todo.write) == ["a/b", "c"]
@@ -578,7 +578,7 @@ async def test_what_is_asked_for_wrongly_is_answered_with_what_there_is(place: P
         snapshots.diff(RUN)
     await snapshots.take(place, RUN, 1, "c")
     await snapshots.take(place, RUN, 4, "c")
-    with pytest.raises(BadRequest, match="turn 2 has no snapshot: it changed nothing. Turns with one: 1, 4"):
+    with pytest.raises(BadRequest, match="turn 2 has no snapshot: it changed nothing. Turns with a snapshot: 1, 4"):
         snapshots.diff(RUN, 2)
     with pytest.raises(BadRequest, match="--turn N or --snapshot ID"):
         snapshots.restore(RUN)
@@ -608,7 +608,7 @@ async def test_without_git_it_is_said_what_to_do(
     place: Path, snapshots: ShadowGit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(place))
-    with pytest.raises(StoreUnavailable, match="install it, or do without them"):
+    with pytest.raises(StoreUnavailable, match="install it, or disable them"):
         await snapshots.take(place, RUN, 1, "c")
 
 

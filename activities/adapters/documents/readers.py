@@ -33,13 +33,13 @@ class SeparateDocumentReader:
             async with asyncio.timeout(SECONDS):
                 text, _ = await process.communicate(data)
         except TimeoutError:
-            raise UnreadableNow("takes too long to be read") from None
+            raise UnreadableNow("takes too long to read") from None
         finally:
             await _end(process)
         if process.returncode != 0:
-            raise UnreadableDocument(_REASONS.get(process.returncode or 0, "is broken, or too large to be read"))
+            raise UnreadableDocument(_REASONS.get(process.returncode or 0, "is damaged or too large to read"))
         if not text.strip():
-            raise UnreadableDocument("has no text, only pictures of it perhaps")
+            raise UnreadableDocument("contains no text, perhaps only images")
         return text.decode("utf-8", "replace")
 
     async def html(self, text: str) -> str:
@@ -47,7 +47,7 @@ class SeparateDocumentReader:
         try:
             return (await self._html.read(text, "")).markdown
         except ToolExecutionError:
-            raise UnreadableDocument("takes too much time or memory to be read") from None
+            raise UnreadableDocument("takes too much time or memory to read") from None
 
 
 async def _started() -> Process:

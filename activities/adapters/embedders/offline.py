@@ -181,8 +181,8 @@ def _readable(text: str) -> str:
 
 
 def _ended(error: Exception) -> str:
-    why = f"no answer within {SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
-    return f"the process of the offline embedder ended ({why}): it is started again with the next use"
+    why = f"no response within {SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
+    return f"the process of the offline embedder ended ({why}): it is restarted at the next use"
 
 
 async def _end(process: Process) -> None:

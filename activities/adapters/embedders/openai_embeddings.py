@@ -51,7 +51,7 @@ class OpenAIEmbedder:
         size = dimension or KNOWN.get(model.partition(":")[0])
         if size is None:
             raise LLMConfigurationError(
-                f"the dimension of the embedding model {model!r} is not known:"
+                f"the dimension of the embedding model {model!r} is unknown:"
                 f" set LOOM_EMBEDDER to openai:{model}@DIMENSION"
             )
         self._model, self._dimension, self._prefixes = model, size, prefixes
@@ -98,14 +98,14 @@ class OpenAIEmbedder:
         except openai.OpenAIError as error:
             raise self._unavailable(type(error).__name__) from None
         except (AttributeError, TypeError, ValueError):
-            raise self._unavailable("its answer is no list of vectors") from None
+            raise self._unavailable("its response is not a list of vectors") from None
         return self._checked(found, len(texts))
 
     def _checked(self, found: list[list[float]], wanted: int) -> list[list[float]]:
         if len(found) != wanted:
             raise self._unavailable(f"{len(found)} vectors for {wanted} texts")
         if wrong := next((len(vector) for vector in found if len(vector) != self._dimension), None):
-            raise self._unavailable(f"its vectors have {wrong} dimensions, {self._dimension} are configured")
+            raise self._unavailable(f"its vectors have {wrong} dimensions, but {self._dimension} are configured")
         return found
 
     async def _connected(self) -> "AsyncOpenAI":
@@ -123,7 +123,7 @@ class OpenAIEmbedder:
 
     def _told(self, why: str) -> str:
         # The server's own text is left out: it may repeat the input and the key.
-        return f"{shown(self._url)} gives no vectors of {self._model} ({why})"
+        return f"{shown(self._url)} returned no vectors of {self._model} ({why})"
 
 
 def _sendable(text: str) -> str:

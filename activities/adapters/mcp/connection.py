@@ -74,7 +74,7 @@ class ServerLink:
         self._scrubbed = Scrubber(server, environment)
         self._life = anyio.CancelScope()
         self._client: Client | None = None
-        self._trouble: str | None = "it is being dialled for the first time"
+        self._trouble: str | None = "Loom is connecting to it for the first time"
         self._wanted = anyio.Event()
         self._wanted.set()
         self._settled = anyio.Event()
@@ -86,7 +86,7 @@ class ServerLink:
         """None if the server can be called; otherwise why not, and what Loom does about it."""
         if self._trouble is None:
             return None
-        return f"the MCP server {self._server.name} does not answer: {self._trouble}"
+        return f"the MCP server {self._server.name} is unavailable: {self._trouble}"
 
     async def settled(self) -> None:
         """Wait until the first attempt to connect has succeeded or failed."""
@@ -127,7 +127,7 @@ class ServerLink:
         except (RuntimeError, ValidationError, TimeoutError, OSError, anyio.BrokenResourceError) as error:
             reason = self._scrubbed(readable(error))
             raise ToolExecutionError(
-                f"the MCP server {self._server.name} gave no usable answer to {call.tool} ({reason}):"
+                f"the MCP server {self._server.name} returned no usable result for {call.tool} ({reason}):"
                 f" {repeatable(call)}"
             ) from None
         return output_of(result, self._scrubbed)
@@ -166,7 +166,7 @@ class ServerLink:
                     self._client = None
                     scope.deadline = anyio.current_time() + limit
         if scope.cancelled_caught:
-            raise TimeoutError(f"no answer within {limit:g} s")
+            raise TimeoutError(f"no response within {limit:g} s")
 
     def _open(self, client: Client) -> None:
         self._client, self._trouble = client, None
@@ -276,16 +276,16 @@ class ServerLink:
         meanwhile.
         """
         if self._client is not None:
-            self._trouble = "it did not answer a call and has not yet shown that it is alive"
+            self._trouble = "it did not respond to a call and has not yet shown that it is alive"
             self._stale.set()
 
     def _fail(self, reason: str) -> None:
-        self._trouble = f"{self._scrubbed(reason)}; it is being dialled again"
+        self._trouble = f"{self._scrubbed(reason)}; Loom is reconnecting"
         self._settled.set()
         _log.warning("mcp_lost", server=self._server.name, reason=self._trouble)
 
 
 def _reason(error: BaseException, line: Line) -> str:
     """Describe what went wrong in one line, with whatever else is known."""
-    known = [readable(error), line.remark, f"its last words: {line.words.text}" if line.words.text else ""]
+    known = [readable(error), line.remark, f"its last output: {line.words.text}" if line.words.text else ""]
     return "; ".join(part for part in known if part)

@@ -49,7 +49,7 @@ class _Bounded(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             taken += len(chunk)
             if taken > BODY_LIMIT:
-                raise httpx2.StreamError(f"the answer is longer than {BODY_LIMIT} bytes")
+                raise httpx2.StreamError(f"the response is longer than {BODY_LIMIT} bytes")
             yield chunk
 
     async def aclose(self) -> None:

@@ -69,7 +69,7 @@ def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput
         text = json.dumps(result.structured_content, ensure_ascii=False)
     text = clip(scrub(text), TEXT_LIMIT)
     if result.is_error:
-        raise ToolExecutionError(text or "the tool failed and its server does not say why: try another way")
+        raise ToolExecutionError(text or "the tool failed and its server gave no reason: try something else")
     return ToolOutput(text=text, parts=tuple(collected.parts))
 
 
@@ -105,7 +105,7 @@ class _Collected:
         if len(part.data) > self._room:
             self.texts.append(f"[{what} of {len(part.data) * 3 // 4} bytes was left out: ask for a smaller one]")
         elif _MEDIA_TYPE.fullmatch(part.media_type) is None or not _is_base64(part.data):
-            self.texts.append(f"[{what} was left out: it is not what it says]")
+            self.texts.append(f"[{what} was left out: its data does not match its type]")
         else:
             self._room -= len(part.data)
             self.parts.append(part)
@@ -127,23 +127,23 @@ def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
     """Convert a failed request to the error that a tool may raise."""
     if code == REQUEST_TIMEOUT:
         return ToolExecutionTimeout(
-            f"{call.tool} was stopped after {call.timeout:g} s without an answer of the MCP server {server}:"
+            f"{call.tool} was stopped after {call.timeout:g} s without a response from the MCP server {server}:"
             f" {repeatable(call)}"
         )
     if code == CONNECTION_CLOSED:
         return ToolExecutionError(
-            f"the MCP server {server} went away during the call of {call.tool}: {repeatable(call)}"
+            f"the connection to the MCP server {server} was lost during the call of {call.tool}: {repeatable(call)}"
         )
     if forgotten(code, message):
         return ToolExecutionError(
-            f"the MCP server {server} has been started anew and did not run {call.tool}: call it again in a moment"
+            f"the MCP server {server} was restarted and did not run {call.tool}: call it again in a moment"
         )
     outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
-    return ToolExecutionError(f"the MCP server {server} refused the call of {call.tool}: {message[:2000]}{outcome}")
+    return ToolExecutionError(f"the MCP server {server} rejected the call of {call.tool}: {message[:2000]}{outcome}")
 
 
 def repeatable(call: McpCall) -> str:
     """What the model should know before it repeats a call whose outcome is unknown."""
     if call.effect is Effect.ONCE:
-        return "the outcome is unknown, it may have run; find out what happened before you call it again"
-    return "it may be called again"
+        return "the outcome is unknown, and it may have run; find out what happened before you call it again"
+    return "you may call it again"

@@ -66,7 +66,7 @@ class McpServers:
         """`environment` is the worker's. Without a `home`, no tools are cached for the next start."""
         names = [server.name for server in servers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadRequest(f"two MCP servers have the name {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
+            raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
         self._servers = servers
         self._environment = environment
         self._shelf = None if home is None else Shelf(home)

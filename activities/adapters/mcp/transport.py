@@ -134,7 +134,7 @@ class _Sieve:
         if isinstance(item, Exception):
             self._line.junk += 1
             if self._line.junk > JUNK_LIMIT:
-                self._line.remark = f"it sent {JUNK_LIMIT} lines that are no messages"
+                self._line.remark = f"it sent {JUNK_LIMIT} lines that are not messages"
                 raise ConnectionError(self._line.remark)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             listed = item.message.result.get("tools")

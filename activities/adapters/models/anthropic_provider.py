@@ -136,9 +136,9 @@ class AnthropicProvider:
                 complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
                 return error_of(complaint, self._server, model)
             case anthropic.APITimeoutError() | httpx2.TimeoutException():
-                return unreachable(self._server, model, "no sign of life within the time limit")
+                return unreachable(self._server, model, "no data within the time limit")
             case anthropic.APIConnectionError() | httpx2.RequestError():
-                return unreachable(self._server, model, f"no connection, or it broke off ({cause_of(error)})")
+                return unreachable(self._server, model, f"no connection, or it was lost ({cause_of(error)})")
             case anthropic.APIResponseValidationError():
                 return unreadable(self._server, model, "unexpected shape")
             case anthropic.AnthropicError():

@@ -165,9 +165,9 @@ class OpenAIProvider:
                 complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
                 return error_of(complaint, self._server, model)
             case openai.APITimeoutError():
-                return unreachable(self._server, model, "no sign of life within the time limit")
+                return unreachable(self._server, model, "no data within the time limit")
             case openai.APIConnectionError():
-                return unreachable(self._server, model, f"no connection, or it broke off ({cause_of(error)})")
+                return unreachable(self._server, model, f"no connection, or it was lost ({cause_of(error)})")
             case openai.APIResponseValidationError():
                 return unreadable(self._server, model, "unexpected shape")
             case openai.APIError():

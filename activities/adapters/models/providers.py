@@ -77,9 +77,9 @@ class ConfiguredProviders:
                 prefix=prefix,
             )
         if not key.isascii() or not key.isprintable():
-            raise LLMConfigurationError(f"{key_name} has characters that no key has: copy it again", prefix=prefix)
+            raise LLMConfigurationError(f"{key_name} contains invalid characters: copy the key again", prefix=prefix)
         if url and not _is_web_address(url):
-            raise LLMConfigurationError(f"{url_name} is not an http(s) address: {url!r}", prefix=prefix)
+            raise LLMConfigurationError(f"{url_name} is not an http(s) URL: {url!r}", prefix=prefix)
         build: Callable[..., _Made] = OpenAIProvider if prefix == "openai" else AnthropicProvider
         return build(api_key=key or _NO_KEY, base_url=url or None)
 

@@ -92,7 +92,7 @@ def error_of(complaint: Complaint, server: Server, model: str) -> LoomError:
         return about
     if passing or broken_stream:
         return LLMUnavailableError(f"{server.name} failed ({complaint.status}): {said}", model=model)
-    return LLMConfigurationError(f"{server.name} rejects the request ({complaint.status}): {said}", model=model)
+    return LLMConfigurationError(f"{server.name} rejected the request ({complaint.status}): {said}", model=model)
 
 
 def _about_account(complaint: Complaint, server: Server, model: str) -> LoomError | None:
@@ -104,9 +104,9 @@ def _about_account(complaint: Complaint, server: Server, model: str) -> LoomErro
         )
     if status == 429 or "rate_limit" in code:
         wait = retry_after(complaint.headers)
-        return LLMRateLimitError(f"{server.name} asks to slow down: {said}", model=model, retry_after=wait)
+        return LLMRateLimitError(f"{server.name} reports too many requests: {said}", model=model, retry_after=wait)
     if status in (401, 403) or "authentication" in code or "permission" in code:
-        text = f"{server.name} does not accept the key ({status}): check {server.key_name} and that it may use {model}"
+        text = f"{server.name} rejected the key ({status}): check {server.key_name} and whether it may use {model}"
         return LLMConfigurationError(text, model=model)
     if status == 404 or "model_not_found" in code:
         text = f"{server.name} at {server.url} does not know the model {model!r}: check its name and {server.url_name}"
@@ -133,7 +133,7 @@ def unreachable(server: Server, model: str, why: str) -> LLMUnavailableError:
 def unreadable(server: Server, model: str, what: str) -> LLMBadResponseError:
     """The error for a response that is not a model's reply."""
     return LLMBadResponseError(
-        f"{server.name} at {server.url} answered with something that is not a model's answer ({what})", model=model
+        f"{server.name} at {server.url} returned something that is not a model's reply ({what})", model=model
     )
 
 
@@ -141,7 +141,7 @@ def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -
     """The error for a stream that ended before the reply was complete."""
     if not heard and "event-stream" not in content_type:
         return unreadable(server, model, content_type or "no content type")
-    return unreachable(server, model, "the stream broke off before the answer was complete")
+    return unreachable(server, model, "the stream ended before the reply was complete")
 
 
 def quote(text: str, server: Server) -> str:

@@ -29,7 +29,9 @@ class PostgresArtifacts:
         """See the port; raises ValueError for more than `LIMIT`, to which callers cut the text first."""
         written = text.encode("utf-8", "surrogatepass")
         if len(written) > LIMIT:
-            raise ValueError(f"artifact {artifact} has {len(written)} bytes, {LIMIT} are kept: cut it before saving it")
+            raise ValueError(
+                f"artifact {artifact} has {len(written)} bytes, the limit is {LIMIT}: cut it before saving it"
+            )
         compressed = len(written) > _WORTH_COMPRESSING
         data = await asyncio.to_thread(zlib.compress, written, _FAST) if compressed else written
         async with self._database.connection(within=_WITHIN) as connection:

@@ -105,7 +105,7 @@ class Database:
         if self._pool is None:
             self._pool, self._loop = self._made(), loop
         if self._loop is not loop:
-            raise RuntimeError("this Database serves another event loop: make one for each, or close it first")
+            raise RuntimeError("this Database serves another event loop: create one for each, or close it first")
         await self._pool.open()  # has no effect if it is open
         return self._pool
 
@@ -138,10 +138,10 @@ class Database:
         from psycopg_pool import PoolTimeout  # noqa: PLC0415
 
         seen = self._refusal if isinstance(error, PoolTimeout) and self._refusal is not None else error
-        why = " ".join(str(seen).replace(self._url, "its URL").split()) or "no answer in time"
+        why = " ".join(str(seen).replace(self._url, "its URL").split()) or "no response in time"
         return StoreUnavailable(
-            f"Loom's Postgres does not answer ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
-            " what needs it is tried again until then."
+            f"Loom's Postgres does not respond ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
+            " Loom retries until then."
         )
 
 

@@ -93,7 +93,7 @@ class PostgresPayloads(StorageDriver):
             async with self._database.connection() as connection:
                 yield connection
         except (StoreUnavailable, Error) as error:
-            message = f"Large payloads cannot be reached: {error}"
+            message = f"Large payloads are unavailable: {error}"
             raise ApplicationError(message, type=UNAVAILABLE) from error.__cause__ or error
 
 
@@ -106,9 +106,9 @@ async def _create(connection: Connection) -> None:
 
 def _payload(id_: bytes, data: bytes | None) -> Payload:
     if data is None or sha256(data).digest() != id_:
-        what = "is not in" if data is None else "was changed in"
+        what = "is missing from" if data is None else "was changed in"
         raise ApplicationError(
-            f"Payload {id_.hex()} {what} loom_payloads. Bring the table back from a backup; the run then goes on.",
+            f"Payload {id_.hex()} {what} loom_payloads. Restore the table from a backup; the run then continues.",
             type=MISSING,
         )
     return Payload.FromString(data)

@@ -60,14 +60,14 @@ def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tup
     newest = max((step.number for step in migrations), default=0)
     if (found := max(recorded, default=0)) > newest:
         raise SchemaRefused(
-            f"The Postgres in LOOM_DATABASE_URL has schema {found}, and this Loom knows only {newest}: "
-            "a newer one has worked there. Update this worker, or give it another database."
+            f"The Postgres in LOOM_DATABASE_URL has schema version {found}, but this Loom only knows {newest}: "
+            "a newer version has used it. Update this worker, or give it another database."
         )
     for step in migrations:
         if recorded.get(step.number, step.checksum) != step.checksum:
             raise SchemaRefused(
-                f"Step {step.number:04}_{step.name} of the schema is not what was applied to the Postgres in "
-                "LOOM_DATABASE_URL: somebody changed the file. Put it back, and write what you need as a new step."
+                f"Migration {step.number:04}_{step.name} differs from the one that was applied to the Postgres in "
+                "LOOM_DATABASE_URL: the file was changed. Restore it, and add your change as a new migration."
             )
     return tuple(step for step in migrations if step.number not in recorded)
 

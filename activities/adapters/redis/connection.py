@@ -47,7 +47,7 @@ class RedisLink:
         """Execute a command; raises StreamUnavailable, immediately while the server is known to be unavailable."""
         if self._away_until is not None:
             if monotonic() < self._away_until:
-                raise StreamUnavailable("Redis did not answer a moment ago")
+                raise StreamUnavailable("Redis did not respond a moment ago")
             self._away_until = monotonic() + _PAUSE_SECONDS  # one caller tries on behalf of all
         try:
             async with asyncio.timeout(self._answer_within):
@@ -56,7 +56,7 @@ class RedisLink:
             raise self._failed(error) from error
         if self._away_until is not None:
             self._away_until = None
-            self._log.info("redis is back")
+            self._log.info("redis is available again")
         return answer
 
     async def script(self, source: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
@@ -78,9 +78,9 @@ class RedisLink:
 
     def _failed(self, error: Exception) -> StreamUnavailable:
         if self._away_until is None:
-            self._log.warning("redis is away; runs go on without live events", error=str(error))
+            self._log.warning("redis is unavailable; runs continue without live events", error=str(error))
         self._away_until = monotonic() + _PAUSE_SECONDS
-        return StreamUnavailable(f"Redis does not answer: {error}")
+        return StreamUnavailable(f"Redis does not respond: {error}")
 
 
 @cache

@@ -33,7 +33,7 @@ def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None =
     try:
         why = _why_not(found, limits or Limits())
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = f"bubblewrap does not start here ({error})"
+        why = f"bubblewrap does not start on this machine ({error})"
     return (None, why + _OTHERWISE) if why else (found, "")
 
 
@@ -53,8 +53,8 @@ def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
             _, said = process.communicate(timeout=_PATIENCE)
     if process.returncode != 0:
         why = said.strip() or f"exit code {process.returncode}"
-        return f"bubblewrap does not work here ({why}): allow user namespaces"
-    return "" if is_seen else "the processes in the sandbox cannot be seen from outside, so no limit would hold"
+        return f"bubblewrap does not work on this machine ({why}): allow user namespaces"
+    return "" if is_seen else "the processes in the sandbox are invisible from outside, so no limit could be enforced"
 
 
 def held_by() -> dict[str, str]:

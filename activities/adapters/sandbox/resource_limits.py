@@ -60,14 +60,14 @@ def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
 
 
 _ADVICE: Final[Mapping[Kind, str]] = {
-    "memory": "one command has {memory} of memory: work on less at a time",
-    "processes": "one command has {processes} processes and threads: start fewer at a time",
-    "cpu": "one command has {cpu:g} s of processor time per second of its timeout: do less, or in parts",
-    "file_size": "one file may be {file_size} long: write several, or less",
-    "disk": "one command may write {disk} to the disk: write less, delete what is not needed",
+    "memory": "one command may use {memory} of memory: work on less at a time",
+    "processes": "one command may have {processes} processes and threads: start fewer at a time",
+    "cpu": "one command may use {cpu:g} s of processor time per second of its timeout: do less, or split the work",
+    "file_size": "one file may have {file_size}: write several files, or less",
+    "disk": "one command may write {disk} to the disk: write less, or delete what is not needed",
     "room": "the disk of the workspace is nearly full: delete what is not needed before you write more",
-    "temporary": "/tmp holds {temporary} and the disk has its end: write less, or elsewhere",  # noqa: S108 - words
-    "open_files": "one process may have {open_files} files open: close some, or see `ulimit -n`",
+    "temporary": "/tmp can hold {temporary}, and the disk is limited: write less, or elsewhere",  # noqa: S108 - words
+    "open_files": "one process may have {open_files} open files: close some, or see `ulimit -n`",
 }
 
 

@@ -19,7 +19,7 @@ PROJECT: Final = "project"
 USER: Final = "user"
 MOST_FOLDERS: Final = 2000
 DEEPEST: Final = 6
-LINK: Final = "it is a link to a folder that is no skill, which is not followed"
+LINK: Final = "it is a link to a folder that is not a skill, and such links are not followed"
 _SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 
 
@@ -106,7 +106,7 @@ def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
         yield from (_linked(entry) for entry in entries if entry.is_symlink() and entry.is_dir())
         if depth < DEEPEST:
             waiting.extend((entry.path, depth + 1) for entry in entries if _is_open(entry))
-    yield folder.path, f"it has more than {MOST_FOLDERS} folders: the rest was not looked at"
+    yield folder.path, f"it has more than {MOST_FOLDERS} folders: the others were not searched"
 
 
 def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
@@ -123,7 +123,7 @@ def _is_open(entry: os.DirEntry[str]) -> bool:
 
 def _untrusted(folder: SkillFolder, workspace: Path) -> SkillProblem:
     why = (
-        f"the workspace is not trusted, so its skills are not loaded: read them, then name {workspace} in"
+        f"the workspace is not trusted, so its skills are not loaded: review them, then add {workspace} to"
         " LOOM_TRUSTED_FOLDERS"
     )
     return SkillProblem(path=folder.path, source=folder.source, why=why)

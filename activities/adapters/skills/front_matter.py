@@ -15,7 +15,7 @@ def read_skill(root: str, source: str) -> tuple[Described, Document]:
     """The skill in this folder, with warnings, and its text; raises BrokenSkill, which says what to fix."""
     _, document = document_of(root)
     if len(document.front) > LONGEST:
-        raise BrokenSkill("the front matter has more than 64 KB: put instructions behind it, not into it")
+        raise BrokenSkill("the front matter has more than 64 KB: put instructions after it, not into it")
     return described(_mapping(document.front), document, root=root, source=source), document
 
 

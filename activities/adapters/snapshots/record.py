@@ -147,7 +147,7 @@ def _check_room(store: Store, wanted: int) -> None:
     free = shutil.disk_usage(store.path).free
     if free - wanted < ROOM:
         raise OSError(
-            f"a snapshot needs up to {wanted // 2**20} MB and {free // 2**20} MB are free on the disk of {store.path}:"
+            f"a snapshot needs up to {wanted // 2**20} MB, and the disk of {store.path} has {free // 2**20} MB free:"
             " make room there, or set LOOM_HOME to a folder on another disk"
         )
 

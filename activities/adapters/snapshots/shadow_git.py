@@ -219,13 +219,13 @@ def _workspace(store: Store, *, make: bool) -> Path:
     if make:
         workspace.mkdir(parents=True, exist_ok=True)
     elif not workspace.is_dir():
-        raise RefusedError(f"the workspace {workspace} is gone: `loom restore` brings it back")
+        raise RefusedError(f"the workspace {workspace} is gone: `loom restore` restores it")
     return workspace
 
 
 def _chosen(snapshots: Sequence[Snapshot], turn: int | None, snapshot: str) -> Snapshot:
     if (turn is None) == (not snapshot):
-        raise BadRequest(f"say which state: --turn N or --snapshot ID, one of them. {_choice(snapshots)}", field="turn")
+        raise BadRequest(f"name one state: --turn N or --snapshot ID. {_choice(snapshots)}", field="turn")
     if turn is not None:
         return _of_turn(snapshots, turn)
     found = [each for each in snapshots if each.id.startswith(snapshot)]
@@ -259,7 +259,7 @@ def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
 def _choice(snapshots: Sequence[Snapshot]) -> str:
     turns = ", ".join(str(turn) for turn in sorted({each.turn for each in snapshots if each.turn is not None}))
     undo = ", ".join(each.id[:12] for each in snapshots if each.turn is None)
-    return f"Turns with one: {turns or 'none'}" + (f"; taken before a restore: {undo}" if undo else "")
+    return f"Turns with a snapshot: {turns or 'none'}" + (f"; taken before a restore: {undo}" if undo else "")
 
 
 def _compare(store: Store, *words: str) -> bytes:

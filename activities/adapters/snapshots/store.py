@@ -23,7 +23,7 @@ from loom.activities.adapters.snapshots.walk import Facts, Mark
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.messages import JsonObject
 
-NO_GIT: Final = "snapshots need the program `git`: install it, or do without them (LOOM_SNAPSHOTS=off)"
+NO_GIT: Final = "snapshots need the program `git`: install it, or disable them (LOOM_SNAPSHOTS=off)"
 FOLDER: Final = "workspace"
 """The folder of the files in a snapshot's tree; `FACTS` is next to it."""
 FACTS: Final = "facts"
@@ -99,7 +99,7 @@ class Store:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"another process has worked on {self.path} for {PATIENCE:.0f} s: see which one holds"
+                        f"another process has used {self.path} for {PATIENCE:.0f} s: find out which one holds"
                         f" {self.path}.lock"
                     ) from None
             time.sleep(0.005)

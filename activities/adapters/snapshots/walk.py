@@ -184,7 +184,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 def _regenerable(folder: int, names: list[str]) -> str | None:
     """Why a folder need not be stored, judged by its content."""
     if _CACHE in names and _begins_with(folder, _CACHE, _CACHE_SIGNATURE):
-        return f"a cache, says its {_CACHE}"
+        return f"a cache, marked by its {_CACHE}"
     # Only the environment itself: some create one in the folder of their sources.
     return "a virtual environment" if _VENV in names and _OF_A_VENV.issuperset(names) else None
 

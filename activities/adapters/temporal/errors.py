@@ -34,7 +34,7 @@ def answered(run_id: str) -> Iterator[None]:
         if _NO_STORAGE not in str(error):
             raise
         raise UnreachableError(
-            f"a part of run {run_id!r} is too large for history and lies in Loom's Postgres: set LOOM_DATABASE_URL"
+            f"a payload of run {run_id!r} is too large for history and stored in Postgres: set LOOM_DATABASE_URL"
         ) from error
 
 
@@ -64,12 +64,12 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
         return no_run(run_id)
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return BadRequest(str(error), field="")
-    return UnreachableError(f"the Temporal server does not answer: {error}")
+    return UnreachableError(f"the Temporal server does not respond: {error}")
 
 
 def no_run(run_id: str) -> RunNotFoundError:
     """The error for an id that does not exist, or that belongs to another workflow type."""
-    return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
+    return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows all runs")
 
 
 def refused(error: WorkflowUpdateFailedError) -> LoomError:

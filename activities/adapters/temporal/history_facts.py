@@ -88,7 +88,7 @@ class TemporalHistories:
             if execution is None:
                 break
         if not facts:
-            raise UnreadableHistory(f"the server has no history of run {run_id!r} any more")
+            raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
         return facts
 
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:

@@ -64,7 +64,7 @@ class TemporalRuns:
                 async with asyncio.timeout(ANSWER_LIMIT):
                     return await self._handle(run_id).query(name, result_type=result_type)
             except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-                raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+                raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
         """Send an update and return its receipt, None if no worker sends one; raises RefusedError, BadRequest."""

@@ -76,11 +76,11 @@ class PinnedFetcher:
         except TimeoutError:
             if not whole.expired():
                 raise
-            raise _too_slow(url, f"it was not done within {limit:g} s") from None
+            raise _too_slow(url, f"it took longer than {limit:g} s") from None
         except httpx2.HTTPError as error:
             raise ToolExecutionError(
                 f"{url} could not be fetched: {str(error)[:300] or type(error).__name__}; check the URL, "
-                "or look for another source"
+                "or try another source"
             ) from None
 
     async def _fetch(self, url: WebUrl) -> WebAnswer:
@@ -94,7 +94,7 @@ class PinnedFetcher:
                 self._look_at(target)
                 return WebAnswer(url=url, status=response.status_code, moved_to=target)
             url = target
-        raise ToolExecutionError(f"{url} redirects more than {REDIRECTS} times: look for another source")
+        raise ToolExecutionError(f"{url} redirects more than {REDIRECTS} times: try another source")
 
     async def _addresses(self, url: WebUrl) -> list[Address]:
         """Every address of the host, all of them permitted."""
@@ -177,7 +177,7 @@ def _target(url: WebUrl, response: httpx2.Response) -> WebUrl | None:
     try:
         return joined(url, location)
     except ToolValidationError as error:
-        raise ToolExecutionError(f"{url} redirects to a place that is not followed: {error.message}") from None
+        raise ToolExecutionError(f"{url} redirects to a URL that is not allowed: {error.message}") from None
 
 
 def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
@@ -188,7 +188,7 @@ def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
 async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
     coding = response.headers.get("content-encoding", "").strip().lower()
     if coding not in _DECODED:
-        raise ToolExecutionError(f"{url} is compressed in a way that was not asked for: look for another source")
+        raise ToolExecutionError(f"{url} uses a compression that was not requested: try another source")
     declared = response.headers.get("content-type", "")
     media_type = declared.partition(";")[0].strip().lower()
     charset = _CHARSET.search(declared)
@@ -219,16 +219,18 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
 def _require_open(url: WebUrl, address: Address, opened: Sequence[Network]) -> None:
     if what := obstacle(address, opened):
         hint = (
-            "; who runs the worker can open a host with LOOM_FETCH_ALLOW" if not obstacle(address, EVERYWHERE) else ""
+            "; the operator of the worker can allow a host with LOOM_FETCH_ALLOW"
+            if not obstacle(address, EVERYWHERE)
+            else ""
         )
-        raise ToolExecutionError(f"{url.host} is refused: it is {what}, and only the public web can be fetched{hint}")
+        raise ToolExecutionError(
+            f"{url.host} is not allowed: it is {what}, and only the public web can be fetched{hint}"
+        )
 
 
 def _no_host(url: WebUrl, why: str) -> ToolExecutionError:
-    return ToolExecutionError(
-        f"the host {url.host} was not found ({why}): check its spelling, or look for another source"
-    )
+    return ToolExecutionError(f"the host {url.host} was not found ({why}): check its spelling, or try another source")
 
 
 def _too_slow(url: WebUrl, how: str) -> ToolExecutionTimeout:
-    return ToolExecutionTimeout(f"{url} is too slow: {how}; try again later, or look for another source")
+    return ToolExecutionTimeout(f"{url} is too slow: {how}; try again later, or try another source")

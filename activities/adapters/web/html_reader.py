@@ -69,6 +69,6 @@ async def _end(process: Process) -> None:
 
 def _too_much() -> ToolExecutionError:
     return ToolExecutionError(
-        "the page takes too much time or memory to be turned into Markdown: call again with `raw` true, "
+        "the page takes too much time or memory to convert to Markdown: call again with `raw` true, "
         "and `max_characters` to keep it short"
     )
