@@ -21,9 +21,9 @@ import pytest
 import structlog
 
 from loom import doctor_checks as checks
-from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.connection import ConnectionTimeouts
 from loom.activities.adapters.mcp.servers import McpServers
-from loom.activities.adapters.mcp.tool_cache import Shelf
+from loom.activities.adapters.mcp.tool_cache import ToolCache
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.mcp_tool import McpTool
 from loom.composition.settings import Settings
@@ -43,7 +43,7 @@ from tests.waiting import eventually
 
 TESTS = Path(__file__).parent.parent
 ECHO = (sys.executable, str(TESTS / "mcp_echo_server.py"))
-QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
 ANY = {"type": "object"}
 NODE_PACKAGE = "@modelcontextprotocol/server-everything@2026.8.31"
 
@@ -253,8 +253,8 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
         with pytest.raises(ToolExecutionError) as died:
             await call(servers, "mcp__raw__die")
         assert died.value.message == (
-            "the connection to the MCP server raw was lost during the call of die: the outcome is unknown, and it may have run;"
-            " find out what happened before you call it again"
+            "the connection to the MCP server raw was lost during the call of die: the outcome is unknown,"
+            " and it may have run; find out what happened before you call it again"
         )
         assert "mcp__raw__say" in servers.tools
         assert (await call(servers, "mcp__other__say", a=1)).text == '{"a": 1}'
@@ -264,7 +264,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
 
 
 async def test_a_dead_server_keeps_its_tools_and_says_what_is_wrong(raw: Raw) -> None:
-    slow = Patience(first_pause=60)
+    slow = ConnectionTimeouts(first_pause=60)
     async with connect(raw.server(), patience=slow) as servers:
         with pytest.raises(ToolExecutionError):
             await call(servers, "mcp__raw__die")
@@ -384,7 +384,7 @@ async def test_the_last_known_tools_of_an_absent_server_stay_listed(raw: Raw, tm
 
 def test_a_broken_memory_is_no_memory(tmp_path: Path) -> None:
     server = McpServer(name="a", command=("x",))
-    shelf = Shelf(tmp_path)
+    shelf = ToolCache(tmp_path)
     shelf.save(server, [ListedTool(name="say", schema=ANY)])
     assert shelf.load(server) == [ListedTool(name="say", schema=ANY)]
     (tmp_path / "mcp" / "a.json").write_text('{"address": 1')
@@ -417,12 +417,12 @@ async def test_a_flood_on_standard_error_is_read_and_logged_in_part(raw: Raw) ->
 
 async def test_a_server_that_prints_without_end_is_hung_up() -> None:
     chatter = McpServer(name="yes", command=("yes", "no message"))
-    async with connect(chatter, patience=Patience(), first_wait=30) as servers:
+    async with connect(chatter, patience=ConnectionTimeouts(), first_wait=30) as servers:
         assert "it sent 100 lines that are not messages" in servers.report()["yes"]["hint"]
 
 
 async def test_an_idle_server_is_hung_up_and_woken_by_a_call(raw: Raw) -> None:
-    patience = Patience(idle=0.2)
+    patience = ConnectionTimeouts(idle=0.2)
     async with connect(raw.server(), patience=patience) as servers:
         await until(lambda: not psutil.Process().children(recursive=True) or not _running(raw))
         assert servers.report()["raw"]["ok"]
@@ -606,7 +606,10 @@ async def test_an_endless_answer_is_given_up(packed: bool) -> None:
             await writer.drain()
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with listening(pour) as (url, _), connect(McpServer(name="web", url=url), patience=Patience()) as servers:
+    async with (
+        listening(pour) as (url, _),
+        connect(McpServer(name="web", url=url), patience=ConnectionTimeouts()) as servers,
+    ):
         assert "the response is longer than 8388608 bytes" in servers.report()["web"]["hint"]
     assert sent < 60_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 80_000

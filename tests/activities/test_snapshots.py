@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.snapshots import restore as shadow_restore
 from loom.activities.adapters.snapshots.cleanup import is_due, tidy
-from loom.activities.adapters.snapshots.restore import Content, Plan, Restoration
-from loom.activities.adapters.snapshots.shadow_git import Changed, ShadowGit
+from loom.activities.adapters.snapshots.restore import Content, Restoration, RestoreChanges
+from loom.activities.adapters.snapshots.shadow_git import ChangedFile, ShadowGit
 from loom.activities.adapters.snapshots.store import Blobs, Store
 from loom.activities.adapters.snapshots.walk import LARGEST, look
 from loom.activities.ports import Snapshots, StoreUnavailable
@@ -562,9 +562,9 @@ async def test_a_run_and_a_turn_show_what_they_changed(place: Path, snapshots: S
     whole = snapshots.diff(RUN)
     assert (whole.before.call_id, whole.after) == ("c1", None)
     assert whole.files == (
-        Changed(path="a", change="modified", added=1, removed=1),
-        Changed(path="b", change="removed", added=0, removed=1),
-        Changed(path="new\n", change="added", added=None, removed=None),
+        ChangedFile(path="a", change="modified", added=1, removed=1),
+        ChangedFile(path="b", change="removed", added=0, removed=1),
+        ChangedFile(path="new\n", change="added", added=None, removed=None),
     )
     first = snapshots.diff(RUN, 1)
     assert [each.path for each in first.files] == ["a", "b"]
@@ -594,7 +594,7 @@ async def test_a_plan_changes_nothing(place: Path, snapshots: ShadowGit) -> None
     before = state(place)
     target, todo = snapshots.plan(RUN, turn=1)
     kept = store_of(snapshots, place).kept(target.id)
-    assert todo == Plan(
+    assert todo == RestoreChanges(
         remove=("came/c",),
         drop=("came",),
         make=("gone",),

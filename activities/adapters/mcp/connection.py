@@ -24,10 +24,10 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult, Reques
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from loom.activities.adapters.mcp.error_text import Scrubber, readable
+from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
 from loom.activities.adapters.mcp.results import forgotten, listed_tools, output_of, refusal, repeatable
-from loom.activities.adapters.mcp.stderr import LastWords
-from loom.activities.adapters.mcp.transport import Line, opened
+from loom.activities.adapters.mcp.stderr import StderrTail
+from loom.activities.adapters.mcp.transport import Transport, open_transport
 from loom.activities.ports import ToolOutput
 from loom.activities.toolbox.mcp_tool import McpCall
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError
@@ -46,7 +46,7 @@ OnListed = Callable[[Sequence[ListedTool], Sequence[str]], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
+class ConnectionTimeouts:
     """How long a connection waits for each event."""
 
     first_pause: float = 0.5
@@ -60,18 +60,18 @@ class Patience:
     """Seconds without a call after which the connection is closed; None: 5 minutes for HTTP, 30 for a program."""
 
 
-class ServerLink:
+class ServerConnection:
     """The connection to one server, whether it is available or not."""
 
     def __init__(
-        self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: Patience
+        self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: ConnectionTimeouts
     ) -> None:
         self._server = server
         self._environment = environment
         self._on_listed = on_listed
         self._patience = patience
         self._idle = patience.idle or (300.0 if server.url else 1800.0)
-        self._scrubbed = Scrubber(server, environment)
+        self._redacted = SecretReplacer(server, environment)
         self._life = anyio.CancelScope()
         self._client: Client | None = None
         self._trouble: str | None = "Loom is connecting to it for the first time"
@@ -103,7 +103,7 @@ class ServerLink:
             while True:
                 await self._wanted.wait()
                 begun = anyio.current_time()
-                if await self._served():
+                if await self._run_session():
                     pause = self._patience.first_pause
                     continue
                 if anyio.current_time() - begun > self._patience.steady:
@@ -113,7 +113,7 @@ class ServerLink:
 
     async def call(self, call: McpCall) -> ToolOutput:
         """Send the call once; raises the domain's tool errors. A cancelled caller does not wait for the server."""
-        client = await self._reached()
+        client = await self._connected_client()
         sending = asyncio.create_task(self._sent(client, call))
         self._calls.add(sending)
         sending.add_done_callback(self._forget)
@@ -125,43 +125,43 @@ class ServerLink:
         except MCPError as error:
             raise self._refused(call, error) from None
         except (RuntimeError, ValidationError, TimeoutError, OSError, anyio.BrokenResourceError) as error:
-            reason = self._scrubbed(readable(error))
+            reason = self._redacted(readable(error))
             raise ToolExecutionError(
                 f"the MCP server {self._server.name} returned no usable result for {call.tool} ({reason}):"
                 f" {repeatable(call)}"
             ) from None
-        return output_of(result, self._scrubbed)
+        return output_of(result, self._redacted)
 
-    async def _served(self) -> bool:
+    async def _run_session(self) -> bool:
         """Run one session from connecting to its end. Return False if it failed."""
-        line = Line(words=LastWords(server=self._server.name, scrub=self._scrubbed))
+        transport = Transport(words=StderrTail(server=self._server.name, scrub=self._redacted))
         try:
-            await self._dial_and_serve(line)
+            await self._dial_and_serve(transport)
         except LoomError as error:
             self._fail(error.message)
         except Exception as error:  # noqa: BLE001 - an error of the server ends its session, never the worker
-            self._fail(_reason(error, line))
+            self._fail(_reason(error, transport))
         else:
             _log.info("mcp_asleep", server=self._server.name)
             return True
         return False
 
-    async def _dial_and_serve(self, line: Line) -> None:
+    async def _dial_and_serve(self, transport: Transport) -> None:
         limit = self._server.connect_timeout
         self._stale = anyio.Event()
         with anyio.CancelScope(deadline=anyio.current_time() + limit) as scope:
             client = Client(
-                opened(self._server, self._environment, line),
+                open_transport(self._server, self._environment, transport),
                 read_timeout_seconds=self._server.timeout,
                 message_handler=self._hear,
                 cache=None,
             )
             async with client:
-                await self._list(client, line)
+                await self._list(client, transport)
                 scope.deadline = math.inf
                 self._open(client)
                 try:
-                    await self._serve(client, line)
+                    await self._serve(client, transport)
                 finally:
                     self._client = None
                     scope.deadline = anyio.current_time() + limit
@@ -174,17 +174,17 @@ class ServerLink:
         self._settled.set()
         _log.info("mcp_connected", server=self._server.name, protocol=client.protocol_version)
 
-    async def _serve(self, client: Client, line: Line) -> None:
+    async def _serve(self, client: Client, transport: Transport) -> None:
         """Keep the list of tools up to date until the server ends. Return if there was no call for a long time."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._until_it_ends, line)
+            group.start_soon(self._until_it_ends, transport)
             group.start_soon(self._subscribe, client)
             while True:
                 with anyio.move_on_after(max(0.0, self._used + self._idle - anyio.current_time())):
                     await self._stale.wait()
                 if self._stale.is_set():
                     self._stale = anyio.Event()
-                    await self._refresh(client, line)
+                    await self._refresh(client, transport)
                 elif self._calls:
                     self._used = anyio.current_time()
                 elif anyio.current_time() >= self._used + self._idle:
@@ -193,15 +193,15 @@ class ServerLink:
                     break
             group.cancel_scope.cancel()
 
-    async def _refresh(self, client: Client, line: Line) -> None:
+    async def _refresh(self, client: Client, transport: Transport) -> None:
         with anyio.move_on_after(self._patience.probe) as scope:
-            await self._list(client, line)
+            await self._list(client, transport)
             self._trouble = None
         if scope.cancelled_caught:
             raise TimeoutError(f"it did not list its tools within {self._patience.probe:g} s")
 
-    async def _until_it_ends(self, line: Line) -> None:
-        await line.ended.wait()
+    async def _until_it_ends(self, transport: Transport) -> None:
+        await transport.ended.wait()
         raise ConnectionError("it has ended")
 
     async def _subscribe(self, client: Client) -> None:
@@ -223,10 +223,10 @@ class ServerLink:
         if isinstance(message, ToolListChangedNotification):
             self._stale.set()
 
-    async def _list(self, client: Client, line: Line) -> None:
+    async def _list(self, client: Client, transport: Transport) -> None:
         """Request the list of tools, page by page."""
         found: list[ListedTool] = []
-        line.malformed.clear()
+        transport.malformed.clear()
         cursor: str | None = None
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -234,9 +234,9 @@ class ServerLink:
             cursor = page.next_cursor
             if not cursor:
                 break
-        self._on_listed(found, tuple(line.malformed))
+        self._on_listed(found, tuple(transport.malformed))
 
-    async def _reached(self) -> Client:
+    async def _connected_client(self) -> Client:
         """Return the client of a server that responds. Wake a sleeping connection."""
         if self._client is None and self._trouble is None:
             if self._settled.is_set():  # a second caller waits for the same connection
@@ -251,7 +251,7 @@ class ServerLink:
     async def _sent(self, client: Client, call: McpCall) -> CallToolResult:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = "" if total is None else f"/{total:g}"
-            call.progress(self._scrubbed(visible(message or f"{progress:g}{of}"))[:2000])
+            call.progress(self._redacted(visible(message or f"{progress:g}{of}"))[:2000])
 
         return await client.call_tool(
             call.tool,
@@ -268,10 +268,10 @@ class ServerLink:
 
     def _refused(self, call: McpCall, error: MCPError) -> LoomError:
         if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
-            self._doubt()
-        return refusal(self._server.name, call, error.code, self._scrubbed(visible(error.message)))
+            self._check_alive()
+        return refusal(self._server.name, call, error.code, self._redacted(visible(error.message)))
 
-    def _doubt(self) -> None:
+    def _check_alive(self) -> None:
         """Find out whether the tool is slow or the server is dead: a live server can list its tools. Other calls wait
         meanwhile.
         """
@@ -285,7 +285,11 @@ class ServerLink:
         _log.warning("mcp_lost", server=self._server.name, reason=self._trouble)
 
 
-def _reason(error: BaseException, line: Line) -> str:
+def _reason(error: BaseException, transport: Transport) -> str:
     """Describe what went wrong in one line, with whatever else is known."""
-    known = [readable(error), line.remark, f"its last output: {line.words.text}" if line.words.text else ""]
+    known = [
+        readable(error),
+        transport.remark,
+        f"its last output: {transport.words.text}" if transport.words.text else "",
+    ]
     return "; ".join(part for part in known if part)

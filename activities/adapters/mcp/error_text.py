@@ -11,7 +11,7 @@ _SHORTEST_SECRET: Final = 6
 """Shorter values are not secrets, and replacing them would garble every text."""
 
 
-class Scrubber:
+class SecretReplacer:
     """Replaces the values that the server was given through `${NAME}` in everything that it returns."""
 
     def __init__(self, server: McpServer, environment: Mapping[str, str]) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
-from loom.activities.adapters.mcp.tool_cache import Shelf
+from loom.activities.adapters.mcp.tool_cache import ToolCache
 from loom.activities.ports import Tool
 from loom.activities.toolbox.mcp_tool import offer
 from loom.domain.core.errors import BadRequest
 from loom.domain.tools.mcp_servers import ListedTool, McpServer
 
 if TYPE_CHECKING:
-    from loom.activities.adapters.mcp.connection import Patience, ServerLink
+    from loom.activities.adapters.mcp.connection import ConnectionTimeouts, ServerConnection
 
 _log = structlog.get_logger("loom.mcp")
 
@@ -26,7 +26,7 @@ _HANGING_UP: Final = 8.0
 """Seconds for the servers to end when the worker stops. A program gets two, then it is killed."""
 
 
-class LiveBox(Mapping[str, Tool]):
+class LiveTools(Mapping[str, Tool]):
     """The current tools of all servers by name, sorted."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class McpServers:
         environment: Mapping[str, str],
         home: Path | None = None,
         first_wait: float = FIRST_WAIT,
-        patience: "Patience | None" = None,
+        patience: "ConnectionTimeouts | None" = None,
     ) -> None:
         """`environment` is the worker's. Without a `home`, no tools are cached for the next start."""
         names = [server.name for server in servers]
@@ -69,11 +69,11 @@ class McpServers:
             raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
         self._servers = servers
         self._environment = environment
-        self._shelf = None if home is None else Shelf(home)
+        self._tool_cache = None if home is None else ToolCache(home)
         self._first_wait = first_wait
         self._patience = patience
-        self._box = LiveBox()
-        self._links: dict[str, ServerLink] = {}
+        self._box = LiveTools()
+        self._links: dict[str, ServerConnection] = {}
         self._refused: dict[str, Sequence[str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -87,14 +87,14 @@ class McpServers:
         if not self._servers:
             return self
         # The library takes a second to import, which workers without servers do not pay.
-        from loom.activities.adapters.mcp.connection import Patience, ServerLink  # noqa: PLC0415
+        from loom.activities.adapters.mcp.connection import ConnectionTimeouts, ServerConnection  # noqa: PLC0415
 
         for server in self._servers:
             on_listed = partial(self._listed, server)
-            link = ServerLink(server, self._environment, on_listed, self._patience or Patience())
+            link = ServerConnection(server, self._environment, on_listed, self._patience or ConnectionTimeouts())
             self._links[server.name] = link
-            if self._shelf is not None:
-                self._put(server, self._shelf.load(server))
+            if self._tool_cache is not None:
+                self._put(server, self._tool_cache.load(server))
             self._tasks.append(asyncio.create_task(link.run(), name=f"mcp {server.name}"))
         waiting = [asyncio.create_task(link.settled()) for link in self._links.values()]
         _, late = await asyncio.wait(waiting, timeout=self._first_wait)
@@ -132,8 +132,8 @@ class McpServers:
         if refused:
             _log.warning("mcp_tools_refused", server=server.name, tools=refused[:20], count=len(refused))
         self._refused[server.name] = refused
-        if self._shelf is not None:
-            self._shelf.save(server, tools)
+        if self._tool_cache is not None:
+            self._tool_cache.save(server, tools)
         _log.info("mcp_tools", server=server.name, listed=len(tools), before=before, now=len(self._box))
 
     def _put(self, server: McpServer, tools: Sequence[ListedTool]) -> Sequence[str]:

@@ -24,7 +24,7 @@ _FLOOD_PAUSE: Final = 0.005
 
 
 @dataclass(slots=True)
-class LastWords:
+class StderrTail:
     """The last line that a server wrote, and the number of lines."""
 
     server: str
@@ -44,7 +44,7 @@ class LastWords:
 
 
 @asynccontextmanager
-async def listening(words: LastWords) -> AsyncIterator[TextIO]:
+async def logged_stderr(words: StderrTail) -> AsyncIterator[TextIO]:
     """Open a file for a program's standard error. It is closed in this process when the program has started."""
     reading, writing = os.pipe()
     pipe = os.fdopen(reading, "rb", 0)
@@ -57,13 +57,13 @@ async def listening(words: LastWords) -> AsyncIterator[TextIO]:
         finally:
             file.close()
             with anyio.CancelScope(shield=True):  # bounded, and the caller cancels it when it closes the connection
-                await _settle(pump)
+                await _read_rest(pump)
             pipe.close()
             if words.lines > LINES:
                 _log.info("mcp_stderr_cut", server=words.server, lines=words.lines, logged=LINES)
 
 
-async def _pump(stream: asyncio.StreamReader, words: LastWords) -> None:
+async def _pump(stream: asyncio.StreamReader, words: StderrTail) -> None:
     rest = b""
     while data := await stream.read(_CHUNK):
         *lines, rest = (rest + data).split(b"\n")
@@ -75,7 +75,7 @@ async def _pump(stream: asyncio.StreamReader, words: LastWords) -> None:
     words.hear(rest.decode("utf-8", "replace"))
 
 
-async def _settle(pump: "asyncio.Task[None]") -> None:
+async def _read_rest(pump: "asyncio.Task[None]") -> None:
     """Read the remaining output. A process that keeps the pipe open does not block this."""
     _, unfinished = await asyncio.wait([pump], timeout=0.5)
     for task in unfinished:

@@ -15,7 +15,7 @@ from loom.domain.tools.mcp_servers import ListedTool, McpServer
 _log = structlog.get_logger("loom.mcp")
 
 
-class _Page(BaseModel):
+class _CacheFile(BaseModel):
     """One cache file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -25,7 +25,7 @@ class _Page(BaseModel):
     tools: list[ListedTool]
 
 
-class Shelf:
+class ToolCache:
     """Reads and writes the cache files of one home."""
 
     def __init__(self, home: Path) -> None:
@@ -35,7 +35,7 @@ class Shelf:
         """Return the tools that the server had last time; empty if unknown."""
         path = self._path(server)
         try:
-            page = _Page.model_validate_json(path.read_bytes())
+            page = _CacheFile.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return ()
         except (OSError, ValidationError) as error:

@@ -21,7 +21,7 @@ from mcp_types import JSONRPCResponse
 
 from loom.activities.adapters.mcp.http_client import BODY_LIMIT, http_client
 from loom.activities.adapters.mcp.process_guard import guarded
-from loom.activities.adapters.mcp.stderr import LastWords, listening
+from loom.activities.adapters.mcp.stderr import StderrTail, logged_stderr
 from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.tools.mcp_servers import McpServer, expand
 
@@ -34,10 +34,10 @@ Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessa
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class Transport:
     """What is known about one transport besides its messages."""
 
-    words: LastWords
+    words: StderrTail
     ended: anyio.Event = field(default_factory=anyio.Event)
     """Whether the server has closed its side."""
     remark: str = ""
@@ -49,36 +49,38 @@ class Line:
 
 
 @asynccontextmanager
-async def opened(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
+async def open_transport(
+    server: McpServer, environment: Mapping[str, str], transport: Transport
+) -> AsyncIterator[Streams]:
     """Connect to the server. On exit, all of its processes or its HTTP session are gone."""
-    through = _http(server, environment, line) if server.url else _process(server, environment, line)
+    through = _http(server, environment, transport) if server.url else _process(server, environment, transport)
     async with through as (reading, writing):
-        yield _Sieve(reading, line), writing
+        yield _SanitizedStream(reading, transport), writing
 
 
 @asynccontextmanager
-async def _process(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
-    known = _clean(environment) | expand(server.env, environment)
+async def _process(server: McpServer, environment: Mapping[str, str], transport: Transport) -> AsyncIterator[Streams]:
+    known = _environment(environment) | expand(server.env, environment)
     program = shutil.which(server.command[0], path=known["PATH"])
     if program is None:
         raise ToolUnavailableError(f"the program {server.command[0]!r} is not on the worker's PATH: install it")
     command, *arguments = guarded((program, *server.command[1:]))
     parameters = StdioServerParameters(command=command, args=arguments, env=known, encoding_error_handler="replace")
-    async with listening(line.words) as errors, stdio_client(parameters, errlog=errors) as streams:
+    async with logged_stderr(transport.words) as errors, stdio_client(parameters, errlog=errors) as streams:
         errors.close()
         yield streams
 
 
-def _clean(environment: Mapping[str, str]) -> dict[str, str]:
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program: a few of the worker's variables. All others must be configured by name."""
     kept = {name: environment[name] for name in ("PATH", "HOME", "LANG") if name in environment}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}
 
 
 @asynccontextmanager
-async def _http(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
+async def _http(server: McpServer, environment: Mapping[str, str], transport: Transport) -> AsyncIterator[Streams]:
     def note(status: int) -> None:
-        line.remark = f"HTTP {status}"
+        transport.remark = f"HTTP {status}"
 
     async with (
         http_client(server, environment, note) as client,
@@ -87,12 +89,12 @@ async def _http(server: McpServer, environment: Mapping[str, str], line: Line) -
         yield streams
 
 
-class _Sieve:
+class _SanitizedStream:
     """A stream of messages that records its end and removes malformed tools from lists."""
 
-    def __init__(self, stream: ReadStream[SessionMessage | Exception], line: Line) -> None:
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], transport: Transport) -> None:
         self._stream = stream
-        self._line = line
+        self._transport = transport
 
     @property
     def last_context(self) -> Any:
@@ -116,7 +118,7 @@ class _Sieve:
         try:
             return self._sieved(await self._stream.__anext__())
         except (StopAsyncIteration, anyio.ClosedResourceError):
-            self._line.ended.set()
+            self._transport.ended.set()
             raise
 
     async def __aenter__(self) -> Self:
@@ -132,10 +134,10 @@ class _Sieve:
 
     def _sieved(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         if isinstance(item, Exception):
-            self._line.junk += 1
-            if self._line.junk > JUNK_LIMIT:
-                self._line.remark = f"it sent {JUNK_LIMIT} lines that are not messages"
-                raise ConnectionError(self._line.remark)
+            self._transport.junk += 1
+            if self._transport.junk > JUNK_LIMIT:
+                self._transport.remark = f"it sent {JUNK_LIMIT} lines that are not messages"
+                raise ConnectionError(self._transport.remark)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             listed = item.message.result.get("tools")
             if isinstance(listed, list):
@@ -148,7 +150,7 @@ class _Sieve:
             try:
                 kept.append(_tool(entry))
             except ValueError as error:
-                self._line.malformed.append(str(error))
+                self._transport.malformed.append(str(error))
         return kept
 
 
@@ -166,12 +168,12 @@ def _tool(entry: Any) -> dict[str, Any]:
     return {
         "name": name,
         "description": described if isinstance(described, str) else "",
-        "inputSchema": _checked(name, schema),
+        "inputSchema": _checked_schema(name, schema),
         "annotations": _annotations(entry.get("annotations")),
     }
 
 
-def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _checked_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema if it has the form that the library requires."""
     shapes: tuple[tuple[str, type, Callable[[Any], bool]], ...] = (
         ("properties", dict, lambda table: all(isinstance(item, dict | bool) for item in table.values())),

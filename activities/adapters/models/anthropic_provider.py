@@ -13,10 +13,10 @@ from loom.activities.adapters.models.wire import (
     READ_TIMEOUT,
     Server,
     cause_of,
-    complaint_of,
     distinct_ids,
     ended_early,
     error_of,
+    error_response_of,
     quote,
     read_call,
     reasoning_note,
@@ -69,7 +69,7 @@ class AnthropicProvider:
         import anthropic  # noqa: PLC0415  # costs a second, so only who calls Anthropic pays
         import httpx2  # noqa: PLC0415
 
-        heard = _Heard()
+        heard = _PartialReply()
         try:
             stream = await self._open(client, call)
             async with stream:
@@ -133,8 +133,8 @@ class AnthropicProvider:
 
         match error:
             case anthropic.APIStatusError():
-                complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
-                return error_of(complaint, self._server, model)
+                error_response = error_response_of(error.body, error.status_code, error.response.headers, error.message)
+                return error_of(error_response, self._server, model)
             case anthropic.APITimeoutError() | httpx2.TimeoutException():
                 return unreachable(self._server, model, "no data within the time limit")
             case anthropic.APIConnectionError() | httpx2.RequestError():
@@ -170,7 +170,7 @@ class _NotAnEvent(Exception):
 
 
 @dataclass(kw_only=True, slots=True)
-class _HeardBlock:
+class _PartialBlock:
     start: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
     signature: str = ""
@@ -186,7 +186,7 @@ class _HeardBlock:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Heard:
+class _PartialReply:
     """A reply while it is being received."""
 
     anything: bool = False
@@ -194,7 +194,7 @@ class _Heard:
     model: str = ""
     stop: str = ""
     refusal: str = ""
-    blocks: dict[int, _HeardBlock] = field(default_factory=dict)
+    blocks: dict[int, _PartialBlock] = field(default_factory=dict)
     usage: dict[str, Any] = field(default_factory=dict)
 
     def take(self, event: Any) -> str:
@@ -211,7 +211,7 @@ class _Heard:
                 return self._take_delta(self.blocks[event["index"]], event["delta"])
             case "content_block_start":
                 block = event["content_block"]
-                self.blocks[event["index"]] = _HeardBlock(start=block, pieces=[block.get("thinking") or ""])
+                self.blocks[event["index"]] = _PartialBlock(start=block, pieces=[block.get("thinking") or ""])
                 return self._take_delta(self.blocks[event["index"]], block)
             case "message_start":
                 self.model = event["message"].get("model") or ""
@@ -225,7 +225,7 @@ class _Heard:
                 self.complete = True
         return ""
 
-    def _take_delta(self, block: _HeardBlock, delta: Mapping[str, Any]) -> str:
+    def _take_delta(self, block: _PartialBlock, delta: Mapping[str, Any]) -> str:
         match delta["type"]:
             case "text_delta" | "text":
                 text: str = delta["text"] + ""

@@ -13,10 +13,10 @@ from loom.activities.adapters.models.wire import (
     READ_TIMEOUT,
     Server,
     cause_of,
-    complaint_of,
     distinct_ids,
     ended_early,
     error_of,
+    error_response_of,
     quote,
     read_call,
     reasoning_note,
@@ -67,7 +67,7 @@ class OpenAIProvider:
         client = await self._connected()
         import openai  # noqa: PLC0415  # costs a second, so only who calls OpenAI pays
 
-        heard = _Heard()
+        heard = _PartialReply()
         try:
             stream = await self._open(client, call)
             async with stream:
@@ -146,12 +146,16 @@ class OpenAIProvider:
             ]
         return body
 
-    def _adapts_to(self, complaint: str) -> bool:
+    def _adapts_to(self, error_response: str) -> bool:
         """Whether the server rejects a field that can be renamed or omitted from now on."""
-        if "stream_options" in complaint and self._asks_usage:
+        if "stream_options" in error_response and self._asks_usage:
             self._asks_usage = False
             return True
-        if "max_completion_tokens" in complaint and "max_tokens" in complaint and self._limit_name == "max_tokens":
+        if (
+            "max_completion_tokens" in error_response
+            and "max_tokens" in error_response
+            and self._limit_name == "max_tokens"
+        ):
             self._limit_name = "max_completion_tokens"
             return True
         return False
@@ -162,8 +166,8 @@ class OpenAIProvider:
 
         match error:
             case openai.APIStatusError():
-                complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
-                return error_of(complaint, self._server, model)
+                error_response = error_response_of(error.body, error.status_code, error.response.headers, error.message)
+                return error_of(error_response, self._server, model)
             case openai.APITimeoutError():
                 return unreachable(self._server, model, "no data within the time limit")
             case openai.APIConnectionError():
@@ -171,7 +175,7 @@ class OpenAIProvider:
             case openai.APIResponseValidationError():
                 return unreadable(self._server, model, "unexpected shape")
             case openai.APIError():
-                return error_of(complaint_of(error.body, 200, {}, error.message), self._server, model)
+                return error_of(error_response_of(error.body, 200, {}, error.message), self._server, model)
             case openai.OpenAIError():
                 return unreachable(self._server, model, type(error).__name__)
             case _:
@@ -183,14 +187,14 @@ class _NotAChunk(Exception):
 
 
 @dataclass(kw_only=True, slots=True)
-class _HeardCall:
+class _PartialCall:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
-class _Heard:
+class _PartialReply:
     """A reply while it is being received."""
 
     anything: bool = False
@@ -199,8 +203,8 @@ class _Heard:
     refusal: str = ""
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[_HeardCall] = field(default_factory=list)
-    open: dict[int | None, _HeardCall] = field(default_factory=dict)
+    calls: list[_PartialCall] = field(default_factory=list)
+    open: dict[int | None, _PartialCall] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, chunk: Any) -> str:
@@ -237,7 +241,7 @@ class _Heard:
         # call.
         another = call is not None and call.name and name and (index is None or (call_id and call_id != call.id))
         if call is None or another:
-            call = _HeardCall()
+            call = _PartialCall()
             self.calls.append(call)
             self.open[index] = call
         call.id = call.id or call_id

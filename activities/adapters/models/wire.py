@@ -60,7 +60,7 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Complaint:
+class ErrorResponse:
     """An error as the server sent it, as an HTTP response or within a stream (status 200)."""
 
     status: int
@@ -70,7 +70,7 @@ class Complaint:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def complaint_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> Complaint:
+def error_response_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> ErrorResponse:
     """Parse an error body: `{"error": {...}}`, that object alone, a list of it, or plain text."""
     if isinstance(body, list) and body:
         body = body[0]
@@ -78,32 +78,32 @@ def complaint_of(body: object, status: int, headers: Mapping[str, str], otherwis
         body = body.get("error") or body
     if not isinstance(body, Mapping):
         text = body if isinstance(body, str) and body.strip() else otherwise
-        return Complaint(status=status, code="", message=text, headers=headers)
+        return ErrorResponse(status=status, code="", message=text, headers=headers)
     code = " ".join(str(body[key]) for key in ("code", "type") if body.get(key))
-    return Complaint(status=status, code=code, message=str(body.get("message") or otherwise), headers=headers)
+    return ErrorResponse(status=status, code=code, message=str(body.get("message") or otherwise), headers=headers)
 
 
-def error_of(complaint: Complaint, server: Server, model: str) -> LoomError:
+def error_of(error_response: ErrorResponse, server: Server, model: str) -> LoomError:
     """The typed error for an error response."""
-    said = quote(complaint.message, server)
-    passing = complaint.status in (408, 409) or complaint.status >= 500
-    broken_stream = complaint.status < 300 and "invalid_request" not in complaint.code
-    if about := _about_account(complaint, server, model) or _about_request(complaint, server, model):
+    said = quote(error_response.message, server)
+    passing = error_response.status in (408, 409) or error_response.status >= 500
+    broken_stream = error_response.status < 300 and "invalid_request" not in error_response.code
+    if about := _about_account(error_response, server, model) or _about_request(error_response, server, model):
         return about
     if passing or broken_stream:
-        return LLMUnavailableError(f"{server.name} failed ({complaint.status}): {said}", model=model)
-    return LLMConfigurationError(f"{server.name} rejected the request ({complaint.status}): {said}", model=model)
+        return LLMUnavailableError(f"{server.name} failed ({error_response.status}): {said}", model=model)
+    return LLMConfigurationError(f"{server.name} rejected the request ({error_response.status}): {said}", model=model)
 
 
-def _about_account(complaint: Complaint, server: Server, model: str) -> LoomError | None:
+def _about_account(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
     """Errors about the account: no quota, rate limit, wrong key, a model without access."""
-    status, code, said = complaint.status, complaint.code, quote(complaint.message, server)
+    status, code, said = error_response.status, error_response.code, quote(error_response.message, server)
     if "insufficient_quota" in code or "billing" in code or status == 402:
         return LLMConfigurationError(
             f"{server.name}: the account of {server.key_name} has no quota left: {said}", model=model
         )
     if status == 429 or "rate_limit" in code:
-        wait = retry_after(complaint.headers)
+        wait = retry_after(error_response.headers)
         return LLMRateLimitError(f"{server.name} reports too many requests: {said}", model=model, retry_after=wait)
     if status in (401, 403) or "authentication" in code or "permission" in code:
         text = f"{server.name} rejected the key ({status}): check {server.key_name} and whether it may use {model}"
@@ -114,12 +114,12 @@ def _about_account(complaint: Complaint, server: Server, model: str) -> LoomErro
     return None
 
 
-def _about_request(complaint: Complaint, server: Server, model: str) -> LoomError | None:
+def _about_request(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
     """Errors about the conversation: its length or its content."""
-    code, said = complaint.code, quote(complaint.message, server)
-    if complaint.status == 413 or _TOO_LONG.search(f"{code} {complaint.message}"):
+    code, said = error_response.code, quote(error_response.message, server)
+    if error_response.status == 413 or _TOO_LONG.search(f"{code} {error_response.message}"):
         text = f"the conversation is too long for {model}: {said}"
-        return LLMContextLengthError(text, model=model, **context_numbers(complaint.message))
+        return LLMContextLengthError(text, model=model, **context_numbers(error_response.message))
     if "content_filter" in code or "content_policy" in code:
         return LLMRefusedError(f"{server.name} declined the request: {said}", model=model)
     return None

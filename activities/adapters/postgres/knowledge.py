@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.knowledge_search import CALM, Looked, by_meaning, by_words, read_hits
+from loom.activities.adapters.postgres.knowledge_search import CALM, Rankings, by_meaning, by_words, read_hits
 from loom.activities.adapters.postgres.memory_rows import as_tsvector, as_vector
 from loom.activities.knowledge.ports import Document, Unembedded
 from loom.activities.memory.ports import Embedder
@@ -145,21 +145,21 @@ class PostgresKnowledge:
         vector = await question_vector(self._embedder, query.text, self._question_within)
         model = self._embedder.model if self._embedder is not None else None
         async with self._database.transaction() as connection:
-            looked = await self.looked(connection, query, vector)
-            rankings = [tuple(looked.by_words), tuple(looked.by_meaning)] if vector else [tuple(looked.by_words)]
+            rankings = await self.rankings(connection, query, vector)
+            rankings = [tuple(rankings.by_words), tuple(rankings.by_meaning)] if vector else [tuple(rankings.by_words)]
             scores = fused(rankings, K)
-            hits = await read_hits(connection, tuple(scores), scores, looked)
+            hits = await read_hits(connection, tuple(scores), scores, rankings)
         threshold = threshold_of(model, query.threshold)
         return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
 
-    async def looked(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Looked:
+    async def rankings(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Rankings:
         """The results of each search by itself. The benchmark compares them."""
         await connection.execute(CALM)
         bases = [well_formed(base) for base in query.bases]
         words = await by_words(connection, bases, asked_lexemes(query.text))
         if vector is None or self._embedder is None:
-            return Looked(by_words=words)
-        return Looked(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
+            return Rankings(by_words=words)
+        return Rankings(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
 
     async def _all(self, sql: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         async with self._database.connection(within=_WITHIN) as connection:

@@ -39,7 +39,7 @@ FROM loom_knowledge_chunks c JOIN loom_knowledge_documents d ON d.id = c.documen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Looked:
+class Rankings:
     """The results of each search, best first."""
 
     by_words: Mapping[int, float] = field(default_factory=dict)
@@ -106,23 +106,23 @@ def _words_sql(count: int) -> bytes:
 
 
 async def read_hits(
-    connection: Connection, ids: Sequence[int], scores: Mapping[int, float], looked: Looked
+    connection: Connection, ids: Sequence[int], scores: Mapping[int, float], rankings: Rankings
 ) -> list[KnowledgeHit]:
     """The chunks with these ids, in that order."""
     rows = await (await connection.execute(_READ, (list(ids),))).fetchall()
     found = {row[0]: row for row in rows}
-    return [_hit(found[name], scores[name], looked) for name in ids if name in found]
+    return [_hit(found[name], scores[name], rankings) for name in ids if name in found]
 
 
-def _hit(row: Sequence[Any], score: float, looked: Looked) -> KnowledgeHit:
+def _hit(row: Sequence[Any], score: float, rankings: Rankings) -> KnowledgeHit:
     name, base, path, content, headings, first, last, page = row
     return KnowledgeHit(
         base=base,
         path=path,
         chunk=Chunk(text=content, headings=tuple(headings), first_line=first, last_line=last, page=page),
         score=score,
-        similarity=looked.by_meaning.get(name),
-        covered=float(looked.by_words.get(name, 0.0)),
+        similarity=rankings.by_meaning.get(name),
+        covered=float(rankings.by_words.get(name, 0.0)),
     )
 
 

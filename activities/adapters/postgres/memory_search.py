@@ -85,7 +85,7 @@ WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() A
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Look:
+class _ViewEstimate:
     """A view in SQL, and its expected size."""
 
     where: LiteralString
@@ -149,11 +149,11 @@ def distinct(memories: Iterable[Memory]) -> list[Memory]:
 
 async def _planned(
     connection: Connection, where: LiteralString, values: Mapping[str, Any], words: Sequence[str], effort: Effort
-) -> _Look:
+) -> _ViewEstimate:
     every = await connection.execute(_BEGUN)
     view = await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT FROM loom_memory WHERE {where}", values)
     often = await connection.execute(_OFTEN, (list(words),))
-    return _Look(
+    return _ViewEstimate(
         where=where,
         values=values,
         effort=effort,
@@ -163,7 +163,9 @@ async def _planned(
     )
 
 
-async def _by_meaning(connection: Connection, look: _Look, model: str, vector: Sequence[float]) -> dict[int, float]:
+async def _by_meaning(
+    connection: Connection, look: _ViewEstimate, model: str, vector: Sequence[float]
+) -> dict[int, float]:
     """Ids with their cosine similarity, nearest first."""
     given = {
         **look.values,
@@ -200,7 +202,9 @@ async def _nearest(
     return dict(await (await connection.execute(sql, given)).fetchall())
 
 
-async def _asked_by_words(connection: Connection, look: _Look, words: Sequence[str]) -> "AsyncCursor[Any] | None":
+async def _asked_by_words(
+    connection: Connection, look: _ViewEstimate, words: Sequence[str]
+) -> "AsyncCursor[Any] | None":
     """Query the ids of rows that contain any of the words, best first."""
     if not words:
         return None
@@ -238,7 +242,7 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
         """.encode()  # noqa: S608
 
 
-def _selecting(look: _Look, words: Sequence[str], most: float) -> tuple[str, bool]:
+def _selecting(look: _ViewEstimate, words: Sequence[str], most: float) -> tuple[str, bool]:
     """Which words select rows, as a tsquery, and whether there are too many rows even so.
 
     A single rare word is enough. If even the rarest word is common, the next ones are required too, because a row with

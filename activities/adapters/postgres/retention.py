@@ -27,7 +27,7 @@ _DROP_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND crea
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftBehind:
+class RunLeftovers:
     """The data that one run left."""
 
     run_id: str
@@ -37,12 +37,12 @@ class LeftBehind:
     """Approximate size in bytes."""
 
 
-async def left_behind(database: Database, before: datetime) -> tuple[LeftBehind, ...]:
+async def leftovers(database: Database, before: datetime) -> tuple[RunLeftovers, ...]:
     """Runs that have stored nothing since that time."""
     async with database.connection(within=_WITHIN) as connection:
         found = await (await connection.execute(_LEFT, (before,))).fetchall()
     return tuple(
-        LeftBehind(run_id=run, artifacts=some, effects=more, size=size or 0) for run, some, more, size in found
+        RunLeftovers(run_id=run, artifacts=some, effects=more, size=size or 0) for run, some, more, size in found
     )
 
 

@@ -29,7 +29,7 @@ from loom.domain.core.tasks import Task
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from loom.activities.adapters.redis.connection import RedisLink
+    from loom.activities.adapters.redis.connection import RedisConnection
 
 _log = structlog.get_logger("loom.bus")
 
@@ -58,7 +58,7 @@ class RedisBus:
 
     def __init__(
         self,
-        connect: Callable[[], "RedisLink"],
+        connect: Callable[[], "RedisConnection"],
         *,
         bus: str = BUS,
         patience: float = PATIENCE,

@@ -24,7 +24,7 @@ _PAUSE_SECONDS: Final = 1.0
 _CONNECTIONS: Final = 16
 
 
-class RedisLink:
+class RedisConnection:
     """A Redis server that may be unavailable: short timeouts, and no attempts for a second after a failure."""
 
     def __init__(self, url: str, *, answer_within: float = ANSWER_SECONDS) -> None:

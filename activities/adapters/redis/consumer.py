@@ -21,7 +21,7 @@ from loom.domain.core.tasks import Task
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from loom.activities.adapters.redis.connection import RedisLink
+    from loom.activities.adapters.redis.connection import RedisConnection
 
 BLOCK_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = BLOCK_SECONDS + 1.0
@@ -53,7 +53,7 @@ class RedisInbox:
 
     def __init__(
         self,
-        link: "RedisLink",
+        link: "RedisConnection",
         group: str,
         *,
         since: Literal["beginning", "now"] = "beginning",

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import stream_keys
 from loom.activities.adapters.redis.transcripts import RESULT, transcript_key
 
@@ -17,7 +17,7 @@ _AT_ONCE: Final = 500
 
 async def forget_runs(url: str, runs: Collection[str]) -> int:
     """Delete the data of these runs and return the number of keys; raises StreamUnavailable."""
-    link = RedisLink(url, answer_within=_WITHIN)
+    link = RedisConnection(url, answer_within=_WITHIN)
     try:
         return await link.call(partial(_deleted, runs=frozenset(runs)))
     finally:

@@ -25,7 +25,7 @@ from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, r
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from loom.activities.adapters.redis.connection import RedisLink
+    from loom.activities.adapters.redis.connection import RedisConnection
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class RedisStream:
 
     def __init__(
         self,
-        link: "RedisLink",
+        link: "RedisConnection",
         *,
         keep_seconds: int = 7 * DAY,
         keep_entries: int = 100_000,
@@ -145,9 +145,9 @@ class RedisReader:
 
     async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
         """Return tasks with offsets greater than `after`, in order, up to the run's last one."""
-        from loom.activities.adapters.redis.connection import RedisLink  # noqa: PLC0415 - half a second that most commands do not need
+        from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - half a second that most commands do not need
 
-        link = RedisLink(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
+        link = RedisConnection(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
         last = after
         try:

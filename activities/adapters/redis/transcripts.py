@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import DAY, dump_json, load_json
 from loom.activities.ports import StreamUnavailable
 from loom.domain.agents.spec import AgentSpec
@@ -41,7 +41,7 @@ _Write: TypeAlias = Callable[[Pipeline], object]
 class CachedTranscripts:
     """The port TranscriptStore: a cache that makes runs faster and that they never depend on."""
 
-    def __init__(self, link: RedisLink | None, *, max_bytes: int = _BYTES) -> None:
+    def __init__(self, link: RedisConnection | None, *, max_bytes: int = _BYTES) -> None:
         """Without a connection, this worker only caches in memory. Transcripts get three quarters of the bytes."""
         self._link = link
         self._transcripts: _Lru[str, _Kept] = _Lru(max_bytes * 3 // 4)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Final
 
-from loom.activities.adapters.sandbox.namespaces import Bubblewrap, Prepared
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap, PreparedSandbox
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
 from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
@@ -57,7 +57,7 @@ def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
     return "" if is_seen else "the processes in the sandbox are invisible from outside, so no limit could be enforced"
 
 
-def held_by() -> dict[str, str]:
+def enforcement() -> dict[str, str]:
     """How each limit is enforced on this machine, for people."""
     own_ids = counts_ids_per_namespace(os.uname().release)
     kernel = "the namespace's own ids" if own_ids else "the kernel, but not for root: Linux 6.14 or an ordinary user"
@@ -72,7 +72,7 @@ def held_by() -> dict[str, str]:
     }
 
 
-def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path, limits: Limits) -> bool:
+def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder: Path, limits: Limits) -> bool:
     """Whether the watchdog sees at least the first process and the command."""
     first, until = None, monotonic() + _PATIENCE
     while process.poll() is None and monotonic() < until:

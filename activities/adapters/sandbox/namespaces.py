@@ -32,7 +32,7 @@ from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
-from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, room
+from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, free_space
 from loom.activities.toolbox.built_in.shell import Finished
 from loom.domain.tools.sandbox_limits import Limits
 
@@ -43,7 +43,7 @@ _NAMESPACES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PreparedSandbox:
     """A sandbox that is ready for one command."""
 
     words: Sequence[str]
@@ -92,10 +92,10 @@ class Bubblewrap:
         ones.
         """
         with self.prepared(workspace, readable) as prepared:
-            before = room(workspace)
+            before = free_space(workspace)
 
             async def watch() -> str:
-                first = await _told(prepared)
+                first = await _wait_for_first_process(prepared)
                 return await Watchdog(
                     first=first,
                     workspace=workspace,
@@ -103,7 +103,7 @@ class Bubblewrap:
                     temporary=prepared.temporary,
                     limits=self._limits,
                     seconds=timeout,
-                ).bark()
+                ).wait_for_excess()
 
             finished = await supervise(
                 [*prepared.words, *command],
@@ -122,7 +122,7 @@ class Bubblewrap:
         return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
 
     @contextmanager
-    def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[Prepared]:
+    def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[PreparedSandbox]:
         """The words before a command that run it in the sandbox, valid until the end of the block."""
         hidden = hidden_folders(self._further)  # each time: Loom's own state may be created meanwhile
         outside = [folder for folder in hidden if not folder.is_relative_to(workspace)]
@@ -142,7 +142,7 @@ class Bubblewrap:
                 *limiting(self._limits, _kernel(stack, mounts)),
             ]
             temporary = (*TEMPORARIES, *outside)
-            yield Prepared(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
+            yield PreparedSandbox(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
 
     def _system(self) -> Sequence[str]:
         sized = ("--perms", "1777", "--size", str(self._limits.temporary), "--tmpfs")
@@ -208,7 +208,7 @@ def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
     return reading
 
 
-async def _told(prepared: Prepared) -> int:
+async def _wait_for_first_process(prepared: PreparedSandbox) -> int:
     """Wait a moment for the first process. Most commands have ended by then."""
     while True:
         await asyncio.sleep(FIRST)

@@ -24,7 +24,7 @@ _LOCK: Final = "hhqqi0q"
 
 
 @contextmanager
-def kept_free(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
+def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
     """Occupy these names in the workspace (a descriptor), with placeholders if they do not exist.
 
     `folders` become empty folders: Git ignores an empty `.git` and uses the repository around the workspace. `others`

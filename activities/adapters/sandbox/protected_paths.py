@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loom.activities.adapters.sandbox.placeholders import kept_free
+from loom.activities.adapters.sandbox.placeholders import occupied_names
 from loom.activities.adapters.sandbox.repositories import Parts, Repositories
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
@@ -77,7 +77,7 @@ def mounted(
                 mounts.add("--bind-fd", found, folder)
         is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
         folders, others = ((READ_ONLY,), KEPT_FREE) if is_inside else ((), (READ_ONLY, *KEPT_FREE))
-        stack.enter_context(kept_free(here, folders, others))
+        stack.enter_context(occupied_names(here, folders, others))
         for parts in _read_only(workspace, repositories):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)

@@ -42,7 +42,7 @@ _RESERVED_FILES: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class FreeSpace:
     """The free space of a disk."""
 
     free: int
@@ -51,10 +51,10 @@ class Room:
     """Free inodes; zero on file systems that do not count them."""
 
 
-def room(folder: Path) -> Room:
+def free_space(folder: Path) -> FreeSpace:
     """The free space of this folder's disk for this user."""
     found = os.statvfs(folder)
-    return Room(free=found.f_bavail * found.f_frsize, files=found.f_favail)
+    return FreeSpace(free=found.f_bavail * found.f_frsize, files=found.f_favail)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class Watchdog:
     first: int
     """The id of the sandbox's first process in the worker's namespace."""
     workspace: Path
-    before: Room
+    before: FreeSpace
     """The workspace's disk when the command started."""
     temporary: Sequence[Path]
     """Folders inside that are kept in memory."""
@@ -72,7 +72,7 @@ class Watchdog:
     seconds: float
     """The command's timeout in seconds."""
 
-    async def bark(self) -> str:
+    async def wait_for_excess(self) -> str:
         """Wait until a limit is exceeded. Return which, and what to do."""
         pause = FIRST
         with self._held() as kill:
@@ -138,7 +138,7 @@ class Watchdog:
 
     def _disk(self, ids: list[str]) -> Kind | None:
         """Whether the processes have written too much, or the disk is nearly full, whoever wrote to it."""
-        now, before = room(self.workspace), self.before
+        now, before = free_space(self.workspace), self.before
         if now.free < min(_RESERVE, before.free // 2) or now.files < min(_RESERVED_FILES, before.files // 2):
             return "room"
         if before.free - now.free <= self.limits.disk:

@@ -11,7 +11,7 @@ from typing import Final
 
 from tree_sitter import Node
 
-from loom.activities.adapters.shell.words import Placed, strays_of
+from loom.activities.adapters.shell.words import PlacedNode, strays_of
 
 _ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
 """A word across two lines, control characters, white space that Bash treats as letters."""
@@ -33,7 +33,7 @@ _IN_COMMAND: Final = frozenset(
 )
 
 
-def is_doubtful(nodes: Sequence[Placed], source: bytes) -> bool:
+def is_doubtful(nodes: Sequence[PlacedNode], source: bytes) -> bool:
     """Whether Bash may read something in this tree differently."""
     return (
         bool(_ODD_TEXT.search(source))
@@ -43,7 +43,7 @@ def is_doubtful(nodes: Sequence[Placed], source: bytes) -> bool:
     )
 
 
-def _leaves_gaps(nodes: Sequence[Placed], source: bytes) -> bool:
+def _leaves_gaps(nodes: Sequence[PlacedNode], source: bytes) -> bool:
     """Whether any text besides white space belongs to no leaf: the parser skipped what it did not understand."""
     seen = 0
     for each in nodes:
@@ -54,14 +54,14 @@ def _leaves_gaps(nodes: Sequence[Placed], source: bytes) -> bool:
     return not _BLANK.fullmatch(source, seen)
 
 
-def _loses_words(nodes: Sequence[Placed]) -> bool:
+def _loses_words(nodes: Sequence[PlacedNode]) -> bool:
     """Whether a word after a redirect cannot be assigned to a command."""
     redirects = [each.node for each in nodes if each.node.type in ("file_redirect", "heredoc_redirect")]
     strays = {stray.id for redirect in redirects for stray in strays_of(redirect)}
     return bool(strays - {stray.id for each in nodes if each.node.type == "command" for stray in each.strays})
 
 
-def _is_odd(each: Placed, source: bytes) -> bool:
+def _is_odd(each: PlacedNode, source: bytes) -> bool:
     match each.node.type:
         case "command":
             return any(child.type not in _IN_COMMAND for child in each.children) or _spans_lines(each, source)
@@ -81,7 +81,7 @@ def _is_odd(each: Placed, source: bytes) -> bool:
             return False
 
 
-def _spans_lines(each: Placed, source: bytes) -> bool:
+def _spans_lines(each: PlacedNode, source: bytes) -> bool:
     """Whether the tree joins words across a plain line end before a continued line."""
     gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
     return not all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)

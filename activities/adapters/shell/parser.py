@@ -15,7 +15,7 @@ from tree_sitter import Language, Node, Parser
 
 from loom.activities.adapters.shell import wrappers
 from loom.activities.adapters.shell.doubts import is_doubtful
-from loom.activities.adapters.shell.words import Placed, Word, placed_nodes, target_of, text_of, value_of, words_of
+from loom.activities.adapters.shell.words import PlacedNode, Word, placed_nodes, target_of, text_of, value_of, words_of
 from loom.domain.permissions.subjects import Subject
 
 LONGEST: Final = 10_000
@@ -134,7 +134,7 @@ class BashParser:
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
 
-def _other(each: Placed) -> Iterator[Subject]:
+def _other(each: PlacedNode) -> Iterator[Subject]:
     """Constructs that do something but are not simple commands."""
     match each.node.type:
         case "file_redirect":

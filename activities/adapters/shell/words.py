@@ -35,7 +35,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedNode:
     """A node with its position in the tree. The library finds a parent only by a search."""
 
     node: Node
@@ -56,16 +56,16 @@ class Words:
     rest: tuple[Word, ...]
 
 
-def placed_nodes(root: Node) -> Iterator[Placed]:
+def placed_nodes(root: Node) -> Iterator[PlacedNode]:
     """Every node in the order of the text. Not recursive, since a command may nest thousands of brackets."""
-    waiting = [Placed(root, tuple(root.children), "", False, ())]  # noqa: FBT003 - the root has no parent
+    waiting = [PlacedNode(root, tuple(root.children), "", False, ())]  # noqa: FBT003 - the root has no parent
     while waiting:
         here = waiting.pop()
         yield here
         waiting.extend(reversed(list(_below(here))))
 
 
-def _below(here: Placed) -> Iterator[Placed]:
+def _below(here: PlacedNode) -> Iterator[PlacedNode]:
     kind = here.node.type
     strays, heir = here.strays, -1
     if kind == "redirected_statement":
@@ -75,7 +75,7 @@ def _below(here: Placed) -> Iterator[Placed]:
         heir = len(here.children) - 1
     inside = here.is_inside or kind in _INSIDES
     for place, child in enumerate(here.children):
-        yield Placed(child, tuple(child.children), kind, inside, strays if place == heir else ())
+        yield PlacedNode(child, tuple(child.children), kind, inside, strays if place == heir else ())
 
 
 def text_of(node: Node) -> str:
@@ -83,7 +83,7 @@ def text_of(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def words_of(command: Placed) -> Words:
+def words_of(command: PlacedNode) -> Words:
     """The words of a command, including those that the tree attaches to a redirect after it."""
     assignments: list[str] = []
     rest: list[Word] = []

@@ -44,7 +44,7 @@ class SkillFolders:
         users = [SkillFolder(path=str(self.home / place), source=USER) for place in PLACES] if self.home else []
         is_home = workspace == self.home
         trusted = is_home or self.trusts(workspace)
-        looks = [look_into(folder) for folder in (*(own if trusted and not is_home else ()), *users, *self.others)]
+        looks = [skills_in(folder) for folder in (*(own if trusted and not is_home else ()), *users, *self.others)]
         closed = () if trusted else tuple(folder for folder in own if Path(folder.path).is_dir())
         skills, hidden = resolved([look.skills for look in looks])
         problems = [problem for look in looks for problem in look.problems]
@@ -61,14 +61,14 @@ class SkillFolders:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SkillsInFolder:
     """The skills in one folder."""
 
     skills: Sequence[Skill]
     problems: Sequence[SkillProblem]
 
 
-def look_into(folder: SkillFolder) -> Look:
+def skills_in(folder: SkillFolder) -> SkillsInFolder:
     """The skills below this folder, whether it is trusted or not."""
     skills: list[Skill] = []
     problems: list[SkillProblem] = []
@@ -83,7 +83,7 @@ def look_into(folder: SkillFolder) -> Look:
             continue
         skills.append(found.skill)
         problems += [SkillProblem(path=root, source=folder.source, why=why, is_warning=True) for why in found.warnings]
-    return Look(skills, problems)
+    return SkillsInFolder(skills, problems)
 
 
 def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:

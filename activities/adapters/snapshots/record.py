@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from loom.activities.adapters.snapshots.store import FACTS, FOLDER, LATEST, Base, Store, write_facts
-from loom.activities.adapters.snapshots.walk import MOVED_ON, Mark, Seen, look, mark
+from loom.activities.adapters.snapshots.walk import MOVED_ON, Mark, Scan, mark, scan
 from loom.activities.ports import StoreUnavailable
 from loom.activities.toolbox.workspace import confined_open as beneath
 
@@ -49,7 +49,7 @@ class Recorded:
 
 def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Path, settled: float) -> Recorded:
     """Store the current state of the workspace, without the folder `hidden`."""
-    seen, base = look(workspace, hidden, settled), store.base()
+    seen, base = scan(workspace, hidden, settled), store.base()
     try:
         done = _Import(workspace=workspace, seen=seen, base=base)
         done.perform(store, lock, label)
@@ -68,7 +68,7 @@ class _Import:
     """One import: its input, and what is noticed on the way."""
 
     workspace: Path
-    seen: Seen
+    seen: Scan
     base: Base
     id: str = ""
     after: Base = field(default_factory=Base)

@@ -15,12 +15,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final, TypeAlias
 
-from loom.activities.adapters.snapshots.store import Blobs, Kept
+from loom.activities.adapters.snapshots.store import Blobs, StoredTree
 from loom.activities.adapters.snapshots.walk import Mark, mark
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
 
-_Step: TypeAlias = Callable[[int, str, str], None]
+_Operation: TypeAlias = Callable[[int, str, str], None]
 """An operation in an open folder: its descriptor, the name in it, and their path."""
 
 LINK: Final = "120000"
@@ -38,7 +38,7 @@ class Content:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class RestoreChanges:
     """The changes of a restore, in this order. Paths are relative to the workspace."""
 
     remove: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Plan:
         return not (self.remove or self.drop or self.make or self.write or self.permit)
 
 
-def plan(now: Kept, target: Kept) -> Plan:
+def plan(now: StoredTree, target: StoredTree) -> RestoreChanges:
     """The changes that turn a workspace in the state `now` into the state `target`."""
     differ = sorted(
         path for path in now.files.keys() | target.files.keys() if _state(now, path) != _state(target, path)
@@ -68,7 +68,7 @@ def plan(now: Kept, target: Kept) -> Plan:
     same = {path for path in todo if _is_same_content(now, target, path)}
     here, there = _folders(now), _folders(target)
     new = sorted(there - here)
-    return Plan(
+    return RestoreChanges(
         remove=tuple(path for path in todo if path not in target.files),
         drop=tuple(sorted(here - there, key=lambda path: (-path.count("/"), path))),
         make=tuple(new),
@@ -79,27 +79,27 @@ def plan(now: Kept, target: Kept) -> Plan:
     )
 
 
-def _state(kept: Kept, path: str) -> tuple[str, str, int] | None:
+def _state(kept: StoredTree, path: str) -> tuple[str, str, int] | None:
     found = kept.files.get(path)
     return None if found is None else (*found, _mode(kept, path))
 
 
-def _mode(kept: Kept, path: str) -> int:
+def _mode(kept: StoredTree, path: str) -> int:
     usual = 0o755 if kept.files[path][0] == EXECUTABLE else 0o644
     return kept.facts.modes.get(path, usual)
 
 
-def _content(kept: Kept, path: str) -> Content:
+def _content(kept: StoredTree, path: str) -> Content:
     mode, oid = kept.files[path]
     return Content(oid=oid, mode=None if mode == LINK else _mode(kept, path))
 
 
-def _is_same_content(now: Kept, target: Kept, path: str) -> bool:
+def _is_same_content(now: StoredTree, target: StoredTree, path: str) -> bool:
     ours, theirs = now.files.get(path), target.files.get(path)
     return ours is not None and theirs is not None and ours[1] == theirs[1] and (ours[0] == LINK) == (theirs[0] == LINK)
 
 
-def _untouchable(path: str, now: Kept, target: Kept) -> str | None:
+def _untouchable(path: str, now: StoredTree, target: StoredTree) -> str | None:
     """Why a path must not be touched: one of the two states does not know its content."""
     if any(part == HIDDEN or part.lower() == READ_ONLY for part in path.split("/")):
         return "protected"
@@ -111,7 +111,7 @@ def _untouchable(path: str, now: Kept, target: Kept) -> str | None:
     return None
 
 
-def _folders(kept: Kept) -> set[str]:
+def _folders(kept: StoredTree) -> set[str]:
     places = {folder for path in kept.files for folder in _parents(path)}
     return places.union(*(_with_parents(folder) for folder in kept.facts.empty))
 
@@ -137,7 +137,7 @@ class Restoration:
         self._blobs = blobs
         self.left: dict[str, str] = {}
 
-    def perform(self, todo: Plan) -> None:
+    def perform(self, todo: RestoreChanges) -> None:
         """Apply everything. What fails stays unchanged."""
         for path in todo.remove:
             self._do(path, self._remove)
@@ -150,7 +150,7 @@ class Restoration:
         for path, mode in todo.permit.items():
             self._do(path, partial(_permit, mode=mode))
 
-    def _do(self, path: str, step: _Step) -> None:
+    def _do(self, path: str, step: _Operation) -> None:
         *folders, name = path.split("/")
         try:
             with beneath.folder(self._root, folders) as parent:

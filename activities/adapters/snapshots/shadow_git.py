@@ -18,8 +18,8 @@ import structlog
 from loom.activities.adapters.snapshots import restore as shadow_restore
 from loom.activities.adapters.snapshots.cleanup import is_due, tidy
 from loom.activities.adapters.snapshots.record import Label, Recorded, record
-from loom.activities.adapters.snapshots.restore import Plan, Restoration
-from loom.activities.adapters.snapshots.store import FOLDER, Blobs, Kept, Snapshot, Store, refs_of
+from loom.activities.adapters.snapshots.restore import Restoration, RestoreChanges
+from loom.activities.adapters.snapshots.store import FOLDER, Blobs, Snapshot, Store, StoredTree, refs_of
 from loom.activities.adapters.snapshots.walk import Facts
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
@@ -31,7 +31,7 @@ AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Changed:
+class ChangedFile:
     """A file that differs between two states."""
 
     path: str
@@ -49,7 +49,7 @@ class Difference:
     before: Snapshot
     after: Snapshot | None
     """None: the workspace as it is now."""
-    files: tuple[Changed, ...]
+    files: tuple[ChangedFile, ...]
     patch: bytes
     """In the format of `git diff`."""
 
@@ -70,7 +70,7 @@ class Restored:
     target: Snapshot
     undo: str
     """Id of the snapshot taken just before."""
-    plan: Plan
+    plan: RestoreChanges
     left: dict[str, str]
     """What differs and stayed unchanged, with the reason."""
 
@@ -116,11 +116,11 @@ class ShadowGit:
             patch=_compare(store, "--patch", "--find-renames", before.id, to),
         )
 
-    def plan(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> tuple[Snapshot, Plan]:
+    def plan(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> tuple[Snapshot, RestoreChanges]:
         """What a restore would do now."""
         store, snapshots = self._find(run_id)
         target = _chosen(snapshots, turn, snapshot)
-        now = store.kept(self._now(store).id) if store.workspace.is_dir() else Kept(files={}, facts=Facts())
+        now = store.kept(self._now(store).id) if store.workspace.is_dir() else StoredTree(files={}, facts=Facts())
         return target, shadow_restore.plan(now, store.kept(target.id))
 
     def restore(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> Restored:
@@ -150,7 +150,7 @@ class ShadowGit:
             raise RefusedError(f"{folder} is there already: name a new folder") from None
         with Blobs(store) as blobs:
             work = Restoration(folder, {}, blobs)
-            todo = shadow_restore.plan(Kept(files={}, facts=Facts()), kept)
+            todo = shadow_restore.plan(StoredTree(files={}, facts=Facts()), kept)
             work.perform(todo)
         if left := {**todo.left, **work.left}:
             path, why = next(iter(left.items()))
@@ -266,13 +266,13 @@ def _compare(store: Store, *words: str) -> bytes:
     return store.git("diff-tree", "-r", "--no-ext-diff", "--no-textconv", f"--relative={FOLDER}/", *words)
 
 
-def _changed(store: Store, before: str, after: str) -> tuple[Changed, ...]:
+def _changed(store: Store, before: str, after: str) -> tuple[ChangedFile, ...]:
     kinds = _compare(store, "--name-status", "--no-renames", "-z", before, after).split(b"\0")
     numbers = _compare(store, "--numstat", "--no-renames", "-z", before, after).split(b"\0")
     counted = {path: (added, removed) for added, removed, path in (line.split(b"\t", 2) for line in numbers if line)}
     names = {b"A": "added", b"D": "removed"}
     return tuple(
-        Changed(
+        ChangedFile(
             path=os.fsdecode(path),
             change=names.get(kind, "modified"),
             added=_lines(counted[path][0]),

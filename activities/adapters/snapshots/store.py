@@ -57,7 +57,7 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class StoredTree:
     """The content of a snapshot: mode and object id of every file and link, and its facts."""
 
     files: Mapping[str, tuple[str, str]]
@@ -185,12 +185,12 @@ class Store:
         listed = self.git("for-each-ref", "--format=%(objectname) %(contents:subject)", refs_of(run_id))
         return tuple(_snapshot(*line.split(" ", 1)) for line in listed.decode().splitlines())
 
-    def kept(self, commit: str) -> Kept:
+    def kept(self, commit: str) -> StoredTree:
         """The content of a snapshot."""
         listed = self.git("ls-tree", "-r", "-z", "--full-tree", commit, f"{FOLDER}/")
         entries = (entry.partition(b"\t") for entry in listed.split(b"\0") if entry)
         files = {os.fsdecode(path)[len(FOLDER) + 1 :]: _entry(head) for head, _, path in entries}
-        return Kept(files=files, facts=read_facts(self.git("cat-file", "blob", f"{commit}:{FACTS}")))
+        return StoredTree(files=files, facts=read_facts(self.git("cat-file", "blob", f"{commit}:{FACTS}")))
 
 
 class Blobs:

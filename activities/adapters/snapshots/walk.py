@@ -48,7 +48,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Scan:
     """The result of a scan."""
 
     files: Mapping[str, Mark]
@@ -63,7 +63,7 @@ def mark(status: os.stat_result) -> Mark:
     return (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def look(workspace: Path, hidden: Path, settled: float) -> Seen:
+def scan(workspace: Path, hidden: Path, settled: float) -> Scan:
     """Scan the whole workspace without `hidden`. Marks younger than `settled` seconds are fresh."""
     walk = _Walk(hidden=_home(hidden), fresh_from=time.time_ns() - int(settled * 1e9))
     root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -78,7 +78,7 @@ def look(workspace: Path, hidden: Path, settled: float) -> Seen:
         modes=dict(sorted(walk.modes.items())),
         not_kept=dict(sorted(walk.not_kept.items())),
     )
-    return Seen(files=walk.files, fresh=frozenset(walk.fresh), facts=facts)
+    return Scan(files=walk.files, fresh=frozenset(walk.fresh), facts=facts)
 
 
 @dataclass(slots=True)

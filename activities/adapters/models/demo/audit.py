@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from loom.activities.adapters.models.demo.report import SourceFile, examine, report, summary
-from loom.activities.adapters.models.demo.scene import MOST_FILES, Scene, Step, answering, asking
+from loom.activities.adapters.models.demo.scene import MOST_FILES, Decision, Scene, answering, asking
 
 SUFFIXES: Final = (".py", ".js", ".ts", ".go", ".rs", ".java", ".rb", ".c", ".sh")
 
@@ -13,7 +13,7 @@ _FOLDER = re.compile(r"\bin the folder ([\w-]+)", re.IGNORECASE)
 _TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown|txt))\b", re.IGNORECASE)
 
 
-def audit(scene: Scene) -> Step:
+def audit(scene: Scene) -> Decision:
     """List, read, and write the report."""
     if not scene.of("glob") and not scene.of("list_dir"):
         folder = _folder(scene)
@@ -32,7 +32,7 @@ def audit(scene: Scene) -> Step:
     return _hand_over(scene, files)
 
 
-def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Step:
+def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Decision:
     """Write the report, read it back, and describe the outcome."""
     writes = scene.of("write_file")
     if not writes:

@@ -2,11 +2,11 @@
 
 import json
 
-from loom.activities.adapters.models.demo.scene import MOST_FILES, Scene, Step, Tried, answering, asking
+from loom.activities.adapters.models.demo.scene import MOST_FILES, Decision, PastCall, Scene, answering, asking
 from loom.domain.core.tool_names import DELEGATE
 
 
-def delegate(scene: Scene) -> Step:
+def delegate(scene: Scene) -> Decision:
     """Delegate a review of each folder to a sub-agent, and combine the answers."""
     if not scene.of("list_dir"):
         return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
@@ -26,7 +26,7 @@ def delegate(scene: Scene) -> Step:
     return answering(scene, "\n\n".join(_brought(tried) for tried in scene.of(DELEGATE)))
 
 
-def _brought(tried: Tried) -> str:
+def _brought(tried: PastCall) -> str:
     try:
         told = json.loads(tried.output)
         return f"## {told['task']}: {told['status']}\n\n{told['result']}"

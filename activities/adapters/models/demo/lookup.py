@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from loom.activities.adapters.models.demo.scene import Scene, Step, answering, asking
+from loom.activities.adapters.models.demo.scene import Decision, Scene, answering, asking
 
 MOST_PLACES: Final = 3
 
@@ -16,7 +16,7 @@ _COMMON = re.compile(
 """Words that say nothing about what is wanted."""
 
 
-def look_up(scene: Scene) -> Step:
+def look_up(scene: Scene) -> Decision:
     """Return the lines that contain most words of the request, with their locations."""
     words = _words(scene.request)
     if not words:

@@ -10,8 +10,8 @@ from loom.activities.adapters.models.demo.lookup import look_up
 from loom.activities.adapters.models.demo.scene import (
     HOW_TO_GO_ON,
     LABEL,
+    Decision,
     Scene,
-    Step,
     answering,
     asking,
     scene_of,
@@ -48,7 +48,7 @@ class DemoModel:
         return ModelAnswer(message=message, stop="tools" if calls else "end", usage=_usage(call, message), model="demo")
 
 
-def decide(scene: Scene) -> Step:
+def decide(scene: Scene) -> Decision:
     """Return the text and calls of the next turn."""
     if scene.said:
         return answering(scene, scene.said, must_be_done=True)
@@ -60,7 +60,7 @@ def decide(scene: Scene) -> Step:
     return audit(scene) if _AUDIT.search(scene.task) else _look_around(scene)
 
 
-def _look_around(scene: Scene) -> Step:
+def _look_around(scene: Scene) -> Decision:
     if "list_dir" in scene.offered and not scene.of("list_dir"):
         return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
     entries = scene.entries

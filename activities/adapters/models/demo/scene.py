@@ -29,7 +29,7 @@ Wish: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class Decision:
     """The text and the calls of one turn."""
 
     text: str
@@ -37,7 +37,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class PastCall:
     """A call of the current task with its result."""
 
     tool: str
@@ -67,7 +67,7 @@ class Scene:
     task: str
     notes: tuple[str, ...]
     """Messages of people after the task."""
-    tried: tuple[Tried, ...]
+    tried: tuple[PastCall, ...]
     said: str
     """The answer that was already given, if only reminders follow it."""
     offered: frozenset[str]
@@ -107,7 +107,7 @@ class Scene:
         failed = [f"{tried.tool}: {short(tried.output).rstrip('.?')}" for tried in self.tried if tried.failed]
         return f"What failed: {'; '.join(failed)}. " if failed else ""
 
-    def of(self, tool: str) -> list[Tried]:
+    def of(self, tool: str) -> list[PastCall]:
         """The calls of one tool."""
         return [tried for tried in self.tried if tried.tool == tool]
 
@@ -132,22 +132,22 @@ def scene_of(call: ModelCall) -> Scene:
     )
 
 
-def asking(scene: Scene, text: str, *wishes: Wish) -> Step:
+def asking(scene: Scene, text: str, *wishes: Wish) -> Decision:
     """Make these calls, if their tools are available."""
     can = tuple(wish for wish in wishes if wish[0] in scene.offered)
     if can:
-        return Step(text=text, wishes=can)
+        return Decision(text=text, wishes=can)
     wanted = ", ".join(dict.fromkeys(tool for tool, _ in wishes))
     return answering(scene, f"I would need one of these tools, and none is offered: {wanted}. {HOW_TO_GO_ON}")
 
 
-def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Step:
+def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Decision:
     """Give the answer, with `done` if it is available."""
     if scene.notes and not must_be_done:
         text += f" Meanwhile you said: {'; '.join(short(note) for note in scene.notes)}."
     if DONE in scene.offered and not answer_in_text:
-        return Step(text="I am finished.", wishes=((DONE, {"result": LABEL + text}),))
-    return Step(text=text)
+        return Decision(text="I am finished.", wishes=((DONE, {"result": LABEL + text}),))
+    return Decision(text=text)
 
 
 def short(text: str) -> str:
@@ -167,5 +167,5 @@ def _begin(messages: Sequence[Message]) -> int:
     return begin
 
 
-def _tried(call: ToolCall, result: Message) -> Tried:
-    return Tried(tool=call.name, arguments=call.arguments, output=result.text, failed=result.is_error)
+def _tried(call: ToolCall, result: Message) -> PastCall:
+    return PastCall(tool=call.name, arguments=call.arguments, output=result.text, failed=result.is_error)
