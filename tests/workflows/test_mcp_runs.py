@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.worker import Worker
 
 from loom._worker import LoomPlugin
-from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.connection import ConnectionTimeouts
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.temporal.search_attributes import register_missing
 from loom.activities.toolbox.tool_sets import JoinedBoxes
@@ -22,7 +22,7 @@ from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 
-QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
 
 
 @asynccontextmanager
