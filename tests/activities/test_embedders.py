@@ -272,7 +272,7 @@ async def test_texts_go_in_batches_with_their_prefix_and_come_back_in_their_orde
         (429, {"error": {"message": "sk-secret is too fast"}}, "status 429"),
         (401, {"error": {"message": "no such key sk-secret"}}, "status 401"),
         (500, b"<html>", "status 500"),
-        (200, entries([1.0, 0.0, 0.0]), "its vectors have 3 dimensions, 2 are configured"),
+        (200, entries([1.0, 0.0, 0.0]), "its vectors have 3 dimensions, but 2 are configured"),
         (200, entries(), ".*"),
         (200, entries([1.0, 0.0], [1.0, 0.0]), "2 vectors for 1 texts"),
         (200, {"data": "nothing"}, ".*"),

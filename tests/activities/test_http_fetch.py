@@ -192,7 +192,7 @@ async def test_compressed_pages_are_read(coding: str, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
-        (401, "401 Unauthorized: it wants a login"),
+        (401, "401 Unauthorized: it needs a login"),
         (404, "404 Not Found: there is no such page"),
         (418, "418 I'm a Teapot: check the URL"),
         (503, "503 Service Unavailable: the server has a problem"),

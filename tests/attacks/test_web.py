@@ -162,7 +162,7 @@ async def test_an_opened_host_opens_no_other_and_no_metadata(inside: WebSite) ->
     names = Names(wiki_test=[["127.0.0.1"]], site_test=[["127.0.0.1"]], cloud_test=[["169.254.169.254"]])
     assert (await fetch(inside.url(name="wiki.test"), names, "wiki.test")).body == b"secret"
     for other in (NAME, "127.0.0.1", "a.wiki.test", "localhost"):
-        with pytest.raises(ToolExecutionError, match="refused|not found"):
+        with pytest.raises(ToolExecutionError, match="is not allowed|not found"):
             await fetch(inside.url(name=other), names, "wiki.test")
     with pytest.raises(ToolExecutionError, match="metadata"):
         await fetch("http://cloud.test/", names, "cloud.test")
@@ -195,7 +195,7 @@ async def test_a_compression_bomb_stops_at_the_limit() -> None:
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,deflate", "br", "zstd", "compress", "x-unknown"])
 async def test_bombs_in_layers_and_other_compressions_are_not_opened(coding: str) -> None:
-    with pytest.raises(ToolExecutionError, match="compressed in a way that was not asked for"):
+    with pytest.raises(ToolExecutionError, match="uses a compression that was not requested"):
         await served(page(b"x", "text/plain", Content_Encoding=coding))
 
 

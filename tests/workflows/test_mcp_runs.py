@@ -70,7 +70,7 @@ async def test_a_server_that_dies_in_a_call_costs_that_call_and_not_the_run(
 
     assert (result.status, result.output, result.tool_calls) == (RunStatus.COMPLETED, "It died, so I stop.", 2)
     assert read_by_model(model, 1) == ['{"word": "hi"}']
-    assert "the outcome is unknown, it may have run" in read_by_model(model, 2)[-1]
+    assert "the outcome is unknown, and it may have run" in read_by_model(model, 2)[-1]
     assert raw.diary.read_text().splitlines().count("tools/call die") == 1
 
 
