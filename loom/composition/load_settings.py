@@ -62,8 +62,8 @@ _NOT_FROM_DOTENV: Final = re.compile(
     r"|SKILLS_HOME|REDIS_SERVER)",
     re.IGNORECASE,
 )
-"""What loads code or agents, names a program, says where agents may work, or opens a guard. A command in the sandbox may
-make a `.env`, where many programs want one."""
+"""What loads code or agents, names a program, says where agents may work, or opens a guard. A command in the sandbox
+may make a `.env`, where many programs want one."""
 
 
 def _refuse_what_agents_could_write() -> None:
