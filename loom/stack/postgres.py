@@ -1,8 +1,8 @@
 """Postgres with pgvector, from its package.
 
 Postgres refuses to run as root. When the stack runs as root, Postgres runs as `nobody` (or as the user that already
-owns the data) and keeps one capability, CAP_DAC_OVERRIDE. With it, the home and the installed packages may lie in folders
-that only root may enter, such as `/root` or a private temporary folder, and nothing has to be opened up.
+owns the data) and keeps one capability, CAP_DAC_OVERRIDE. With it, the home and the installed packages may lie in
+folders that only root may enter, such as `/root` or a private temporary folder, and nothing has to be opened up.
 """
 
 import os
