@@ -19,7 +19,8 @@ $(STAMP): pyproject.toml requirements-dev.lock
 	@touch $(READY) $@
 
 # pip does all of it, so that your pip configuration applies: index, mirror, proxy, certificates. The lock files pin each
-# package by its hashes and name no host. Only wheels are installed, so that no compiler is needed.
+# package by its hashes and name no host. Only wheels are installed, so that no compiler is needed. The path to the checkout
+# is made relative, since Python reads it in the encoding of your locale, in which the full path may not be valid.
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check
 define set-up
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Loom needs Python 3.11 or newer: make PYTHON=python3.13 …")'
@@ -27,6 +28,7 @@ define set-up
 	@$(PIP) install pip==26.3
 	@$(PIP) install --no-deps --no-compile --require-hashes --only-binary :all: -r $(1)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@printf '../../../..\n' | tee $(VENV)/lib/python3*/site-packages/_editable_impl_loom_agents.pth >/dev/null
 	@$(RUN) -m compileall -q -j 0 $(VENV)/lib || true # a file that is not valid for this Python is not used by it
 endef
 
