@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check lock bench bench-memory bench-skills chaos chaos-tools chaos-memory clean
+.PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory clean
 
 install: $(STAMP)
 
@@ -75,6 +75,9 @@ bench-memory: $(STAMP)
 
 bench-skills: $(STAMP)
 	@$(RUN) -m bench.skills --write
+
+reading-path: $(STAMP)
+	@$(RUN) -m bench.reading_path
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache
