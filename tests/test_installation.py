@@ -1,4 +1,4 @@
-"""What `make install` goes by: the lock files hold all that pyproject.toml asks for, by hash, and bind nobody to a host."""
+"""The lock files of `make install` pin everything that pyproject.toml names, by hash, and tie no one to one host."""
 
 import re
 import tomllib

