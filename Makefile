@@ -5,7 +5,8 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory clean
+.PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
+.PHONY: clean
 
 install: $(STAMP)
 
@@ -62,6 +63,10 @@ bench: $(STAMP)
 
 chaos: $(STAMP)
 	@$(RUN) -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
+
+# Runs of the earlier release BASE, finished by this one: `make upgrade BASE=v0.3.0`.
+upgrade: $(STAMP)
+	@$(RUN) -m tests.acceptance.upgrade --base $(BASE)
 
 chaos-tools: $(STAMP)
 	@$(RUN) -m tests.chaos.tool_kills --seeds 25

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.lexemes import asked_lexemes, lexemes_of
 from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import CATALOG_TOKENS, PinnedSkill, Skill, line_of
