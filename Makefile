@@ -57,6 +57,7 @@ check: $(STAMP)
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/python -m tests.determinism.lines
 
 bench: $(STAMP)
 	@$(RUN) -m bench
