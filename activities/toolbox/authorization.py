@@ -1,4 +1,4 @@
-"""The third stage of a tool call: what the rules say of it. The runtime and `loom permissions check` both ask here."""
+"""The third stage of a tool call: what the rules say about it, for runs and for `loom permissions check`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from loom.domain.permissions.rules import Kind, kind_of
 from loom.domain.permissions.subjects import Place, Subject
 
 MAX_GRANTS: Final = 5
-"""Rules that one approval may add."""
+"""Maximum rules that one approval may add."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Authorized:
-    """The judgement and what it was made of."""
+    """The judgement and its inputs."""
 
     judgement: Judgement
     subjects: Sequence[Subject]
@@ -31,14 +31,14 @@ class Authorized:
     place: Place
 
     def grants(self, tool: Tool, arguments: object) -> tuple[str, ...]:
-        """What approving for the run adds: after a scoped ask or a guard exactly this, or nothing."""
+        """What an approval for the run adds: after a scoped ask or a guard exactly this call, or nothing."""
         return _grants(self, tool, arguments)
 
 
 def authorize(
     call: ToolCall, tool: Tool | None, arguments: object, spec: AgentSpec, grants: Sequence[str] = ()
 ) -> Authorized:
-    """Judge a call whose arguments are valid; of a tool that is not known here no pattern can mean anything."""
+    """Judge a call with valid arguments. For an unknown tool, no pattern has a meaning."""
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
@@ -59,19 +59,19 @@ def authorize(
 
 
 def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:
-    """The levels that a call is judged by; what a person grants the run holds against those above it as well."""
+    """The levels by which a call is judged. Grants for the run also apply to the levels above it."""
     above = (replace(level, grants=(*level.grants, *grants)) for level in spec.above)
     return (*above, Level(whose=spec.name, rules=spec.permissions, mode=spec.mode, grants=tuple(grants)))
 
 
 def _pinned(name: str, tool: Tool | None, spec: AgentSpec) -> ToolSpec | None:
-    """The tool as the run began with it, not as this worker has it now."""
+    """The tool as it was when the run started, not as this worker has it now."""
     pinned = next((each for each in spec.tools if each.name == name), None)
     return pinned or (tool.spec if tool else None)
 
 
 def _validated(arguments: object, call: ToolCall) -> JsonObject:
-    """The arguments as the tool will get them, so that no other spelling of a value slips past a rule."""
+    """The arguments as the tool will get them, so that no other spelling of a value evades a rule."""
     if isinstance(arguments, BaseModel):
         return arguments.model_dump(mode="json")
     return call.arguments
@@ -86,7 +86,7 @@ def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
     if any(subject.opaque for subject in made.subjects):
         return ()
     exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in made.subjects))
-    # A part of them would leave the rest asked: worse than no offer.
+    # Offering some of them would leave the rest pending, which is worse than no offer.
     return exact if len(exact) <= MAX_GRANTS else ()
 
 

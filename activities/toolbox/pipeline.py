@@ -1,8 +1,8 @@
 """The six stages of a tool call: discover, validate, authorize, check-cancel, execute, format.
 
-`plan` goes through the first three when the model asks, and what it finds is recorded; `execute` goes through all six
-when the call runs. The verdict is not decided again there: between the two a person may have answered.
-A tool cannot break the pipeline: whatever it raises becomes a result that the model reads.
+`plan` runs the first three when the model makes the call, and the outcome is recorded. `execute` runs all six when the
+call runs. It does not decide on the verdict again, since a person may have answered in between. A tool cannot break the
+pipeline: everything that it raises becomes a result that the model reads.
 """
 
 import asyncio
@@ -60,10 +60,10 @@ def plan(
     agents: Sequence[str] = (),
     objection: Objection | None = None,
 ) -> CallPlan:
-    """What the registry and the rules say of a call.
+    """What the registry and the rules say about a call.
 
-    `grants` are allow rules that a person gave for the run, `agents` are those that work can be delegated to,
-    `objection` is what a user's hooks have against it.
+    `grants` are allow rules that a person granted for the run, `agents` are those that work can be delegated to,
+    `objection` is the verdict of a user's hooks.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = CallPlan() if pinned is None else _limits(pinned)
@@ -79,7 +79,7 @@ def plan(
         if objection is not None:
             authorized = replace(authorized, judgement=tightened(authorized.judgement, objection))
         judged = authorized.judgement
-        # An allowed call's rule says it all; the sentence would cost every turn of every run some history.
+        # The rule of an allowed call is enough. A sentence would add to the history in every turn of every run.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
@@ -103,9 +103,9 @@ async def execute(
     note: str = "",
     after: Callable[[ToolResult], Awaitable[ToolResult]] | None = None,
 ) -> ToolResult:
-    """Run one call through all stages; only cancellation gets out of here.
+    """Run one call through all stages. Raises nothing except cancellation.
 
-    `after` is what a user's interceptors make of the result.
+    `after` applies a user's interceptors to the result.
     """
     watch = _Watch()
     limit = RESULT_LIMIT
@@ -116,7 +116,7 @@ async def execute(
         with watch.stage():
             arguments = _validate(call, tool)
         with watch.stage():
-            pass  # authorize: decided in the call's plan, or by a person since
+            pass  # authorize: decided when the call was prepared, or by a person since
         with watch.stage():
             _check(is_cancelled)
         with watch.stage():
@@ -132,7 +132,7 @@ async def execute(
         result = failed(_unexpected(error), "unknown")
     if after is not None:
         result = await after(result)
-    # A stage that was not reached has no time: what failed is shaped, too, but outside the six.
+    # A stage that was not reached has no time. Failures are formatted too, but outside the six stages.
     with watch.stage() if result.status != "error" else nullcontext():
         shaped = await hygiene.shaped(result.content, context, limit=limit, note=note)
     return replace(
@@ -142,7 +142,7 @@ async def execute(
 
 @dataclass(slots=True)
 class _Watch:
-    """Milliseconds spent per stage, a failing one included."""
+    """Milliseconds spent in each stage, including a failing one."""
 
     spent: list[float] = field(default_factory=list)
 
@@ -188,7 +188,7 @@ def _validate(call: ToolCall, tool: Tool) -> object:
 
 
 def _refuse_taken_name(call: ToolCall, spec: AgentSpec) -> None:
-    """What a person allowed one made tool to do must not become what another of its name does."""
+    """A grant for one created tool must not apply to another one of the same name."""
     name = f"{MADE}{call.arguments.get('name')}"
     if call.name == CREATE_TOOL and any(tool.name == name for tool in spec.tools):
         raise ToolValidationError(f"there is a tool {name} already: choose another name")
@@ -199,7 +199,7 @@ def _snippet(text: str) -> str:
 
 
 def _timeout(arguments: object, default: float) -> float:
-    """A call that names its own `timeout` gets it, with time to be stopped in order."""
+    """A call that sets its own `timeout` gets it, with additional time to stop."""
     wanted = getattr(arguments, "timeout", None)
     return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
 

@@ -1,4 +1,4 @@
-"""A tool in class form: any object with a name, a description, a model of its arguments and something to run.
+"""A tool as a class: any object with a name, a description, a model of its arguments and a method to run.
 
     class Weather:
         name = "weather"
@@ -8,7 +8,7 @@
 
         async def run(self, town: Town) -> str: ...
 
-Nothing of ours need be imported for it. `run` (or `__call__`) takes the model, or its fields by name, and may take a
+The class imports nothing from Loom. `run` (or `__call__`) takes the model, or its fields by name, and may take a
 `context`.
 """
 
@@ -34,7 +34,7 @@ def has_class_form(thing: object) -> bool:
 
 
 def class_tool(thing: Any, origin: str, options: ToolOptions) -> UserTool:
-    """The tool that an object, or a class that needs nothing to be made, describes."""
+    """The tool that an object, or a class with a constructor without arguments, describes."""
     made = _made(thing, origin) if isinstance(thing, type) else thing
     run = _runner(made, origin)
     model = _model(made, origin)
@@ -71,7 +71,7 @@ def _runner(made: Any, origin: str) -> Callable[..., Any]:
 
 
 def _model(made: Any, origin: str) -> type[BaseModel]:
-    """The model of the arguments; it takes no other ones unless it says so itself."""
+    """The model of the arguments. It rejects unknown ones unless it is configured otherwise."""
     schema = getattr(made, "args_schema", None)
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         raise BadRequest(f"{origin} has no `args_schema`: set it to a pydantic model of its arguments", field="tool")
@@ -86,7 +86,7 @@ def _model(made: Any, origin: str) -> type[BaseModel]:
 
 
 def _said(made: Any, origin: str) -> ToolOptions:
-    """What the object says of itself, in the words of `app.tool`."""
+    """The object's attributes as options of `app.tool`."""
     said: dict[str, Any] = {"name": getattr(made, "name", ""), "description": getattr(made, "description", "")}
     options = {name: name for name in ("timeout", "ephemeral", "queue", "permission", "scope")}
     for option, attribute in (options | {"available": "is_available"}).items():
@@ -101,7 +101,7 @@ def _said(made: Any, origin: str) -> ToolOptions:
 
 
 def _claim(made: Any, name: str, origin: str) -> bool | None:
-    """A yes or no, as an attribute or a method without arguments."""
+    """A boolean, as an attribute or a method without arguments."""
     claim = getattr(made, name, None)
     try:
         answer = claim() if callable(claim) else claim
@@ -111,7 +111,7 @@ def _claim(made: Any, name: str, origin: str) -> bool | None:
 
 
 def _caller(run: Callable[..., Any], model: type[BaseModel], origin: str) -> Callable[[Given, ToolContext], Any]:
-    """How `run` is called: with the model, or with its fields by name."""
+    """How to call `run`: with the model, or with its fields by name."""
     parameters = inspect.signature(run).parameters
     fields = {field.alias or name for name, field in model.model_fields.items()}
     context = context_parameter(run, origin)

@@ -1,8 +1,8 @@
-"""What a function says of itself: its arguments from the signature, their meaning from the docstring.
+"""Derive a tool from a function: its arguments from the signature, their meaning from the docstring.
 
-The arguments become a pydantic model whose fields have names of their own (`p0`, `p1` …) and the parameters' names as
-aliases: a parameter may be called `schema`, `copy` or `_x` without meeting pydantic's names, and none is taken for an
-argument that Loom knows.
+The arguments become a pydantic model whose fields have generated names (`p0`, `p1` …) and the parameters' names as
+aliases. A parameter may therefore be called `schema`, `copy` or `_x` without a conflict with pydantic's names, and none
+is mistaken for an argument of Loom's.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from loom.activities.toolbox.function_tool import schema_of
 from loom.domain.core.errors import BadRequest
 
 CONTEXT: Final = "context"
-"""A parameter of this name and without a type is given the call's ToolContext."""
+"""A parameter of this name without a type receives the call's ToolContext."""
 
 _MANY: Final[Mapping[Any, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True)
@@ -32,7 +32,7 @@ _STRICT: Final = ConfigDict(extra="forbid", frozen=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A function as a tool: what it takes and what is said of it."""
+    """A function as a tool: its arguments and their descriptions."""
 
     function: Callable[..., Any]
     description: str
@@ -40,11 +40,11 @@ class Described:
     fields: Mapping[str, str]
     """Field of `arguments` for each parameter."""
     nullable: frozenset[str]
-    """Parameters that take null; for any other, null means not given."""
+    """Parameters that accept null. For any other, null means not given."""
     positional: tuple[str, ...]
-    """Parameters that cannot be given by name, in order."""
+    """Positional-only parameters, in order."""
     context: str | None
-    """The parameter that is given the ToolContext; the model never sees it."""
+    """The parameter that receives the ToolContext. The model never sees it."""
 
     def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
         """Call the function with these values by parameter."""
@@ -53,7 +53,7 @@ class Described:
 
 
 def described(function: Callable[..., Any], origin: str) -> Described:
-    """Read a function; raises BadRequest that names it, the parameter, and what to do."""
+    """Read a function; raises BadRequest, which names it, the parameter, and what to do."""
     parameters = _parameters(function, origin)
     hints = _hints(function, origin)
     context = _context_of(parameters, hints)
@@ -74,7 +74,7 @@ def described(function: Callable[..., Any], origin: str) -> Described:
 
 
 def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
-    """What a docstring says of the whole and of each parameter, in Google's, NumPy's or Sphinx's style."""
+    """What a docstring says about the function and each parameter, in Google, NumPy or Sphinx style."""
     try:
         found = parse(text)
     except ParseError:
@@ -88,7 +88,7 @@ def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
 
 
 def takes_null(kind: Any) -> bool:
-    """Whether null is a value of its own for this type."""
+    """Whether null is a valid value of this type."""
     if kind in (Any, object, None, NoneType):
         return True
     if hasattr(kind, "__metadata__"):  # Annotated
@@ -97,16 +97,16 @@ def takes_null(kind: Any) -> bool:
 
 
 def context_parameter(function: Callable[..., Any], origin: str) -> str | None:
-    """The parameter that is given the ToolContext."""
+    """The parameter that receives the ToolContext."""
     return _context_of(list(inspect.signature(function).parameters.values()), _hints(function, origin))
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether calling it only makes a coroutine or an async generator, so that it may run on the event loop."""
+    """Whether calling it returns a coroutine or an async generator, so that it may run on the event loop."""
     while isinstance(function, partial):
         function = function.func
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    called = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked, not whether it is there
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - its kind matters, not whether it exists
     return any(kind(function) or kind(called) for kind in kinds)
 
 
@@ -142,7 +142,7 @@ def _hints(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
 
 
 def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where annotations and docstring stand: what a partial was made of, or an object's `__call__`."""
+    """The object with annotations and docstring: the function of a partial, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function):
@@ -162,7 +162,7 @@ def _is_context(parameter: Parameter, kind: Any) -> bool:
 
 
 def _field(parameter: Parameter, kind: Any, meaning: str) -> Any:
-    """The parameter's default and meaning; what its own `Field(…)` says of it goes before the docstring."""
+    """The parameter's default and description. Its own `Field(…)` takes precedence over the docstring."""
     given = parameter.default
     own = given if isinstance(given, FieldInfo) else FieldInfo.from_annotation(kind)
     known: dict[str, Any] = {"alias": parameter.name, "description": own.description or meaning or None}
