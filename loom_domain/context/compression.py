@@ -161,7 +161,7 @@ def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) 
     answered = last_turn(messages, groups)
     said = max((a for a, _ in groups if is_from_person(messages[a])), default=-1)
     stays = {(a, b) for a, b in groups if a in (said, answered) or b == len(messages) or unanswered(messages[a:b])}
-    room -= sum(conversation_tokens(messages[a:b]) for a, b in stays)
+    room -= sum(conversation_tokens(messages[a:b]) for a, b in groups if (a, b) in stays)
     for start, stop in reversed(groups):
         if (start, stop) in stays:
             continue
