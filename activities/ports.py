@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Usage
@@ -53,7 +53,7 @@ class LLMProvider(Protocol):
     """
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        """Call the model, stream its text to `on_delta`, and return the whole reply."""
         ...
 
 
@@ -61,7 +61,7 @@ class Providers(Protocol):
     """All providers that this worker is configured for."""
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
-        """The provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        """Return the provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
         ...
 
 
@@ -69,7 +69,7 @@ class Prices(Protocol):
     """Prices of model calls."""
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
-        """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
+        """Millionths of a US dollar for this usage of `prefix:name`; None if the price is unknown."""
         ...
 
 
@@ -115,11 +115,11 @@ class TranscriptStore(Protocol):
         ...
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
-        """The spec of that digest."""
+        """The spec with that digest."""
         ...
 
     async def save_spec(self, spec: AgentSpec) -> None:
-        """Keep a spec under its digest."""
+        """Cache a spec under its digest."""
         ...
 
 
@@ -159,6 +159,10 @@ class ToolOutput:
     """The call succeeded, but not quite as requested; the text says how."""
 
 
+MAX_GRANTS: Final = 5
+"""Maximum rules that one approval may add."""
+
+
 class Tool(Protocol):
     """Something that a model can call."""
 
@@ -188,7 +192,7 @@ class Tool(Protocol):
         ...
 
 
-ToolBox: TypeAlias = Mapping[str, Tool]
+ToolSet: TypeAlias = Mapping[str, Tool]
 """The worker's tools by name. They may change while it runs, as MCP servers connect and change."""
 
 
@@ -196,7 +200,7 @@ class Redactor(Protocol):
     """Redacts secrets in text before it is stored anywhere."""
 
     def redact(self, text: str) -> str:
-        """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
+        """Return the text with every secret replaced by `[REDACTED]`. A text without secrets is returned unchanged."""
         ...
 
     def redact_json(self, value: JsonObject) -> JsonObject:
@@ -253,7 +257,9 @@ class Snapshots(Protocol):
     """Stores the state of a workspace before something changes it."""
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
-        """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        """Take a snapshot of the workspace and return its id; raises OSError or StoreUnavailable, which says what is
+        missing.
+        """
         ...
 
 

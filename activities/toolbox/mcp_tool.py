@@ -37,7 +37,7 @@ class McpLink(Protocol):
     """The connection to one server."""
 
     def trouble(self) -> str | None:
-        """None when it can be called; else why not, and what is being done about it."""
+        """None if the server can be called; otherwise why not, and what Loom does about it."""
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:

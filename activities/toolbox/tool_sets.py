@@ -3,27 +3,27 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from loom.activities.ports import Tool, ToolBox
+from loom.activities.ports import Tool, ToolSet
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.domain.core.tool_calls import ToolSpec
 
 
-class JoinedBoxes(Mapping[str, Tool]):
+class JoinedToolSets(Mapping[str, Tool]):
     """All tools of all sets, sorted by name. Earlier sets take precedence."""
 
-    def __init__(self, *boxes: ToolBox) -> None:
+    def __init__(self, *boxes: ToolSet) -> None:
         self._boxes = boxes
 
     def __getitem__(self, name: str) -> Tool:
-        """The tool of that name."""
+        """Return the tool of that name."""
         for box in self._boxes:
             if (tool := box.get(name)) is not None:
                 return tool
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        """The names, sorted."""
+        """Iterate over the names, sorted."""
         return iter(sorted({name for box in self._boxes for name in box}))
 
     def __len__(self) -> int:
@@ -32,13 +32,13 @@ class JoinedBoxes(Mapping[str, Tool]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnTools:
+class RunTools:
     """Tools that only one run has: those that its agent created, and those of its skills."""
 
     made: MadeTools
     skills: SkillTools
 
-    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+    def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
         """The tool set with the tools that these specs describe."""
         every = tuple(specs)
         return self.skills.added_to(self.made.added_to(box, every), every)

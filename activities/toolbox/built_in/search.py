@@ -1,4 +1,4 @@
-"""The tool with which a model asks a person, and waits for days if necessary."""
+"""Tools that search the workspace: glob for names, grep for content."""
 
 import asyncio
 import json

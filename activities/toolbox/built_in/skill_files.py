@@ -27,7 +27,7 @@ class SkillFile(NamedTuple):
 
 
 def document_of(root: str) -> tuple[str, Document]:
-    """The name of the file that describes the skill, and its content; raises BrokenSkill."""
+    """Whether this is a PDF whose data is present."""
     name = next((name for name in NAMES if os.path.lexists(f"{root}/{name}")), NAMES[0])
     try:
         data = read(root, name, LONGEST + 1)
