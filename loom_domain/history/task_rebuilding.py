@@ -31,7 +31,16 @@ from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Task, task_of, task_of_notice
 from loom.domain.core.tool_calls import CallPlan, ToolResult, describe
 from loom.domain.crews.log import plan_view
-from loom.domain.history.facts import Began, Did, Ended, Fact, Failed, History, Pinned, Told
+from loom.domain.history.facts import (
+    ActivityAttempt,
+    AttemptFailure,
+    ExecutionStarted,
+    Fact,
+    History,
+    PinnedSettings,
+    PublishedNotices,
+    RunEnded,
+)
 from loom.domain.run.activity_payloads import (
     CallPlans,
     Compressed,
@@ -95,116 +104,136 @@ def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
 
 def _tasks(fact: Fact, known: History, mask: Mask) -> Iterator[Task]:
     match fact:
-        case Began():
+        case ExecutionStarted():
             return
-        case Told(published=published):
+        case PublishedNotices(published=published):
             yield from (task_of_notice(known.origin, notice) for notice in published.notices)
-        case Ended():
+        case RunEnded():
             yield task_of_notice(known.origin, _end(fact))
-        case Did():
+        case ActivityAttempt():
             yield from _done(fact, known, mask)
         case _:
             assert_never(fact)
 
 
-def _done(did: Did, known: History, mask: Mask) -> Iterator[Task]:
-    asked = did.asked
-    if isinstance(asked, PrepareRequest):
-        if isinstance(did.came, Prepared):
-            yield _start(asked, did.came, did)
+def _done(attempt: ActivityAttempt, known: History, mask: Mask) -> Iterator[Task]:
+    request = attempt.request
+    if isinstance(request, PrepareRequest):
+        if isinstance(attempt.outcome, Prepared):
+            yield _start(request, attempt.outcome, attempt)
         return
-    yield from (task_of_notice(asked.origin, notice) for notice in asked.notices)
-    if did.began is not None:
-        yield from _work(asked, did, did.began, known, mask)
+    yield from (task_of_notice(request.origin, notice) for notice in request.notices)
+    if attempt.began is not None:
+        yield from _work(request, attempt, attempt.began, known, mask)
 
 
 def _work(
-    asked: HookRequest | ModelRequest | ConductRequest | ToolRequest | PlanRequest | CompressRequest | EvaluateRequest,
-    did: Did,
+    request: HookRequest
+    | ModelRequest
+    | ConductRequest
+    | ToolRequest
+    | PlanRequest
+    | CompressRequest
+    | EvaluateRequest,
+    attempt: ActivityAttempt,
     began: datetime,
     known: History,
     mask: Mask,
 ) -> Iterator[Task]:
-    match asked:
+    match request:
         case HookRequest():
-            return _hook(asked, did, began, mask)
+            return _hook(request, attempt, began, mask)
         case ModelRequest():
-            return _model(asked, did, began, known.pinned(asked))
+            return _model(request, attempt, began, known.pinned(request))
         case ConductRequest():
-            return _crew_step(asked, did, began)
+            return _crew_step(request, attempt, began)
         case ToolRequest():
-            arguments = known.arguments.get(asked.call_id, {}) if asked.arguments is None else asked.arguments
-            return _tool(asked, did, began, ToolCall(id=asked.call_id, name=asked.tool, arguments=arguments), mask)
+            arguments = known.arguments.get(request.call_id, {}) if request.arguments is None else request.arguments
+            return _tool(
+                request, attempt, began, ToolCall(id=request.call_id, name=request.tool, arguments=arguments), mask
+            )
         case PlanRequest():
-            plans = did.came.plans if isinstance(did.came, CallPlans) else ()
+            plans = attempt.outcome.plans if isinstance(attempt.outcome, CallPlans) else ()
             return _asks(
-                asked, f"t{asked.turn}", zip(asked.calls, plans, strict=False), asked.spec.approval_timeout, did.ended
+                request,
+                f"t{request.turn}",
+                zip(request.calls, plans, strict=False),
+                request.spec.approval_timeout,
+                attempt.ended,
             )
         case CompressRequest():
-            return _compression(asked, did, began, known.pinned(asked))
+            return _compression(request, attempt, began, known.pinned(request))
         case EvaluateRequest():
-            return _evaluation(asked, did, began, known.pinned(asked))
+            return _evaluation(request, attempt, began, known.pinned(request))
         case _:
-            assert_never(asked)
+            assert_never(request)
 
 
-def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
-    said = run_facts(asked.request, prepared.spec, asked.lineage)
-    above = asked.lineage.task_id if asked.lineage else None
-    at = did.began or did.ended
+def _start(request: PrepareRequest, prepared: Prepared, attempt: ActivityAttempt) -> Task:
+    said = run_facts(request.request, prepared.spec, request.lineage)
+    above = request.lineage.task_id if request.lineage else None
+    at = attempt.began or attempt.ended
     return task_of(
-        asked.origin, Action.START, "t0/start", at=at, status="running", parameters=said, parent_task_id=above
+        request.origin, Action.START, "t0/start", at=at, status="running", parameters=said, parent_task_id=above
     )
 
 
-def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator[Task]:
-    step, said = asked.step, {}
-    match did.came:
-        case Failed(type="HookFailedError" | "ManifestChangedError", message=message):
+def _hook(request: HookRequest, attempt: ActivityAttempt, began: datetime, mask: Mask) -> Iterator[Task]:
+    step, said = request.step, {}
+    match attempt.outcome:
+        case AttemptFailure(type="HookFailedError" | "ManifestChangedError", message=message):
             status, said = "failed", {"message": message}
         case HookAnswer(verdict=verdict, reason=reason):
             status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
         case _:
             return
-    shown = hook_facts(step, _ms(began, did.ended), **said)
-    key = f"t{asked.turn}/{hook_key(step)}"
-    yield task_of(asked.origin, Action.HOOK, key, at=did.ended, status=status, parameters=shown)
+    shown = hook_facts(step, _ms(began, attempt.ended), **said)
+    key = f"t{request.turn}/{hook_key(step)}"
+    yield task_of(request.origin, Action.HOOK, key, at=attempt.ended, status=status, parameters=shown)
 
 
-def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    where = where_of(model_segment(asked.turn, asked.attempt))
-    came = did.came
-    resent = isinstance(came, ModelReply) and all(
-        said is None for said in (came.message, came.too_long, came.uncovered)
+def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings) -> Iterator[Task]:
+    where = where_of(model_segment(request.turn, request.attempt))
+    outcome = attempt.outcome
+    resent = isinstance(outcome, ModelReply) and all(
+        said is None for said in (outcome.message, outcome.too_long, outcome.uncovered)
     )
-    if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
-        said = turn_facts(asked.origin, asked.turn, asked.stage)
-        yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
-    named = model_facts(pinned.model, asked)
-    match came:
-        case Failed(type=kind, message=message) if kind in BY_NAME:
+    if not resent and not (isinstance(outcome, AttemptFailure) and outcome.type == _BEFORE_THE_TURN):
+        said = turn_facts(request.origin, request.turn, request.stage)
+        yield task_of(request.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
+    named = model_facts(pinned.model, request)
+    match outcome:
+        case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
             failure = {**named, "error": kind, "message": message}
-            yield _model_call(asked.origin, where, did.ended, "failed", failure)
+            yield _model_call(request.origin, where, attempt.ended, "failed", failure)
         case ModelReply(too_long=too_long) if too_long is not None and too_long.trigger == "provider":
-            yield _model_call(asked.origin, where, did.ended, "failed", {**named, "error": "LLMContextLengthError"})
+            yield _model_call(
+                request.origin, where, attempt.ended, "failed", {**named, "error": "LLMContextLengthError"}
+            )
         case ModelReply(message=message) if message is not None:
-            took = spent(came.usage, came.cost_micros, _ms(began, did.ended))
-            yield _model_call(asked.origin, where, did.ended, "completed", {**named, **took})
+            took = spent(outcome.usage, outcome.cost_micros, _ms(began, attempt.ended))
+            yield _model_call(request.origin, where, attempt.ended, "completed", {**named, **took})
             yield from _asks(
-                asked, where, zip(message.tool_calls, came.plans, strict=False), pinned.approval_timeout, did.ended
+                request,
+                where,
+                zip(message.tool_calls, outcome.plans, strict=False),
+                pinned.approval_timeout,
+                attempt.ended,
             )
         case _:
             return
 
 
-def _crew_step(asked: ConductRequest, did: Did, began: datetime) -> Iterator[Task]:
-    came, where = did.came, where_of(model_segment(asked.turn, asked.attempt))
-    if isinstance(came, ModelReply) and came.message is None and came.uncovered is None:
+def _crew_step(request: ConductRequest, attempt: ActivityAttempt, began: datetime) -> Iterator[Task]:
+    outcome, where = attempt.outcome, where_of(model_segment(request.turn, request.attempt))
+    if isinstance(outcome, ModelReply) and outcome.message is None and outcome.uncovered is None:
         return
-    yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=turn_facts(asked.origin, asked.turn))
-    if isinstance(came, ModelReply) and came.message is not None:
-        said = plan_view(came.message, asked.turn)
-        yield task_of(asked.origin, Action.PLANNING, f"{where}/plan", at=did.ended, parameters=said)
+    yield task_of(
+        request.origin, Action.TURN, f"{where}/turn", at=began, parameters=turn_facts(request.origin, request.turn)
+    )
+    if isinstance(outcome, ModelReply) and outcome.message is not None:
+        said = plan_view(outcome.message, request.turn)
+        yield task_of(request.origin, Action.PLANNING, f"{where}/plan", at=attempt.ended, parameters=said)
 
 
 def _model_call(origin: Origin, where: str, at: datetime, status: str, said: JsonObject) -> Task:
@@ -212,7 +241,7 @@ def _model_call(origin: Origin, where: str, at: datetime, status: str, said: Jso
 
 
 def _asks(
-    asked: ModelRequest | PlanRequest,
+    request: ModelRequest | PlanRequest,
     where: str,
     planned: Iterable[tuple[ToolCall, CallPlan]],
     timeout: float | None,
@@ -221,65 +250,79 @@ def _asks(
     for call, plan in planned:
         if not asks(plan):
             continue
-        said = ask_facts(call, plan, turn=asked.turn, arguments=asked_arguments(call, plan), expires_in=timeout)
+        said = ask_facts(call, plan, turn=request.turn, arguments=asked_arguments(call, plan), expires_in=timeout)
         key = f"{where}/{ask_key(call, plan)}"
-        yield task_of(asked.origin, Action.APPROVAL_REQUESTED, key, at=at, status="pending", parameters=said)
+        yield task_of(request.origin, Action.APPROVAL_REQUESTED, key, at=at, status="pending", parameters=said)
 
 
-def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: Mask) -> Iterator[Task]:
-    came = did.came
-    if isinstance(came, ToolResult) and came.resend:
+def _tool(
+    request: ToolRequest, attempt: ActivityAttempt, began: datetime, call: ToolCall, mask: Mask
+) -> Iterator[Task]:
+    outcome = attempt.outcome
+    if isinstance(outcome, ToolResult) and outcome.resend:
         return
-    where = where_of(tool_segment(asked.turn, asked.call_id, asked.attempt))
-    named = call_facts(asked)
+    where = where_of(tool_segment(request.turn, request.call_id, request.attempt))
+    named = call_facts(request)
     said = {
         "arguments": mask.clean_arguments(call.arguments),
         "summary": mask.clean(describe(call)),
-        "effect": asked.effect,
+        "effect": request.effect,
         **named,
     }
-    yield task_of(asked.origin, Action.TOOL_CALL, f"{where}/call", at=began, status="running", parameters=said)
-    if isinstance(came, ToolResult):
-        result = result_facts(came)
+    yield task_of(request.origin, Action.TOOL_CALL, f"{where}/call", at=began, status="running", parameters=said)
+    if isinstance(outcome, ToolResult):
+        result = result_facts(outcome)
         key = f"{where}/result"
         yield task_of(
-            asked.origin, Action.TOOL_RESULT, key, at=did.ended, status=came.status, parameters=named, result=result
+            request.origin,
+            Action.TOOL_RESULT,
+            key,
+            at=attempt.ended,
+            status=outcome.status,
+            parameters=named,
+            result=result,
         )
-        if has_made_a_tool(asked.tool, came):
-            made = registered_facts(said["arguments"], asked.origin.agent, asked.turn)
-            yield task_of(asked.origin, Action.REGISTERED, f"{where}/registered", at=did.ended, parameters=made)
+        if has_made_a_tool(request.tool, outcome):
+            made = registered_facts(said["arguments"], request.origin.agent, request.turn)
+            yield task_of(request.origin, Action.REGISTERED, f"{where}/registered", at=attempt.ended, parameters=made)
 
 
-def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    where = where_of(compression_segment(asked.turn, asked.attempt))
-    match did.came:
-        case Failed(type=kind, message=message) if kind in BY_NAME:
-            said = {**model_facts(pinned.model, asked), "purpose": "compression"}
-            yield _model_call(asked.origin, where, did.ended, "failed", {**said, "error": kind, "message": message})
+def _compression(
+    request: CompressRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings
+) -> Iterator[Task]:
+    where = where_of(compression_segment(request.turn, request.attempt))
+    match attempt.outcome:
+        case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
+            said = {**model_facts(pinned.model, request), "purpose": "compression"}
+            yield _model_call(
+                request.origin, where, attempt.ended, "failed", {**said, "error": kind, "message": message}
+            )
         case Compressed(summary=summary) as shorter if summary is not None:
             said = {
-                "turn": asked.turn,
-                "trigger": asked.trigger,
-                "pre_tokens": asked.tokens,
+                "turn": request.turn,
+                "trigger": request.trigger,
+                "pre_tokens": request.tokens,
                 "post_tokens": shorter.tokens,
-                "duration_ms": _ms(began, did.ended),
+                "duration_ms": _ms(began, attempt.ended),
                 "success": shorter.usage.model_calls > 0,
             }
-            yield task_of(asked.origin, Action.COMPRESSION, f"{where}/compressed", at=did.ended, parameters=said)
+            yield task_of(request.origin, Action.COMPRESSION, f"{where}/compressed", at=attempt.ended, parameters=said)
         case _:
             return
 
 
-def _evaluation(asked: EvaluateRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    came = did.came
-    if isinstance(came, Evaluated) and not came.resend and came.uncovered is None:
-        named = {"model": pinned.model, **evaluation_facts(asked, came)}
-        where = where_of(evaluation_segment(asked.turn, asked.attempt))
-        took = spent(came.usage, came.cost_micros, _ms(began, did.ended))
-        yield _model_call(asked.origin, where, did.ended, "completed", {**named, **took})
+def _evaluation(
+    request: EvaluateRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings
+) -> Iterator[Task]:
+    outcome = attempt.outcome
+    if isinstance(outcome, Evaluated) and not outcome.resend and outcome.uncovered is None:
+        named = {"model": pinned.model, **evaluation_facts(request, outcome)}
+        where = where_of(evaluation_segment(request.turn, request.attempt))
+        took = spent(outcome.usage, outcome.cost_micros, _ms(began, attempt.ended))
+        yield _model_call(request.origin, where, attempt.ended, "completed", {**named, **took})
 
 
-def _end(ended: Ended) -> Notice:
+def _end(ended: RunEnded) -> Notice:
     action = Action.ERROR if ended.result.status is RunStatus.FAILED else Action.COMPLETE
     return Notice(action=action, key="end", at=ended.at, status=ended.result.status, result=asdict(ended.result))
 
