@@ -28,7 +28,7 @@ from loom.domain.agents.hook_steps import HookAnswer
 from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunStatus
-from loom.domain.core.tasks import Action, Notice, Origin, Task, task_of, task_of_notice
+from loom.domain.core.tasks import Action, Notice, Task, task_of_notice
 from loom.domain.core.tool_calls import CallPlan, ToolResult, describe
 from loom.domain.crews.log import plan_view
 from loom.domain.history.facts import (
@@ -57,27 +57,28 @@ from loom.domain.run.activity_payloads import (
     ToolRequest,
 )
 from loom.domain.run.stream_events import (
-    ask_facts,
-    ask_key,
+    answer_evaluated,
+    approval_requested,
     asked_arguments,
-    asks,
-    call_facts,
     compression_segment,
-    evaluation_facts,
+    context_compressed,
+    crew_planned,
     evaluation_segment,
     has_made_a_tool,
-    hook_facts,
-    hook_key,
+    hook_asked,
     milliseconds,
-    model_facts,
+    model_failed,
+    model_replied,
     model_segment,
-    registered_facts,
-    result_facts,
-    run_facts,
-    spent,
+    run_started,
+    scope_of,
+    tool_called,
+    tool_registered,
+    tool_returned,
     tool_segment,
-    turn_facts,
-    where_of,
+    turn_began,
+    turn_scope,
+    waits_for_person,
 )
 
 _BEFORE_THE_TURN: Final = "ManifestChangedError"
@@ -156,7 +157,7 @@ def _work(
             plans = attempt.outcome.plans if isinstance(attempt.outcome, CallPlans) else ()
             return _asks(
                 request,
-                f"t{request.turn}",
+                turn_scope(request.turn),
                 zip(request.calls, plans, strict=False),
                 request.spec.approval_timeout,
                 attempt.ended,
@@ -170,52 +171,41 @@ def _work(
 
 
 def _start(request: PrepareRequest, prepared: Prepared, attempt: ActivityAttempt) -> Task:
-    said = run_facts(request.request, prepared.spec, request.lineage)
-    above = request.lineage.task_id if request.lineage else None
-    at = attempt.began or attempt.ended
-    return task_of(
-        request.origin, Action.START, "t0/start", at=at, status="running", parameters=said, parent_task_id=above
-    )
+    event = run_started(request.request, prepared.spec, request.lineage)
+    return event.task(request.origin, turn_scope(0), attempt.began or attempt.ended)
 
 
 def _hook(request: HookRequest, attempt: ActivityAttempt, began: datetime, mask: Mask) -> Iterator[Task]:
-    step, said = request.step, {}
+    took = _ms(began, attempt.ended)
     match attempt.outcome:
         case AttemptFailure(type="HookFailedError" | "ManifestChangedError", message=message):
-            status, said = "failed", {"message": message}
+            event = hook_asked(request.step, took, failure=message)
         case HookAnswer(verdict=verdict, reason=reason):
-            status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
+            event = hook_asked(request.step, took, verdict=verdict, reason=mask.clean(reason))
         case _:
             return
-    shown = hook_facts(step, _ms(began, attempt.ended), **said)
-    key = f"t{request.turn}/{hook_key(step)}"
-    yield task_of(request.origin, Action.HOOK, key, at=attempt.ended, status=status, parameters=shown)
+    yield event.task(request.origin, turn_scope(request.turn), attempt.ended)
 
 
 def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings) -> Iterator[Task]:
-    where = where_of(model_segment(request.turn, request.attempt))
-    outcome = attempt.outcome
+    origin, scope, outcome = request.origin, scope_of(model_segment(request.turn, request.attempt)), attempt.outcome
     resent = isinstance(outcome, ModelReply) and all(
         said is None for said in (outcome.message, outcome.too_long, outcome.uncovered)
     )
     if not resent and not (isinstance(outcome, AttemptFailure) and outcome.type == _BEFORE_THE_TURN):
-        said = turn_facts(request.origin, request.turn, request.stage)
-        yield task_of(request.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
-    named = model_facts(pinned.model, request)
+        yield turn_began(origin, request.turn, request.stage).task(origin, scope, began)
     match outcome:
         case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
-            failure = {**named, "error": kind, "message": message}
-            yield _model_call(request.origin, where, attempt.ended, "failed", failure)
+            yield model_failed(pinned.model, request, error=kind, message=message).task(origin, scope, attempt.ended)
         case ModelReply(too_long=too_long) if too_long is not None and too_long.trigger == "provider":
-            yield _model_call(
-                request.origin, where, attempt.ended, "failed", {**named, "error": "LLMContextLengthError"}
-            )
+            yield model_failed(pinned.model, request, error="LLMContextLengthError").task(origin, scope, attempt.ended)
         case ModelReply(message=message) if message is not None:
-            took = spent(outcome.usage, outcome.cost_micros, _ms(began, attempt.ended))
-            yield _model_call(request.origin, where, attempt.ended, "completed", {**named, **took})
+            took = _ms(began, attempt.ended)
+            replied = model_replied(pinned.model, request, outcome.usage, outcome.cost_micros, ms=took)
+            yield replied.task(origin, scope, attempt.ended)
             yield from _asks(
                 request,
-                where,
+                scope,
                 zip(message.tool_calls, outcome.plans, strict=False),
                 pinned.approval_timeout,
                 attempt.ended,
@@ -225,90 +215,55 @@ def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pin
 
 
 def _crew_step(request: ConductRequest, attempt: ActivityAttempt, began: datetime) -> Iterator[Task]:
-    outcome, where = attempt.outcome, where_of(model_segment(request.turn, request.attempt))
+    outcome, scope = attempt.outcome, scope_of(model_segment(request.turn, request.attempt))
     if isinstance(outcome, ModelReply) and outcome.message is None and outcome.uncovered is None:
         return
-    yield task_of(
-        request.origin, Action.TURN, f"{where}/turn", at=began, parameters=turn_facts(request.origin, request.turn)
-    )
+    yield turn_began(request.origin, request.turn).task(request.origin, scope, began)
     if isinstance(outcome, ModelReply) and outcome.message is not None:
-        said = plan_view(outcome.message, request.turn)
-        yield task_of(request.origin, Action.PLANNING, f"{where}/plan", at=attempt.ended, parameters=said)
-
-
-def _model_call(origin: Origin, where: str, at: datetime, status: str, said: JsonObject) -> Task:
-    return task_of(origin, Action.MODEL_CALL, f"{where}/call", at=at, status=status, parameters=said)
+        yield crew_planned(plan_view(outcome.message, request.turn)).task(request.origin, scope, attempt.ended)
 
 
 def _asks(
     request: ModelRequest | PlanRequest,
-    where: str,
+    scope: str,
     planned: Iterable[tuple[ToolCall, CallPlan]],
     timeout: float | None,
     at: datetime,
 ) -> Iterator[Task]:
     for call, plan in planned:
-        if not asks(plan):
-            continue
-        said = ask_facts(call, plan, turn=request.turn, arguments=asked_arguments(call, plan), expires_in=timeout)
-        key = f"{where}/{ask_key(call, plan)}"
-        yield task_of(request.origin, Action.APPROVAL_REQUESTED, key, at=at, status="pending", parameters=said)
+        if waits_for_person(plan):
+            arguments = asked_arguments(call, plan)
+            event = approval_requested(call, plan, turn=request.turn, arguments=arguments, expires_in=timeout)
+            yield event.task(request.origin, scope, at)
 
 
 def _tool(
     request: ToolRequest, attempt: ActivityAttempt, began: datetime, call: ToolCall, mask: Mask
 ) -> Iterator[Task]:
-    outcome = attempt.outcome
+    origin, outcome = request.origin, attempt.outcome
     if isinstance(outcome, ToolResult) and outcome.resend:
         return
-    where = where_of(tool_segment(request.turn, request.call_id, request.attempt))
-    named = call_facts(request)
-    said = {
-        "arguments": mask.clean_arguments(call.arguments),
-        "summary": mask.clean(describe(call)),
-        "effect": request.effect,
-        **named,
-    }
-    yield task_of(request.origin, Action.TOOL_CALL, f"{where}/call", at=began, status="running", parameters=said)
+    scope = scope_of(tool_segment(request.turn, request.call_id, request.attempt))
+    arguments, summary = mask.clean_arguments(call.arguments), mask.clean(describe(call))
+    yield tool_called(request, arguments=arguments, summary=summary).task(origin, scope, began)
     if isinstance(outcome, ToolResult):
-        result = result_facts(outcome)
-        key = f"{where}/result"
-        yield task_of(
-            request.origin,
-            Action.TOOL_RESULT,
-            key,
-            at=attempt.ended,
-            status=outcome.status,
-            parameters=named,
-            result=result,
-        )
+        yield tool_returned(request, outcome).task(origin, scope, attempt.ended)
         if has_made_a_tool(request.tool, outcome):
-            made = registered_facts(said["arguments"], request.origin.agent, request.turn)
-            yield task_of(request.origin, Action.REGISTERED, f"{where}/registered", at=attempt.ended, parameters=made)
+            yield tool_registered(request, arguments).task(origin, scope, attempt.ended)
 
 
 def _compression(
     request: CompressRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings
 ) -> Iterator[Task]:
-    where = where_of(compression_segment(request.turn, request.attempt))
     match attempt.outcome:
         case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
-            said = {**model_facts(pinned.model, request), "purpose": "compression"}
-            yield _model_call(
-                request.origin, where, attempt.ended, "failed", {**said, "error": kind, "message": message}
-            )
-        case Compressed(summary=summary) as shorter if summary is not None:
-            said = {
-                "turn": request.turn,
-                "trigger": request.trigger,
-                "pre_tokens": request.tokens,
-                "post_tokens": shorter.tokens,
-                "duration_ms": _ms(began, attempt.ended),
-                "success": shorter.usage.model_calls > 0,
-            }
-            yield task_of(request.origin, Action.COMPRESSION, f"{where}/compressed", at=attempt.ended, parameters=said)
+            event = model_failed(pinned.model, request, error=kind, message=message, purpose="compression")
+        case Compressed(summary=summary, tokens=tokens, usage=usage) if summary is not None:
+            took = _ms(began, attempt.ended)
+            event = context_compressed(request, tokens=tokens, ms=took, success=usage.model_calls > 0)
         case _:
             return
+    yield event.task(request.origin, scope_of(compression_segment(request.turn, request.attempt)), attempt.ended)
 
 
 def _evaluation(
@@ -316,10 +271,8 @@ def _evaluation(
 ) -> Iterator[Task]:
     outcome = attempt.outcome
     if isinstance(outcome, Evaluated) and not outcome.resend and outcome.uncovered is None:
-        named = {"model": pinned.model, **evaluation_facts(request, outcome)}
-        where = where_of(evaluation_segment(request.turn, request.attempt))
-        took = spent(outcome.usage, outcome.cost_micros, _ms(began, attempt.ended))
-        yield _model_call(request.origin, where, attempt.ended, "completed", {**named, **took})
+        event = answer_evaluated(pinned.model, request, outcome, ms=_ms(began, attempt.ended))
+        yield event.task(request.origin, scope_of(evaluation_segment(request.turn, request.attempt)), attempt.ended)
 
 
 def _end(ended: RunEnded) -> Notice:

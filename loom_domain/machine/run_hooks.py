@@ -16,8 +16,7 @@ from loom.domain.agents.hook_steps import (
     steps_after_run,
     steps_before_run,
 )
-from loom.domain.core.digests import call_digest
-from loom.domain.core.messages import ToolCall, user
+from loom.domain.core.messages import ToolCall, call_digest, user
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import CallPlan, OpenCall, Verdict
