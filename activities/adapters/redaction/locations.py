@@ -1,4 +1,4 @@
-"""Secrets known by where they stand: in an address, a header, a line of `.pgpass`, or behind a name.
+"""Find secrets by where they stand: in a URL, a header, a line of `.pgpass`, or behind a name.
 
 Behind a name means `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`. The name is found by a
 keyword in the lower-case text. What follows it is read by one anchored pattern, and the value is compared with what
@@ -20,14 +20,14 @@ from loom.activities.adapters.redaction.values import (
 )
 
 ENOUGH: Final = 256
-"""Characters of a value that show what it is."""
+"""Characters of a value that are enough to recognize it."""
 
 Span: TypeAlias = tuple[int, int]
-"""Where a secret begins and ends."""
+"""Where a secret starts and ends."""
 
 
 def positions(text: str, literal: str) -> Iterator[int]:
-    """Where the literal stands, from the beginning on."""
+    """The positions of the literal, from the start on."""
     at = text.find(literal)
     while at >= 0:
         yield at
@@ -41,7 +41,7 @@ _USERINFO: Final = re.compile(
 
 
 def userinfo(text: str) -> Iterator[Span]:
-    """The password of `scheme://user:password@host`, or a token in the place of the user."""
+    """The password of `scheme://user:password@host`, or a token in place of the user."""
     for at in positions(text, "://"):
         found = _USERINFO.match(text, at)
         if found is None:
@@ -58,7 +58,7 @@ _CREDENTIALS: Final = re.compile(
 
 
 def authorization(text: str, folded: str) -> Iterator[Span]:
-    """What stands behind `Bearer` and `Basic`."""
+    """Credentials after `Bearer` and `Basic`."""
     for scheme, is_credential in (("bearer", _is_bearer), ("basic", _is_basic)):
         for at in positions(folded, scheme):
             found = _CREDENTIALS.match(text, at)
@@ -71,7 +71,7 @@ def _is_bearer(value: str) -> bool:
 
 
 def _is_basic(value: str) -> bool:
-    """The base64 of `user:password`."""
+    """Whether this is the base64 of `user:password`."""
     bare = value.rstrip("=")
     try:
         user, _, password = b64decode(bare + "=" * (-len(bare) % 4), validate=True).partition(b":")
@@ -88,11 +88,11 @@ _OPTIONS: Final[dict[str, re.Pattern[str]]] = {
     "mysql": re.compile(rf"[ \t]-p{_VALUE}"),
     "redis-cli": re.compile(rf"[ \t](?:-a|--pass)[ ]{_VALUE}"),
 }
-"""Programs, and how a line that calls them gives the password."""
+"""Programs, and how a command line passes the password to them."""
 
 
 def options(text: str) -> Iterator[Span]:
-    """Passwords on command lines, in options that do not say so."""
+    """Passwords on command lines, in options whose names do not indicate it."""
     for program, option in _OPTIONS.items():
         done = 0
         for at in positions(text, program):
@@ -114,7 +114,7 @@ _COOKIE: Final = re.compile(r"[\w.-]{1,60}=(?P<secret>[^\s;,\"'\\]{16,4000})")
 
 
 def headers(text: str, folded: str) -> Iterator[Span]:
-    """What stands in `Authorization:` and `Cookie:`, whatever the scheme and the name."""
+    """Values of `Authorization:` and `Cookie:`, with any scheme and name."""
     for at in positions(folded, "authorization"):
         found = _AUTHORIZATION.match(text, at + len("authorization"))
         if found is not None and is_token(found["secret"][:ENOUGH]):
@@ -149,8 +149,8 @@ _DISCORD: Final = re.compile(
 
 
 def discord_tokens(text: str, runs: Iterable[str]) -> Iterator[Span]:
-    """Bot tokens, which begin with the base64 of a number; `runs` are the text's long words."""
-    # A run may begin with the end of an escape: \nMTk…, %3DMTk…
+    """Bot tokens, which start with the base64 of a number. `runs` are the long words of the text."""
+    # A run may start with the end of an escape:  MTk…, %3DMTk…
     if any(_is_number(run[at:]) for run in runs for at in range(5) if run[at] in "MNO"):
         yield from (found.span() for found in _DISCORD.finditer(text) if _is_number(found["id"]))
 
@@ -163,10 +163,10 @@ def _is_number(text: str) -> bool:
 
 
 CONTEXT: Final = 120
-"""Characters in front of a name that are looked at."""
+"""Characters before a name that are examined."""
 
 _GAP: Final = r"(?:[ \t]|\x1b\[[0-9;]{0,8}[mK]){0,8}"
-"""Blanks and the colours of a terminal."""
+"""Blanks and terminal color codes."""
 
 _TAIL: Final = r"(?P<tail>[A-Za-z0-9_.\-]{0,24})"
 _CLOSED: Final = r"(?P<closed>\\{0,3}[\"'`]\]?)?"
@@ -180,7 +180,7 @@ _QUOTED: Final = r"[bru]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\r\n\x1b]{1,40
 _BARE: Final = r"(?P<bare>[^\s\"'`,;<>(){}\[\]\\|\x1b\x00-\x1f]{6,256})(?P<after>[(\[{]?)"
 
 _REST: Final = re.compile(r"[A-Za-z0-9+/=_.-]*")
-"""How a value goes on that is longer than the pattern reads."""
+"""The rest of a value that is longer than the pattern reads."""
 
 _ASSIGNED: Final = re.compile(
     rf"{_TAIL}{_CLOSED}{_GAP}{_SEPARATOR}{_GAP}(?:{_QUOTED}|{_BARE})", re.IGNORECASE | re.ASCII
@@ -196,17 +196,17 @@ _OTHER_THING: Final = re.compile(
     rf"^(?:or|smanager)|(?:^(?:word|wd|phrase)?|[_.\-]|(?-i:(?<=[a-z])(?=[A-Z])))(?:{'|'.join(_ABOUT.split())})s?$",
     re.IGNORECASE,
 )
-"""What the name goes on with when its value is about the secret and not the secret, or it is an author's."""
+"""Suffixes of names whose value describes the secret but is not the secret, or is an author."""
 
 _KEYS: Final = """
 api access private account auth encryption signing master shared storage app application service license function client
 sharedaccess subscription primary secondary
 """
 _KEY_OF: Final = re.compile("|".join(rf"(?<={of})|(?<={of}[_\- .])" for of in _KEYS.split()))
-"""Keys that are kept secret, among all that is called a key."""
+"""Kinds of keys that are secret."""
 
 _NEXT_PARAMETER: Final = re.compile(r"&(?:amp;)?(?=&|\Z|[\w.-]+=)")
-"""Where the value of a parameter ends in the query of an address."""
+"""Where the value of a query parameter ends."""
 
 _FLAG: Final = re.compile(r"(?:^|\s|[\"'])--?[A-Za-z0-9_\-]{0,24}\Z")
 _LOGIN: Final = re.compile(r"(?:\blogin[ \t]+\S{1,80}[ \t]+|^[ \t]*(?:require)?)\Z", re.MULTILINE)
@@ -232,21 +232,21 @@ _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], boo
     "token": (_always, is_token),
     "key": (_is_key, is_token),
 }
-"""Keyword: does it stand for a secret here, and is a value one."""
+"""For each keyword: whether it refers to a secret here, and whether a value is one."""
 
 
 _ENDS_A_VALUE: Final = re.compile("[\"'`\\\\\r\n\x1b]")
 
 
 def is_secret_under(name: str, value: str) -> bool:
-    """Is this the value of a secret, when it belongs to that name?"""
-    # Written as an assignment, for which it must not have what would end one.
+    """Whether this is the value of a secret if it belongs to that name."""
+    # Written as an assignment, so the value must not contain what would end one.
     plain = _ENDS_A_VALUE.sub("!", value[:ENOUGH])
     return any(True for _ in assigned(f'{name}="{plain}"', f'{name}="{plain}"'.lower()))
 
 
 def assigned(text: str, folded: str) -> Iterator[Span]:
-    """Values that names declare to be secrets; `folded` is the text in lower case, as long as the text."""
+    """Values that names declare to be secrets. `folded` is the text in lower case, with the same length."""
     for word, (stands, is_secret) in _KEYWORDS.items():
         at = folded.find(word)
         while at >= 0:
@@ -274,7 +274,7 @@ def _value(text: str, at: int, found: re.Match[str], is_secret: Callable[[str], 
 
 
 def _joins(text: str, at: int, found: re.Match[str]) -> bool:
-    """Does what stands between name and value make one the value of the other?"""
+    """Whether the text between name and value assigns one to the other."""
     if _TYPE.search(text, max(0, at - CONTEXT), at):
         return False
     is_quoted = found["quoted"] is not None
