@@ -40,7 +40,7 @@ class Tries:
 
     failed: int = 0
     lost: int = 0
-    """Attempts that a dead worker took with it."""
+    """Number of attempts whose worker died."""
     away: int = 0
     """Attempts that found Loom's own parts away: an outage is waited for, however long."""
     trimmed: int = 0
