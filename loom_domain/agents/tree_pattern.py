@@ -104,7 +104,7 @@ def is_tree(spec: AgentSpec) -> bool:
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """The request of a child, with the options of the run whose branch it is. A judge has an output schema of its own."""
+    """The request of a child, with the options of the run whose branch it is. A judge has its own output schema."""
     if spec.pattern != "tree":
         return child
     model = child.model or spec.model

@@ -96,7 +96,7 @@ def _fact(memory: Memory) -> str:
 
 
 def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> str:
-    """The sections, each with a heading. If not all fit, the oldest line of a conversation is dropped, else the last."""
+    """The sections, each with a heading. If not all fit, the oldest line is dropped, else the last."""
     texts, share = [], most // _SHARE
     for heading, entries, direction in sections:
         room = most - text_tokens(heading)

@@ -136,7 +136,7 @@ class LLMRefusedError(TerminalError):
 
 
 class OutputSchemaError(TerminalError):
-    """The answer does not match the output schema, even after repairs; `context` has `problems` and the last `answer`."""
+    """The answer does not match the output schema, even after repairs; `context` has `problems` and `answer`."""
 
 
 class ExecutionAbortedError(TerminalError):

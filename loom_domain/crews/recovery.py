@@ -90,7 +90,7 @@ def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgres
 
 
 def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion | Unrecoverable:
-    """The reply of one of the crew's own agents, parsed with `read`; raises GivenUp if it never has the required form."""
+    """The reply of one of the crew's own agents, parsed with `read`; or Unrecoverable if it stays invalid."""
     tried, wrong = log.of(job.key), ""
     for attempt in tried:
         try:

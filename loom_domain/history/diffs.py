@@ -83,7 +83,7 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:
-    """The number of initial turns of each that they share, because one is a fork of the other, or both are of a third."""
+    """The number of initial turns of each that they share, as one is a fork of the other, or both of a third."""
     at_a, at_b = a.forked_from, b.forked_from
     if at_b is not None and at_b.run_id == a.run_id:
         return at_b.turn, 0
