@@ -15,7 +15,7 @@ from loom.activities.effects import Effects
 from loom.activities.evaluate_answer import Evaluator
 from loom.activities.forks import Forks
 from loom.activities.knowledge.ports import KnowledgeStore
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests, agent_digest, manifest_of, own_parts
 from loom.activities.memory.ports import Embedder
 from loom.activities.plan_calls import CallPlanner, Planner
 from loom.activities.ports import (
@@ -42,7 +42,6 @@ from loom.composition.memory import WorkerMemory
 from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
-from loom.domain.agents.manifest import agent_digest, manifest_of, own_parts
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.tree.lineage import TreeLimits
 
@@ -86,7 +85,7 @@ class WorkerParts:
             tools=self.tools,
             own=self.own,
             hygiene=self.hygiene,
-            registered=self.registry.hooks_for,
+            registered=self.registry.hooks_for if self.registry.hooks else None,
             agents=sorted(self.registry.agents),
         )
 
@@ -156,7 +155,7 @@ class WorkerParts:
             effects=self.effects,
             own=self.own,
             masked=self.masked,
-            registered=self.registry.hooks_for,
+            registered=self.registry.hooks_for if self.registry.hooks else None,
             manifests=manifests,
         )
         compressor = Compressor(
