@@ -48,6 +48,8 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 
 _log = structlog.get_logger("loom.worker")
 
+WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
+"""Each has recorded histories, which today's code must be able to replay."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 """How long a run waits for the worker that knows it before any other takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
@@ -166,7 +168,7 @@ class LoomPlugin(SimplePlugin):
                 known.append(await register_missing(client))
             return known[0]
 
-        memory = parts.memory.activities(client, task_queue, parts.hygiene) if parts.memory is not None else ()
+        memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
         return [*parts.activities(search_attributes, TemporalPasts(client)), *memory]
 
     def _worker_options(self, *, has_tuner: bool) -> Mapping[str, Any]:
@@ -205,7 +207,6 @@ class _Served:
     is_open: bool = False
 
 
-WORKFLOWS: Final = (AgentRun, CrewRun, MemoryUpkeep)
 _SDK_DEFAULTS: Final = {name: p.default for name, p in inspect.signature(Worker.__init__).parameters.items()}
 _PASSED_THROUGH: Final = (
     "loom",

@@ -21,7 +21,7 @@ from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.redaction.stream import StreamingMask
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
@@ -31,8 +31,8 @@ from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.publish import AbsentStream
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
-from loom.activities.toolbox.output_sanitizer import Hygiene
-from loom.activities.toolbox.tool_sets import JoinedBoxes, OwnTools
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.activities.toolbox.tool_sets import JoinedToolSets, RunTools
 from loom.app.loom_app import LoomApp
 from loom.composition.memory import memory_from
 from loom.composition.settings import Settings
@@ -73,7 +73,7 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
     connections = AsyncExitStack()
     providers = _providers(settings)
     connections.push_async_callback(providers.aclose)
-    link = RedisLink(settings.redis_url) if settings.redis_url else None
+    link = RedisConnection(settings.redis_url) if settings.redis_url else None
     transcripts = CachedTranscripts(link)
     if link is not None:
         connections.push_async_callback(link.aclose)
@@ -107,14 +107,14 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
             anthropic_base_url=settings.anthropic_base_url,
             unknown=settings.unknown_price,
         ),
-        tools=JoinedBoxes(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
+        tools=JoinedToolSets(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
         transcripts=transcripts,
         stream=AbsentStream() if link is None else RedisStream(link),
         artifacts=artifacts,
         embedder=embedder,
-        hygiene=Hygiene(mask, artifacts),
+        sanitizer=OutputSanitizer(mask, artifacts),
         masked=partial(StreamingMask, mask),
-        own=OwnTools(made=made, skills=skill_tools(settings, made)),
+        own=RunTools(made=made, skills=skill_tools(settings, made)),
         skills=skills_from(settings, registry),
         memory=memory,
         knowledge=knowledge,

@@ -29,7 +29,7 @@ async def knowledge_ingestion(parts: WorkerParts) -> AsyncIterator[None]:
         yield
         return
     ingestion = Ingestion(
-        parts.knowledge, reader=SeparateDocumentReader(), redact=parts.hygiene.clean, embedder=parts.embedder
+        parts.knowledge, reader=SeparateDocumentReader(), redact=parts.sanitizer.clean, embedder=parts.embedder
     )
     work = asyncio.create_task(_in_turn(ingestion, folders))
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.call_model import LanguageModel
 from loom.activities.compress_context import Compressor
-from loom.activities.conduct_crew import Conductor
+from loom.activities.conduct_crew import CrewConductor
 from loom.activities.crew_lookup import Crews
 from loom.activities.effects import Effects
 from loom.activities.evaluate_answer import Evaluator
@@ -25,7 +25,7 @@ from loom.activities.ports import (
     Prices,
     Providers,
     StreamRedactor,
-    ToolBox,
+    ToolSet,
     TranscriptStore,
 )
 from loom.activities.prepare_run import Preparation
@@ -34,8 +34,8 @@ from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.skills import RunSkills, SkillLibrary
-from loom.activities.toolbox.output_sanitizer import Hygiene
-from loom.activities.toolbox.tool_sets import OwnTools
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew
 from loom.app.registry import Registry
 from loom.composition.memory import WorkerMemory
@@ -59,14 +59,14 @@ class WorkerParts:
     workspace: Path
     providers: Providers
     prices: Prices
-    tools: ToolBox
+    tools: ToolSet
     transcripts: TranscriptStore
     stream: EventStream
     artifacts: ArtifactStore | None
     embedder: Embedder | None
-    hygiene: Hygiene
+    sanitizer: OutputSanitizer
     effects: Effects
-    own: OwnTools
+    own: RunTools
     skills: SkillLibrary
     memory: WorkerMemory | None
     """What runs leave behind; None: nothing."""
@@ -84,7 +84,7 @@ class WorkerParts:
         return Planner(
             tools=self.tools,
             own=self.own,
-            hygiene=self.hygiene,
+            sanitizer=self.sanitizer,
             registered=self.registry.hooks_for if self.registry.hooks else None,
             agents=sorted(self.registry.agents),
         )
@@ -121,7 +121,7 @@ class WorkerParts:
             planner=self.planner,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),
@@ -140,7 +140,7 @@ class WorkerParts:
             skills=self.run_skills,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             search_attributes=search_attributes,
             ledger=self.effects.has_ledger,
             limits=self.limits,
@@ -151,7 +151,7 @@ class WorkerParts:
             tools=self.tools,
             transcripts=self.transcripts,
             stream=self.stream,
-            hygiene=self.hygiene,
+            sanitizer=self.sanitizer,
             effects=self.effects,
             own=self.own,
             masked=self.masked,
@@ -162,28 +162,28 @@ class WorkerParts:
             providers=self.providers,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             prices=self.prices,
         )
         evaluator = Evaluator(
             providers=self.providers,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             prices=self.prices,
         )
         progress = Progress(self.stream)
-        conductor = Conductor(
+        conductor = CrewConductor(
             transcripts=self.transcripts,
             stream=self.stream,
             artifacts=self.artifacts,
             embedder=self.embedder,
             planner=self.planner,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             manifests=manifests,
         )
         hooks = HookRunner(
-            registered=self.registry.hooks, stream=self.stream, redact=self.hygiene.clean, manifests=manifests
+            registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
         )
         return [
             preparation.prepare_run,

@@ -28,11 +28,11 @@ from temporalio.client import Client
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import BUS
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.memory.backfill import CatchUp, Moved
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
 from loom.domain.memory.backfill import CaughtUp
 from tests.acceptance.processes import Process, Workers, environment
@@ -114,7 +114,7 @@ class Scene:
         return "both"
 
     async def _writer_waits(self) -> bool | None:
-        async with aclosing(RedisLink(self.redis.url)) as link:
+        async with aclosing(RedisConnection(self.redis.url)) as link:
             if not await link.call(lambda redis: redis.exists(BUS)):  # Redis came back empty just before
                 return None
             groups: Any = await link.call(lambda redis: redis.xinfo_groups(BUS))
@@ -274,7 +274,7 @@ async def _caught_up(scene: Scene, own: Collection[str]) -> CaughtUp:
     """What the schedule has done every minute."""
     database = Database(scene.postgres.url, name="catch-up")
     histories = _Histories(scene.client.temporal, scene.queue, own)
-    mask = Hygiene(SecretMask(frozenset()), None)
+    mask = OutputSanitizer(SecretMask(frozenset()), None)
     try:
         catching = CatchUp(histories, PostgresMemory(database), mask, settled_after=timedelta())
         return await catching.until(datetime.now(UTC))

@@ -10,9 +10,9 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from loom import LoomClient, LoomPlugin, Settings
-from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.connection import ConnectionTimeouts
 from loom.activities.adapters.mcp.servers import McpServers
-from loom.activities.toolbox.tool_sets import JoinedBoxes
+from loom.activities.toolbox.tool_sets import JoinedToolSets
 from loom.composition.temporal_connection import connected
 from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.requests import RunStatus
@@ -21,7 +21,7 @@ from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 
-QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
 
 
 class WithServers(LoomPlugin):
@@ -36,7 +36,7 @@ class WithServers(LoomPlugin):
         parts = super().parts_for(client)
         mcp = McpServers(self._servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK)
         registry = replace(parts.registry, mcp_servers=tuple(self._servers))
-        return replace(parts, registry=registry, servers=mcp, tools=JoinedBoxes(parts.tools, mcp.tools))
+        return replace(parts, registry=registry, servers=mcp, tools=JoinedToolSets(parts.tools, mcp.tools))
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def test_a_server_that_dies_in_a_call_costs_that_call_and_not_the_run(
 
     assert (result.status, result.output, result.tool_calls) == (RunStatus.COMPLETED, "It died, so I stop.", 2)
     assert read_by_model(model, 1) == ['{"word": "hi"}']
-    assert "the outcome is unknown, it may have run" in read_by_model(model, 2)[-1]
+    assert "the outcome is unknown, and it may have run" in read_by_model(model, 2)[-1]
     assert raw.diary.read_text().splitlines().count("tools/call die") == 1
 
 
