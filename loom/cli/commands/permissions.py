@@ -99,7 +99,7 @@ def checked_call(
     from pathlib import Path  # noqa: PLC0415
 
     from loom.activities.toolbox.pipeline import authorize  # noqa: PLC0415
-    from loom.domain.agents.hooks import tightened  # noqa: PLC0415
+    from loom.domain.agents.hooks import stricter_of  # noqa: PLC0415
     from loom.domain.permissions.judge import matching  # noqa: PLC0415
 
     box, servers, registry = worker_tools(call.name)
@@ -118,7 +118,7 @@ def checked_call(
         made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
         raise BadRequest(f"JSON: {error.message}", field="JSON") from None
-    judged = _with_interceptors(tightened(made.judgement, objection), met, asked)
+    judged = _with_interceptors(stricter_of(made.judgement, objection), met, asked)
     made = replace(made, judgement=_refused(spec, tool) or judged)
     return Checked(
         judgement=made.judgement,
@@ -159,9 +159,9 @@ async def _met(
     from loom.activities.toolbox.hooks import gates_of, objection_to  # noqa: PLC0415
     from loom.activities.toolbox.interceptors import before_call  # noqa: PLC0415
     from loom.activities.toolbox.user_tools.dependencies import is_injected  # noqa: PLC0415
-    from loom.domain.agents.hooks import pieces_of  # noqa: PLC0415
+    from loom.domain.agents.hooks import functions_of  # noqa: PLC0415
 
-    needs_any = any(is_injected(function) for each in registered for function in pieces_of(each))
+    needs_any = any(is_injected(function) for each in registered for function in functions_of(each))
     async with dependencies.opened() if needs_any else nullcontext():
         met = await before_call(call, call.id, agent, registered)
         return met, await objection_to(met.call, call.id, gates_of(registered))
