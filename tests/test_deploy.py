@@ -42,7 +42,6 @@ def test_the_example_is_an_environment_that_a_worker_takes(tmp_path: Path, monke
 
 def test_the_unit_keeps_what_the_example_names_writable() -> None:
     unit = configparser.RawConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign] - as the library documents it
     unit.read(DEPLOY / "loom-worker.service", encoding="utf-8")
     service = unit["Service"]
     folders = {f"/var/lib/{name}" for name in service["StateDirectory"].split()}
