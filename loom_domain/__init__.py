@@ -47,7 +47,7 @@ Reading order
     steering      the part of it that people move: approve, deny, pause, abort, speak
     asks          every call of the tree that waits for a person, each under a name of its own
     relations     what the runs of a tree have to tell each other
-    in_touch      the part of the machine that tells it
+    sync_relatives      the part of the machine that tells it
     shares        the account of a share: lending, granting, asking for more
     delegation    the part of the machine from a call to a child run, and from its end to the call's result
     sub_agents    the agent of a child: never more than those above it

@@ -59,7 +59,7 @@ from loom.workflows.activity_dispatch import Started, turn_group
 from loom.workflows.child_runs import Parent, child_name
 from loom.workflows.current_details import markdown
 from loom.workflows.search_attributes import attribute_updates, attributes_of
-from loom.workflows.signal_handlers import Steered, listen
+from loom.workflows.signal_handlers import SteeredRun, register_handlers
 from loom.workflows.start_and_end import fail, initial_state
 
 _T = TypeVar("_T")
@@ -82,12 +82,14 @@ class AgentRun:
             has_notices=lambda: bool(self._state.notices),
             publish_notices=self._publish_notices,
         )
-        listen(Steered(current=lambda: self._state, advance=self._advance, count_update=self._count_update))
+        register_handlers(
+            SteeredRun(current=lambda: self._state, advance=self._advance, count_update=self._count_update)
+        )
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform one action after the other until the run is finished."""
-        letters = asyncio.create_task(self._as_parent.deliver_letters())
+        letters = asyncio.create_task(self._as_parent.send_tree_signals())
         clock = asyncio.create_task(self._watch_time())
         while not isinstance(action := next_action(self._state), Finish):
             try:

@@ -10,8 +10,8 @@ from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlre
 from loom.domain.core.requests import RunError, RunResult
 from loom.domain.machine.delegation import ChildStart
 from loom.domain.run.events import AbortRequested, Event
-from loom.domain.tree.events import ChildEnded, ChildStarted, LetterSent
-from loom.domain.tree.tree import Letter, Tree
+from loom.domain.tree.events import ChildEnded, ChildStarted, TreeSignalSent
+from loom.domain.tree.tree import Tree, TreeSignal
 from loom.workflows import options
 from loom.workflows.start_and_end import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN
@@ -48,12 +48,12 @@ class Parent:
         for child in children:
             child.result()  # a fault of ours is not lost in a task that nobody looks at
 
-    async def deliver_letters(self) -> None:
+    async def send_tree_signals(self) -> None:
         """Send letters to other runs of the tree as they are written, one after the other, for ever."""
         while True:
             await workflow.wait_condition(lambda: bool(self.tree().letters))
             await deliver(self.tree().letters[0])
-            self.advance(LetterSent())
+            self.advance(TreeSignalSent())
 
     async def quiet(self) -> None:
         """Wait until no handler runs and no letter is left: only then may the workflow be left."""
@@ -86,7 +86,7 @@ async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEn
         advance(ChildEnded(run_id=start.run_id, result=result, at=workflow.now()))
 
 
-async def deliver(letter: Letter) -> None:
+async def deliver(letter: TreeSignal) -> None:
     """Send a letter; one to a run that has ended is of no use any more."""
     try:
         await workflow.get_external_workflow_handle(letter.to).signal(letter.signal, letter.payload)

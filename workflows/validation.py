@@ -25,9 +25,9 @@ from loom.domain.run.events import (
     SteeringEvent,
 )
 from loom.domain.run.state import RunState
-from loom.domain.tree.budget import Want
+from loom.domain.tree.budget import BudgetRequest
 from loom.domain.tree.budget_shares import GRANT, WANT
-from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetWanted, ChildReported
+from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetRequested, ChildReported
 from loom.domain.tree.lineage import Lineage
 from loom.domain.tree.signals import ANCESTRY, REPORT
 from loom.domain.tree.tree import ChildReport
@@ -152,7 +152,7 @@ _LONGEST: Final = 500
 
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
-_WANT: Final = TypeAdapter(Want)
+_WANT: Final = TypeAdapter(BudgetRequest)
 _GRANT: Final = TypeAdapter(BudgetAnswered)
 _ANCESTRY: Final = TypeAdapter(AncestryChanged)
 _LINEAGE: Final = TypeAdapter(Lineage)
@@ -207,14 +207,16 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)[:_LONGEST]
 
 
-def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetWanted | BudgetAnswered:
+def read_from_relative(
+    name: str, payload: object
+) -> ChildReported | AncestryChanged | BudgetRequested | BudgetAnswered:
     """A signal from another run of the tree as an event; raises BadRequest."""
     try:
         match name:
             case str() if name == REPORT:
                 return ChildReported(report=_REPORT.validate_python(payload))
             case str() if name == WANT:
-                return BudgetWanted(want=_WANT.validate_python(payload))
+                return BudgetRequested(want=_WANT.validate_python(payload))
             case str() if name == GRANT:
                 return _GRANT.validate_python(payload)
             case _:

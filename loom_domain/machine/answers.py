@@ -17,7 +17,7 @@ from loom.domain.core.messages import reminder
 from loom.domain.core.output_schema import repair
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed, read_done
-from loom.domain.machine.evaluation_step import concluded
+from loom.domain.machine.evaluation_step import answer_or_evaluation
 from loom.domain.machine.tool_results import end_calls, with_calls
 from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.run.state import Outcome, RunState, ended
@@ -33,7 +33,7 @@ LONGEST_QUOTE: Final = 2000
 """Characters of the last answer that the error of a failed run holds; the result's `output` has all of it."""
 
 
-def take_done(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) -> RunState:
+def done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) -> RunState:
     """The run after a call of `done`; other calls beside it are not run."""
     text = read_done(done.call) or state.transcript.messages[-1].text
     wrong = _problems(state, reply)
@@ -49,7 +49,7 @@ def take_done(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) 
     return answered(state, _outcome(text, reply, explicit=True), at)
 
 
-def take_text(state: RunState, reply: ModelReply, text: str, at: datetime) -> RunState:
+def text_answered(state: RunState, reply: ModelReply, text: str, at: datetime) -> RunState:
     """The run after an answer without a tool call."""
     text = state.partial + text
     if reply.stop == "length":
@@ -74,10 +74,10 @@ def answered(state: RunState, outcome: Outcome, at: datetime) -> RunState:
     if state.reflection.stage and state.reflection.round < state.agent.rounds and not outcome.judged:
         reflection = Reflection(stage="critique", round=state.reflection.round + 1)
         return replace(state, reflection=reflection, draft=outcome, inbox=(reminder(CRITICISE),))
-    return concluded(state, outcome, at)
+    return answer_or_evaluation(state, outcome, at)
 
 
-def take_critique(state: RunState, reply: ModelReply, at: datetime) -> RunState:
+def draft_criticised(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     """The run after its draft was criticised: the draft is the answer, or it is revised."""
     if (draft := state.draft) is None:
         return state
@@ -100,7 +100,7 @@ def with_draft(state: RunState, at: datetime) -> RunState | None:
     """The run that cannot go on, with its draft as its answer; None without one that knows all that was said."""
     if state.draft is None or any(is_from_person(message) for message in state.inbox):
         return None
-    return concluded(replace(state, inbox=()), state.draft, at)
+    return answer_or_evaluation(replace(state, inbox=()), state.draft, at)
 
 
 def _interrupted(state: RunState) -> RunState:

@@ -52,7 +52,7 @@ def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
     return _known(replace(state, window=window), state.transcript)
 
 
-def take_compressed(state: RunState, event: ContextCompressed) -> RunState:
+def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
     """The run with the shorter conversation."""
     due, done = state.window.due, event.compressed
     if state.phase is not Phase.THINKING or due is None:
@@ -75,7 +75,7 @@ def take_compressed(state: RunState, event: ContextCompressed) -> RunState:
     return _known(paid, shorter)
 
 
-def take_compression_failure(state: RunState, event: CompressionFailed) -> RunState:
+def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
     """The run after an attempt at compressing failed: again, without a model, or not at all."""
     due = state.window.due
     if state.phase is not Phase.THINKING or due is None:

@@ -16,26 +16,26 @@ from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
-from loom.domain.machine.limits import left, spent_by
+from loom.domain.machine.limits import left, own_spend
 from loom.domain.machine.steering import noticed
 from loom.domain.machine.tool_results import settled, with_calls
-from loom.domain.machine.tree_sync import levels, take_ancestry
-from loom.domain.machine.wrap_up import take_answer, take_want, wishing
+from loom.domain.machine.tree_sync import ancestry_changed, levels
+from loom.domain.machine.wrap_up import budget_answered, budget_requested, requesting_budget
 from loom.domain.run.deadlines import last_call
 from loom.domain.run.state import RunState
 from loom.domain.skills.catalog import goes_along
 from loom.domain.tree.budget import Share, Spend
-from loom.domain.tree.budget_shares import part_for, without_wishes_of
+from loom.domain.tree.budget_shares import share_for_each, without_requests_of
 from loom.domain.tree.events import (
     AncestryChanged,
     BudgetAnswered,
-    BudgetWanted,
+    BudgetRequested,
     ChildEnded,
     ChildrenBegan,
     ChildReported,
     ChildStarted,
-    LetterSent,
     TreeEvent,
+    TreeSignalSent,
 )
 from loom.domain.tree.lineage import Lineage
 from loom.domain.tree.plans import NAME, crew_of
@@ -64,38 +64,38 @@ class ChildStart:
     lineage: Lineage
 
 
-def take_from_tree(state: RunState, event: TreeEvent) -> RunState:  # noqa: C901 - one case an event
+def after_tree_event(state: RunState, event: TreeEvent) -> RunState:  # noqa: C901 - one case an event
     """The run after something happened between it and its relatives."""
     match event:
         case ChildrenBegan():
-            return take_children(state, event)
+            return children_began(state, event)
         case ChildStarted():
             return replace(state, tree=with_child(state.tree, event.run_id, lambda c: replace(c, started=True)))
         case ChildEnded():
-            return take_end(state, event)
+            return child_ended(state, event)
         case ChildReported(report=report):
             return replace(state, tree=with_report(state.tree, report))
         case AncestryChanged():
-            return take_ancestry(state, event)
-        case BudgetWanted():
-            return take_want(state, event)
+            return ancestry_changed(state, event)
+        case BudgetRequested():
+            return budget_requested(state, event)
         case BudgetAnswered():
-            return take_answer(state, event)
-        case LetterSent():
+            return budget_answered(state, event)
+        case TreeSignalSent():
             return replace(state, tree=sent(state.tree))
         case _:
             assert_never(event)
 
 
-def take_children(state: RunState, event: ChildrenBegan) -> RunState:
+def children_began(state: RunState, event: ChildrenBegan) -> RunState:
     """The run with a child for each call that may have one; the others are told why not."""
     waiting = [c for c in state.calls if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
-    if may and (wishful := wishing(state, Spend(children=len(waiting)))) is not None:
+    if may and (wishful := requesting_budget(state, Spend(children=len(waiting)))) is not None:
         return wishful  # these calls come again when it is answered
     there = left(state).children
     room = 0 if not may else len(waiting) if there is None else max(0, there)
-    share = part_for(state.tree, spent_by(state), min(room, len(waiting)))
+    share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
     for number, call in enumerate(waiting):
         if number < room:
             state = _with_new_child(state, call, f"{state.run_id}/{event.names[call.call.id]}", share, event.at)
@@ -104,7 +104,7 @@ def take_children(state: RunState, event: ChildrenBegan) -> RunState:
     return settled(state)
 
 
-def take_end(state: RunState, event: ChildEnded) -> RunState:
+def child_ended(state: RunState, event: ChildEnded) -> RunState:
     """The run after a child has ended, however it ended."""
     child = child_of(state.tree, event.run_id)
     if child is None or child.ended:
@@ -117,7 +117,7 @@ def take_end(state: RunState, event: ChildEnded) -> RunState:
     )
     output, wrong = (result.output, result.error) if result else ("", error)
     answer = child_answer(ended.description, child.run_id, status=ended.status, output=output, error=wrong)
-    tree = without_wishes_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
+    tree = without_requests_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
     state = replace(state, tree=tree, tool_calls=state.tool_calls + 1)
     told = Notice(
         action=Action.TOOL_RESULT,

@@ -20,7 +20,7 @@ from loom.domain.run.state import Outcome, Phase, RunState, ended
 NOT_COVERED: Final = "The answer is not evaluated: what is left of the budget may not cover it."
 
 
-def concluded(state: RunState, outcome: Outcome, at: datetime) -> RunState:
+def answer_or_evaluation(state: RunState, outcome: Outcome, at: datetime) -> RunState:
     """The run with its answer: at its end, or before the evaluation of that answer."""
     if not state.agent.evaluates or outcome.judged:
         return ended(state, outcome)
@@ -30,7 +30,7 @@ def concluded(state: RunState, outcome: Outcome, at: datetime) -> RunState:
     return replace(state, phase=Phase.EVALUATING, answer=outcome)
 
 
-def take_evaluation(state: RunState, event: AnswerEvaluated) -> RunState:
+def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
     """The run after its answer was rated, or its worker asked for the conversation whole."""
     if state.phase is not Phase.EVALUATING or state.answer is None:
         return state
@@ -45,7 +45,7 @@ def take_evaluation(state: RunState, event: AnswerEvaluated) -> RunState:
     return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True)
 
 
-def take_evaluation_failure(state: RunState, event: EvaluationFailed) -> RunState:
+def evaluation_failed(state: RunState, event: EvaluationFailed) -> RunState:
     """The run without ratings; the stream is told why."""
     if state.phase is not Phase.EVALUATING or state.answer is None:
         return state

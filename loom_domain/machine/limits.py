@@ -38,7 +38,7 @@ def share_of(budget: Budget, limits: TreeLimits) -> Share:
     )
 
 
-def rooted(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
+def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
     """The tree of a prepared run with its limits and its share: lent by its parent, or as the request says."""
     if limits is None:
         return tree
@@ -48,7 +48,7 @@ def rooted(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
     return replace(tree, limits=replace(limits, depth=deep), share=share_of(budget, limits))
 
 
-def spent_by(state: RunState) -> Spend:
+def own_spend(state: RunState) -> Spend:
     """What the run has spent itself."""
     return Spend(
         tokens=state.usage.total_tokens,
@@ -60,7 +60,7 @@ def spent_by(state: RunState) -> Spend:
 
 def left(state: RunState) -> Share:
     """What the run may still spend, or lend."""
-    return left_of(state.tree, spent_by(state))
+    return left_of(state.tree, own_spend(state))
 
 
 def allowance(state: RunState) -> Share | None:
@@ -71,7 +71,7 @@ def allowance(state: RunState) -> Share | None:
     return None if share.tokens is None and share.micros is None else Share(tokens=share.tokens, micros=share.micros)
 
 
-def kept_back(state: RunState, reserved: Spend) -> Spend:
+def reserve_for_last_answer(state: RunState, reserved: Spend) -> Spend:
     """What the run keeps for a last answer of its own, by what its latest call took and might have taken."""
     return Spend(tokens=state.window.tokens + WRAP_UP_TOKENS, micros=reserved.micros, turns=1)
 
@@ -82,14 +82,14 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
-            return exhausted(name, f"{_number(spent)} of {_number(limit)}")
+            return budget_exhausted(name, f"{_number(spent)} of {_number(limit)}")
     latest = last_call(state)
     if latest is not None and at >= latest:
-        return exhausted("seconds", f"{time_told(state, at)}, and the rest is for a last answer")
+        return budget_exhausted("seconds", f"{time_used(state, at)}, and the rest is for a last answer")
     return None
 
 
-def time_told(state: RunState, at: datetime) -> str:
+def time_used(state: RunState, at: datetime) -> str:
     """How much of its time the run has used."""
     end = deadline(state)
     whole = "without limit" if end is None else _number((end - state.started_at).total_seconds())
@@ -123,7 +123,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     )
 
 
-def exhausted(name: str, told: str) -> Outcome:
+def budget_exhausted(name: str, told: str) -> Outcome:
     """The outcome of a run that has no more of something."""
     message = f"the budget for {name} is spent: {told}. Start again with a larger one."
     return Outcome(
@@ -172,7 +172,7 @@ def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float |
         ("cost_usd", cost_of(state) or 0.0, None if share.micros is None else share.micros / 1_000_000),
         ("tool_calls", total_tool_calls(state), share.tool_calls),
         ("seconds", (at - state.started_at).total_seconds(), seconds),
-        ("turns_in_all", (spent_by(state) + below(state.tree)).turns, share.turns),
+        ("turns_in_all", (own_spend(state) + below(state.tree)).turns, share.turns),
     )
 
 

@@ -37,7 +37,7 @@ def _whole(state: RunState) -> RunState:
     return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True, spec_digest=digest)
 
 
-def take_failure(state: RunState, event: ModelFailed) -> RunState:
+def model_failed(state: RunState, event: ModelFailed) -> RunState:
     """The run after an attempt at its model call failed."""
     if state.phase is not Phase.THINKING:
         return state

@@ -40,7 +40,7 @@ def prepared_to_start(state: RunState) -> RunState:
     return _ready(replace(state, hooks_left=first_steps(state.agent.hooks)))
 
 
-def take_hook(state: RunState, event: HookReturned | HookFailed) -> RunState:
+def hook_ended(state: RunState, event: HookReturned | HookFailed) -> RunState:
     """The run after a hook, whatever came of it; one that is not due changes nothing."""
     if event.step != _due(state):
         return state
@@ -49,7 +49,7 @@ def take_hook(state: RunState, event: HookReturned | HookFailed) -> RunState:
         return _after_end(replace(state, hooks_left=left), event)
     if isinstance(event, HookFailed):
         return ended(state, Outcome(status=RunStatus.FAILED, error=_broken(event)))
-    return _take_answer(state, left, event)
+    return _hook_returned(state, left, event)
 
 
 def _due(state: RunState) -> HookStep | None:
@@ -58,7 +58,7 @@ def _due(state: RunState) -> HookStep | None:
     return state.hooks_left[0] if state.phase is Phase.STARTING and state.hooks_left else None
 
 
-def _take_answer(state: RunState, left: tuple[HookStep, ...], event: HookReturned) -> RunState:
+def _hook_returned(state: RunState, left: tuple[HookStep, ...], event: HookReturned) -> RunState:
     match event.answer:
         case HookAnswer(verdict="deny", reason=reason):
             return _refused(state, f"the hook {event.step.name} does not let this run start: {reason}", event.step.name)

@@ -92,7 +92,7 @@ def granted(state: RunState, grants: Iterable[str]) -> RunState:
     )
 
 
-def take_plans(state: RunState, event: CallsPlanned) -> RunState:
+def calls_planned(state: RunState, event: CallsPlanned) -> RunState:
     """The run after calls were judged again."""
     if state.phase is not Phase.ACTING:
         return state
@@ -162,7 +162,7 @@ def ruled_out(plan: CallPlan) -> ToolResult | None:
     return None
 
 
-def take_results(state: RunState, event: ToolsReturned) -> RunState:
+def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
     """The run after attempts at tool calls ended."""
     if state.phase is not Phase.ACTING:
         return state

@@ -29,26 +29,32 @@ from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.tool_calls import describe, failed
 from loom.domain.core.tool_names import ASK_USER, DONE
 from loom.domain.core.transcript import transcript_of
-from loom.domain.machine.answers import answered, before_turn, take_critique, take_done, take_text, with_draft
-from loom.domain.machine.compression_step import measured, put_off, take_compressed, take_compression_failure
-from loom.domain.machine.delegation import take_from_tree
-from loom.domain.machine.evaluation_step import take_evaluation, take_evaluation_failure
-from loom.domain.machine.limits import charged, kept_back, rooted, turns_used_up, within_tool_calls
-from loom.domain.machine.model_retry import resend, take_failure
-from loom.domain.machine.run_hooks import closing, decided, next_to_start, prepared_to_start, take_hook
+from loom.domain.machine.answers import answered, before_turn, done_called, draft_criticised, text_answered, with_draft
+from loom.domain.machine.compression_step import compression_failed, context_compressed, measured, put_off
+from loom.domain.machine.delegation import after_tree_event
+from loom.domain.machine.evaluation_step import answer_evaluated, evaluation_failed
+from loom.domain.machine.limits import (
+    charged,
+    reserve_for_last_answer,
+    turns_used_up,
+    with_share_and_limits,
+    within_tool_calls,
+)
+from loom.domain.machine.model_retry import model_failed, resend
+from loom.domain.machine.run_hooks import closing, decided, hook_ended, next_to_start, prepared_to_start
 from loom.domain.machine.steering import expire, name_of, note, refusal, steer
 from loom.domain.machine.tool_results import (
+    calls_planned,
     end_calls,
     next_for_calls,
     opened,
     settled,
-    take_plans,
-    take_results,
+    tools_returned,
     with_calls,
 )
-from loom.domain.machine.tree_sync import in_touch
-from loom.domain.machine.turn_start import last_turn, next_turn, stopped_at_limit
-from loom.domain.machine.wrap_up import out_of_time, summed_up, summing_up, take_shortage
+from loom.domain.machine.tree_sync import sync_relatives
+from loom.domain.machine.turn_start import checked_limits, last_turn, next_turn
+from loom.domain.machine.wrap_up import call_not_covered, last_answer_given, summing_up, time_ran_out
 from loom.domain.run.actions import (
     Action,
     AwaitBudget,
@@ -132,7 +138,9 @@ def _next_for_model(state: RunState) -> Action:
 
 def evolve(state: RunState, event: Event) -> RunState:
     """The run after `event`, with what its relatives have to know of it; an event that does not fit changes nothing."""
-    return in_touch(take_from_tree(state, event) if isinstance(event, TreeEvent) else decided(_evolved(state, event)))
+    return sync_relatives(
+        after_tree_event(state, event) if isinstance(event, TreeEvent) else decided(_evolved(state, event))
+    )
 
 
 def _evolved(state: RunState, event: OwnEvent) -> RunState:  # noqa: C901, PLR0912 - one case an event: the table is the point
@@ -142,31 +150,31 @@ def _evolved(state: RunState, event: OwnEvent) -> RunState:  # noqa: C901, PLR09
         case RunRefused(error=error):
             return ended(state, Outcome(status=RunStatus.FAILED, error=error))
         case HookReturned() | HookFailed():
-            return take_hook(state, event)
+            return hook_ended(state, event)
         case TurnBegan(at=at):
             return _begin_turn(state, at)
         case ModelReplied(reply=reply, at=at):
-            return _take_reply(state, reply, at)
+            return _model_replied(state, reply, at)
         case ModelFailed():
-            return take_failure(state, event)
+            return model_failed(state, event)
         case ContextCompressed():
-            return take_compressed(state, event)
+            return context_compressed(state, event)
         case CompressionFailed():
-            return take_compression_failure(state, event)
+            return compression_failed(state, event)
         case AnswerEvaluated():
-            return take_evaluation(state, event)
+            return answer_evaluated(state, event)
         case EvaluationFailed():
-            return take_evaluation_failure(state, event)
+            return evaluation_failed(state, event)
         case BackoffEnded():
             return replace(state, retry_at=None)
         case CallsPlanned():
-            return take_plans(state, event)
+            return calls_planned(state, event)
         case ToolsReturned():
-            return take_results(state, event)
+            return tools_returned(state, event)
         case AsksExpired():
             return settled(expire(state, event))
         case TimeRanOut(at=at):
-            return out_of_time(state, at)
+            return time_ran_out(state, at)
         case SignalIgnored(signal=signal, why=why, at=at):
             return note(state, TaskAction.IGNORED, at, signal=signal, why=why)
         case NoticesPublished(count=published):
@@ -174,10 +182,10 @@ def _evolved(state: RunState, event: OwnEvent) -> RunState:  # noqa: C901, PLR09
         case WaitEnded():
             return state
         case _:
-            return _take_steering(state, event)
+            return _steered(state, event)
 
 
-def _take_steering(state: RunState, event: SteeringEvent) -> RunState:
+def _steered(state: RunState, event: SteeringEvent) -> RunState:
     """People's requests; a refused one only leaves a notice."""
     if why := refusal(state, event):
         return note(state, TaskAction.IGNORED, event.at, signal=name_of(event), why=why)
@@ -200,7 +208,7 @@ def _prepared(state: RunState, prepared: Prepared) -> RunState:
         send_spec=spec != prepared.spec,
         search_attributes=prepared.search_attributes,
         ledger=prepared.ledger,
-        tree=rooted(state.tree, state.request.budget, prepared.limits),
+        tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         reflection=Reflection(stage="draft" if spec.pattern == "reflect" else ""),
     )
     return prepared_to_start(resolved)
@@ -217,18 +225,18 @@ def _begin_turn(state: RunState, at: datetime) -> RunState:
     if state.answer is not None and not state.inbox:
         return answered(state, state.answer, at)
     if state.wrap_up is None:
-        state = stopped_at_limit(state, at)
+        state = checked_limits(state, at)
     if not isinstance(next_action(state), BeginTurn):
         return state
     state = before_turn(state)
     return next_turn(state, at) if state.wrap_up is None else last_turn(state, state.wrap_up)
 
 
-def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
+def _model_replied(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     if state.phase is not Phase.THINKING:
         return state
     if reply.uncovered is not None:
-        return with_draft(state, at) or take_shortage(state, reply.uncovered, at)
+        return with_draft(state, at) or call_not_covered(state, reply.uncovered, at)
     if reply.too_long is not None:
         return put_off(state, reply.too_long, reply.collapsed)
     if reply.message is None:
@@ -251,18 +259,18 @@ def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
         ),
     )
     if reply.reserved is not None:
-        state = replace(state, tree=replace(state.tree, kept=kept_back(state, reply.reserved)))
+        state = replace(state, tree=replace(state.tree, kept=reserve_for_last_answer(state, reply.reserved)))
     if state.wrap_up is not None:
-        return summed_up(end_calls(state, "not run: the run has come to its end"), state.wrap_up, reply)
+        return last_answer_given(end_calls(state, "not run: the run has come to its end"), state.wrap_up, reply)
     if state.reflection.stage == "critique":
-        return take_critique(state, reply, at)
-    return _act(state, reply, at) if state.calls else take_text(state, reply, reply.message.text, at)
+        return draft_criticised(state, reply, at)
+    return _act(state, reply, at) if state.calls else text_answered(state, reply, reply.message.text, at)
 
 
 def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     done = next((c for c in state.calls if c.call.name == DONE and not c.plan.error), None)
     if done is not None:
-        return take_done(state, done, reply, at)
+        return done_called(state, done, reply, at)
     if state.turn_state.is_final:
         wanted = tuple(describe(call.call) for call in state.calls)
         state = end_calls(state, "not run: the run's turns are used up")

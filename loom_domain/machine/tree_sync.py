@@ -6,14 +6,14 @@ from loom.domain.agents.sub_agent import as_its_maker
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.steering import under_other_rules
 from loom.domain.permissions.ancestor_rules import Level
-from loom.domain.run.pending_approvals import open_asks, told_above
+from loom.domain.run.pending_approvals import open_asks, shortened_for_ancestors
 from loom.domain.run.state import RunState, status_of, total_micros, total_tool_calls, total_usage, waiting_on
 from loom.domain.tree.events import AncestryChanged
-from loom.domain.tree.signals import PARENT, Stance, with_told_children, with_told_parent
+from loom.domain.tree.signals import PARENT, ChildInstructions, with_instructions_sent, with_report_sent
 from loom.domain.tree.tree import ChildReport
 
 
-def take_ancestry(state: RunState, event: AncestryChanged) -> RunState:
+def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
     """The run under other rules of those above it; what has not run yet is judged again."""
     if state.tree.lineage is None:
         return state
@@ -24,15 +24,15 @@ def take_ancestry(state: RunState, event: AncestryChanged) -> RunState:
     return under_other_rules(replace(state, tree=replace(state.tree, lineage=lineage)), spec)
 
 
-def in_touch(state: RunState) -> RunState:
+def sync_relatives(state: RunState) -> RunState:
     """The run with letters to its relatives about all that they do not know yet."""
     tree = state.tree
     if state.spec is None or (tree.lineage is None and not tree.running):
         return state
     if tree.running:
-        tree = with_told_children(tree, _stance(state))
+        tree = with_instructions_sent(tree, _instructions(state))
     if state.outcome is None:
-        tree = with_told_parent(tree, report_of(state))
+        tree = with_report_sent(tree, report_of(state))
     return state if tree is state.tree else replace(state, tree=tree)
 
 
@@ -50,18 +50,18 @@ def report_of(state: RunState) -> ChildReport:
         tool_calls=total_tool_calls(state),
         all_turns=state.turns + sum(child.all_turns for child in state.tree.children),
         sub_agents=sum(1 + child.sub_agents for child in state.tree.children),
-        asks=tuple(map(told_above, open_asks(state))),
+        asks=tuple(map(shortened_for_ancestors, open_asks(state))),
     )
 
 
-def _stance(state: RunState) -> Stance:
+def _instructions(state: RunState) -> ChildInstructions:
     end = None
     if state.outcome is not None:
         error = state.outcome.error
         why = str(error.context.get("reason") or "") if error else ""
         told = f"the run above has ended ({state.outcome.status})" + (f": {why}" if why else "")
         end = {"reason": told, "by": PARENT}
-    return Stance(levels=levels(state), held=state.hold is not None, end=end)
+    return ChildInstructions(levels=levels(state), held=state.hold is not None, end=end)
 
 
 def levels(state: RunState) -> tuple[Level, ...]:

@@ -11,13 +11,13 @@ from loom.domain.machine.answers import with_draft
 from loom.domain.machine.compression_step import nearly_full
 from loom.domain.machine.limits import limit_hit, warning
 from loom.domain.machine.steering import note
-from loom.domain.machine.wrap_up import last_words, stopped, summing_up
+from loom.domain.machine.wrap_up import last_turn_reminder, stopped, summing_up
 from loom.domain.run.state import Outcome, Phase, RunState, WrapUp
 from loom.domain.tools.loop_detection import Repetition, circles, is_loop
 from loom.domain.tools.todos import forgotten
 
 
-def stopped_at_limit(state: RunState, at: datetime) -> RunState:
+def checked_limits(state: RunState, at: datetime) -> RunState:
     """The run at a limit: with its draft as its answer, with a wish, summing up, or at its end; else as it is."""
     loop = _loop(state)
     if loop is None and limit_hit(state, at) is None:
@@ -41,7 +41,7 @@ def _loop(state: RunState) -> Outcome | None:
 
 def last_turn(state: RunState, wrap_up: WrapUp) -> RunState:
     """The turn in which the model sums up, without tools."""
-    state, told = last_words(replace(state, turn=state.turn_state.next().turn), wrap_up)
+    state, told = last_turn_reminder(replace(state, turn=state.turn_state.next().turn), wrap_up)
     return _begun(state, (*state.inbox, told))
 
 

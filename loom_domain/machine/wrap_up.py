@@ -12,14 +12,14 @@ from typing import Final
 from loom.domain.core.message_groups import is_from_person
 from loom.domain.core.messages import Message, reminder
 from loom.domain.core.tasks import Action
-from loom.domain.machine.limits import exhausted, left, limit_hit, spent_by, time_told
+from loom.domain.machine.limits import budget_exhausted, left, limit_hit, own_spend, time_used
 from loom.domain.machine.steering import note
 from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.run.deadlines import hard_end
 from loom.domain.run.state import Outcome, Phase, RunState, WrapUp, ended, waiting_on
-from loom.domain.tree.budget import Spend, Want
-from loom.domain.tree.budget_shares import answered, may_ask, wished
-from loom.domain.tree.events import BudgetAnswered, BudgetWanted
+from loom.domain.tree.budget import BudgetRequest, Spend
+from loom.domain.tree.budget_shares import answered, may_request, with_request
+from loom.domain.tree.events import BudgetAnswered, BudgetRequested
 
 LONGEST_WAIT: Final = 200
 """Characters of what a run was waiting on that its error tells."""
@@ -32,7 +32,7 @@ def stopped(state: RunState, at: datetime) -> RunState | None:
     outcome = limit_hit(state, at)
     if outcome is None:
         return None
-    return wishing(state, ONE_TURN) or summing_up(state, outcome, at)
+    return requesting_budget(state, ONE_TURN) or summing_up(state, outcome, at)
 
 
 def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
@@ -44,7 +44,7 @@ def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
     return note(state, Action.BUDGET, at, text=f"The last answer, without tools: {why}")
 
 
-def last_words(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Message]:
+def last_turn_reminder(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Message]:
     """The run in its last turn, with what the model is told of it."""
     why = wrap_up.outcome.error.message if wrap_up.outcome.error else "the run has to end"
     told = (
@@ -54,62 +54,62 @@ def last_words(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Message]:
     return replace(state, wrap_up=replace(wrap_up, turn=state.turn)), reminder(told)
 
 
-def summed_up(state: RunState, wrap_up: WrapUp, reply: ModelReply) -> RunState:
+def last_answer_given(state: RunState, wrap_up: WrapUp, reply: ModelReply) -> RunState:
     """The run after its last answer."""
     text = state.partial + (reply.message.text if reply.message else "")
     outcome = replace(wrap_up.outcome, output=text) if text.strip() else wrap_up.outcome
     return ended(replace(state, partial=""), outcome)
 
 
-def take_shortage(state: RunState, need: Spend, at: datetime) -> RunState:
+def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
     """The run after a model call that what is left does not cover; nothing was sent."""
     tries = replace(state.tries, uncovered=state.tries.uncovered + 1)
     state = replace(state, tries=tries)
     if state.wrap_up is not None:
         return ended(state, state.wrap_up.outcome)
-    if (wishful := wishing(state, need)) is not None:
+    if (wishful := requesting_budget(state, need)) is not None:
         return wishful
     state = summing_up(state, _uncovered(state, need), at)
     if state.wrap_up is None:
         return state
-    state, told = last_words(state, state.wrap_up)
+    state, told = last_turn_reminder(state, state.wrap_up)
     return replace(state, phase=Phase.THINKING, transcript=state.transcript.extended([told]))
 
 
-def out_of_time(state: RunState, at: datetime) -> RunState:
+def time_ran_out(state: RunState, at: datetime) -> RunState:
     """The run at the end of its time, with what it has: an answer, a draft, else what it said last."""
     if state.outcome is not None or hard_end(state) is None:
         return state
     at_work = waiting_on(state)
-    told = time_told(state, at) + (f", while it waited on {at_work[:LONGEST_WAIT]}" if at_work else "")
+    told = time_used(state, at) + (f", while it waited on {at_work[:LONGEST_WAIT]}" if at_work else "")
     state = replace(state, hold=None)
     if state.wrap_up is not None:
         return ended(state, state.wrap_up.outcome)
     answer = state.answer if state.phase is Phase.EVALUATING else state.draft
     if answer is not None and not any(is_from_person(message) for message in state.inbox):
         return ended(state, replace(answer, judged=True))
-    return ended(state, exhausted("seconds", told))
+    return ended(state, budget_exhausted("seconds", told))
 
 
-def wishing(state: RunState, need: Spend) -> RunState | None:
+def requesting_budget(state: RunState, need: Spend) -> RunState | None:
     """The run with a wish for what it lacks of its need; None where there is nobody to ask, or the answer was no."""
-    lack = left(state).lacks(need)
-    if not lack or state.wrap_up is not None or not may_ask(state.tree, lack):
+    lack = left(state).shortfall(need)
+    if not lack or state.wrap_up is not None or not may_request(state.tree, lack):
         return None
-    want = Want(run_id=state.run_id, number=0, need=need)
-    return replace(state, tree=wished(state.tree, spent_by(state), want, state.run_id))
+    want = BudgetRequest(run_id=state.run_id, number=0, need=need)
+    return replace(state, tree=with_request(state.tree, own_spend(state), want, state.run_id))
 
 
-def take_want(state: RunState, event: BudgetWanted) -> RunState:
+def budget_requested(state: RunState, event: BudgetRequested) -> RunState:
     """The run after a child asked for more."""
     if not any(child.run_id == event.want.run_id and not child.ended for child in state.tree.children):
         return state
-    return replace(state, tree=wished(state.tree, spent_by(state), event.want, state.run_id))
+    return replace(state, tree=with_request(state.tree, own_spend(state), event.want, state.run_id))
 
 
-def take_answer(state: RunState, event: BudgetAnswered) -> RunState:
+def budget_answered(state: RunState, event: BudgetAnswered) -> RunState:
     """The run after its parent answered a wish."""
-    tree = answered(state.tree, spent_by(state), event.number, event.granted, state.run_id)
+    tree = answered(state.tree, own_spend(state), event.number, event.granted, state.run_id)
     return replace(state, tree=tree)
 
 
@@ -119,4 +119,4 @@ def _uncovered(state: RunState, need: Spend) -> Outcome:
     scale = 1 if name == "tokens" else 1_000_000
     amounts = (need.tokens, rest.tokens) if name == "tokens" else (need.micros, rest.micros)
     needed, there = (f"{(amount or 0) / scale:g}" for amount in amounts)
-    return exhausted(name, f"the next model call may take {needed}, and {there} are left")
+    return budget_exhausted(name, f"the next model call may take {needed}, and {there} are left")

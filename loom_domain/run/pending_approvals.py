@@ -47,7 +47,7 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
     )
 
 
-def told_above(ask: TreeAsk) -> TreeAsk:
+def shortened_for_ancestors(ask: TreeAsk) -> TreeAsk:
     """The ask as the runs above get it, with long texts cut to their beginning."""
     shorter = _all_cut(ask.arguments)
     return replace(ask, arguments=shorter, cut=ask.cut or canonical(shorter) != canonical(ask.arguments))

@@ -61,7 +61,7 @@ class Share:
         """What is left; less than nothing where more was spent."""
         return self._each(lambda limit, amount: limit - amount, spent)
 
-    def lacks(self, need: Spend) -> Spend:
+    def shortfall(self, need: Spend) -> Spend:
         """What would have to be added to cover the need."""
         short = {name: need_ - limit for name, need_, limit in self._pairs(need) if limit is not None and need_ > limit}
         return Spend(**short)
@@ -89,7 +89,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Want:
+class BudgetRequest:
     """A run's wish for a larger share."""
 
     run_id: str
@@ -107,7 +107,7 @@ def grant(left: Share, kept: Spend, need: Spend, sharers: int) -> Spend | None:
     each of those who may still want something, so that few wishes serve many steps.
     """
     pot = left.minus(kept)
-    if pot.lacks(need):
+    if pot.shortfall(need):
         return None
     plenty = pot.part(sharers + 1)
     wanted = {name: max(amount, getattr(plenty, name) or 0) for name, amount in need.named.items()}

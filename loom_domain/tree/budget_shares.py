@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from loom.domain.tree.budget import Share, Spend, Want, grant
+from loom.domain.tree.budget import BudgetRequest, Share, Spend, grant
 from loom.domain.tree.signals import written
 from loom.domain.tree.tree import Child, Tree, child_of, with_child
 
@@ -32,19 +32,19 @@ def _cost(child: Child) -> Spend:
     return Spend(children=1) + (child.share.lent if child.untold else child.spend)
 
 
-def part_for(tree: Tree, own: Spend, number: int) -> Share:
+def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
     """What each of so many new children is lent: equal parts, one left for wishes; for sub-agents it has to ask."""
     pot = left_of(tree, own).minus(tree.kept + Spend(children=number, tool_calls=number))
     part = pot.part(number + 1)
     return replace(part, children=None if part.children is None else 0)
 
 
-def may_ask(tree: Tree, need: Spend) -> bool:
+def may_request(tree: Tree, need: Spend) -> bool:
     """Whether the parent may still have some of that."""
     return tree.lineage is not None and not set(need.named) & set(tree.refused)
 
 
-def wished(tree: Tree, own: Spend, want: Want, run_id: str) -> Tree:
+def with_request(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
     """The tree of run `run_id` after it, or a child of its, wants more."""
     return _settled(replace(tree, wants=(*tree.wants, want)), own, run_id)
 
@@ -59,7 +59,7 @@ def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -
     return _settled(tree, own, run_id)
 
 
-def without_wishes_of(tree: Tree, run_id: str) -> Tree:
+def without_requests_of(tree: Tree, run_id: str) -> Tree:
     """The tree after a child has ended."""
     return replace(tree, wants=tuple(want for want in tree.wants if want.run_id != run_id))
 
@@ -72,15 +72,15 @@ def _settled(tree: Tree, own: Spend, run_id: str) -> Tree:
         if not tree.wants or tree.asking is not None:
             return tree
         first = tree.wants[0]
-        lack = _pot(tree, own, first, run_id).lacks(first.need)
-        if tree.lineage is not None and may_ask(tree, lack):
+        lack = _pot(tree, own, first, run_id).shortfall(first.need)
+        if tree.lineage is not None and may_request(tree, lack):
             return _asked(tree, tree.lineage.parent_run_id, lack, run_id)
         tree = _refused(tree, first, run_id)
 
 
-def _served(tree: Tree, own: Spend, want: Want, run_id: str) -> Tree:
+def _served(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
     if want.run_id == run_id:
-        return _done(tree, want) if not left_of(tree, own).lacks(want.need) else tree
+        return _done(tree, want) if not left_of(tree, own).shortfall(want.need) else tree
     child = child_of(tree, want.run_id)
     if child is None or child.ended:
         return _done(tree, want)
@@ -91,26 +91,26 @@ def _served(tree: Tree, own: Spend, want: Want, run_id: str) -> Tree:
     return _told(_done(tree, want), want, granted)
 
 
-def _pot(tree: Tree, own: Spend, want: Want, run_id: str) -> Share:
+def _pot(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Share:
     left = left_of(tree, own)
     return left if want.run_id == run_id else left.minus(tree.kept)
 
 
 def _asked(tree: Tree, parent: str, lack: Spend, run_id: str) -> Tree:
-    want = Want(run_id=run_id, number=tree.asked + 1, need=lack)
+    want = BudgetRequest(run_id=run_id, number=tree.asked + 1, need=lack)
     payload = {"run_id": run_id, "number": want.number, "need": lack.named}
     tree = replace(tree, asking=want, asked=want.number)
     return written(tree, parent, WANT, payload)
 
 
-def _refused(tree: Tree, want: Want, run_id: str) -> Tree:
+def _refused(tree: Tree, want: BudgetRequest, run_id: str) -> Tree:
     tree = _done(tree, want)
     return tree if want.run_id == run_id else _told(tree, want, Spend())
 
 
-def _told(tree: Tree, want: Want, granted: Spend) -> Tree:
+def _told(tree: Tree, want: BudgetRequest, granted: Spend) -> Tree:
     return written(tree, want.run_id, GRANT, {"number": want.number, "granted": granted.named})
 
 
-def _done(tree: Tree, want: Want) -> Tree:
+def _done(tree: Tree, want: BudgetRequest) -> Tree:
     return replace(tree, wants=tuple(other for other in tree.wants if other != want))

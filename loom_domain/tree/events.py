@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from loom.domain.core.requests import RunError, RunResult
 from loom.domain.permissions.ancestor_rules import Level
-from loom.domain.tree.budget import Spend, Want
+from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.tree import ChildReport
 
 
@@ -52,10 +52,10 @@ class AncestryChanged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetWanted:
+class BudgetRequested:
     """A child asks for a larger share."""
 
-    want: Want
+    want: BudgetRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class BudgetAnswered:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LetterSent:
+class TreeSignalSent:
     """The first letter to another run of the tree is gone."""
 
 
@@ -77,7 +77,7 @@ TreeEvent: TypeAlias = (
     | ChildEnded
     | ChildReported
     | AncestryChanged
-    | BudgetWanted
+    | BudgetRequested
     | BudgetAnswered
-    | LetterSent
+    | TreeSignalSent
 )

@@ -1,7 +1,7 @@
-"""What the runs of a tree have to tell each other: a parent its children, a child its parent.
+"""Signals between the runs of a tree: a parent instructs its children, a child reports to its parent.
 
-Nobody sends anything by hand. `in_touch` compares what each relative was told last with how things stand, and writes a
-letter for what differs; so whatever changes a run, at whatever moment, its relatives learn of it.
+No code sends a signal by hand. After each event, `machine.tree_sync` compares what each relative was told last with the
+state of the run, and queues a signal for every difference. So a relative learns of a change whenever it happens.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 from loom.domain.core.digests import canonical, short_digest
 from loom.domain.core.messages import JsonObject
 from loom.domain.permissions.ancestor_rules import Level
-from loom.domain.tree.tree import Child, ChildReport, Letter, Tree, TreeAsk, child_of, with_child
+from loom.domain.tree.tree import Child, ChildReport, Tree, TreeAsk, TreeSignal, child_of, with_child
 
 REPORT: Final = "child_report"
 """The signal by which a child tells its parent how it stands."""
@@ -23,7 +23,7 @@ PARENT: Final = "the run above"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stance:
+class ChildInstructions:
     """What a run wants of all its children."""
 
     levels: tuple[Level, ...]
@@ -34,7 +34,7 @@ class Stance:
     """They are to end: the payload of `abort`."""
 
 
-def with_told_children(tree: Tree, stance: Stance) -> Tree:
+def with_instructions_sent(tree: Tree, stance: ChildInstructions) -> Tree:
     """The tree with a letter for each child that does not know this yet."""
     for child in tree.children:
         if child.started and not child.ended:
@@ -42,7 +42,7 @@ def with_told_children(tree: Tree, stance: Stance) -> Tree:
     return tree
 
 
-def with_told_parent(tree: Tree, report: ChildReport) -> Tree:
+def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
     """The tree with a letter to the parent, if something changed that it has to know."""
     if tree.lineage is None:
         return tree
@@ -96,7 +96,9 @@ def sent(tree: Tree) -> Tree:
 
 def written(tree: Tree, to: str, signal: str, payload: Mapping[str, Any]) -> Tree:
     """The tree with a letter to another run, its payload as JSON says it."""
-    return replace(tree, letters=(*tree.letters, Letter(to=to, signal=signal, payload=json.loads(canonical(payload)))))
+    return replace(
+        tree, letters=(*tree.letters, TreeSignal(to=to, signal=signal, payload=json.loads(canonical(payload))))
+    )
 
 
 def digest_of(levels: Sequence[Level]) -> str:
@@ -104,7 +106,7 @@ def digest_of(levels: Sequence[Level]) -> str:
     return short_digest(canonical({"levels": [asdict(level) for level in levels]}))
 
 
-def _told(tree: Tree, child: Child, stance: Stance) -> Tree:
+def _told(tree: Tree, child: Child, stance: ChildInstructions) -> Tree:
     if stance.end is not None:
         if child.told_end:
             return tree

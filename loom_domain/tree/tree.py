@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.requests import RunResult, RunStatus
-from loom.domain.tree.budget import Share, Spend, Want
+from loom.domain.tree.budget import BudgetRequest, Share, Spend
 from loom.domain.tree.lineage import Lineage, TreeLimits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Letter:
+class TreeSignal:
     """A signal on its way to another run of the tree."""
 
     to: str
@@ -141,7 +141,7 @@ class Tree:
     limits: TreeLimits | None = None
     """None: it was prepared by a version that had no trees."""
     children: tuple[Child, ...] = ()
-    letters: tuple[Letter, ...] = ()
+    letters: tuple[TreeSignal, ...] = ()
     """Signals that have not been sent yet, in order."""
     reported: str = ""
     """Digest of what the parent knows; empty: that the run runs, and nothing waits."""
@@ -149,9 +149,9 @@ class Tree:
     """What this run and everything below it may spend."""
     kept: Spend = field(default_factory=Spend)
     """What the run needs for itself to come to an end in order: it lends no part of that."""
-    wants: tuple[Want, ...] = ()
+    wants: tuple[BudgetRequest, ...] = ()
     """Wishes for more that nobody has answered yet, the run's own among them."""
-    asking: Want | None = None
+    asking: BudgetRequest | None = None
     """What it has asked its parent for."""
     asked: int = 0
     """Wishes so far; numbers them."""

@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.domain.core.messages import Usage
-from loom.domain.tree.budget import DIMENSIONS, Share, Spend, Want, grant
-from loom.domain.tree.budget_shares import GRANT, WANT, answered, below, left_of, part_for, wished
+from loom.domain.tree.budget import DIMENSIONS, BudgetRequest, Share, Spend, grant
+from loom.domain.tree.budget_shares import GRANT, WANT, answered, below, left_of, share_for_each, with_request
 from loom.domain.tree.lineage import Lineage, TreeLimits
 from loom.domain.tree.signals import sent
 from loom.domain.tree.tree import Child, Tree, with_child
 
 
 def test_a_share_that_is_not_limited_never_runs_out() -> None:
-    assert not Share().minus(Spend(tokens=10**9)).lacks(Spend(tokens=10**9))
+    assert not Share().minus(Spend(tokens=10**9)).shortfall(Spend(tokens=10**9))
 
 
 def test_what_lacks_is_told_by_dimension() -> None:
-    assert Share(tokens=10, micros=5).lacks(Spend(tokens=12, micros=5, turns=3)) == Spend(tokens=2)
+    assert Share(tokens=10, micros=5).shortfall(Spend(tokens=12, micros=5, turns=3)) == Spend(tokens=2)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_wish_is_granted_with_an_equal_part_at_least_what_lacks_or_not_at_all(
 
 def test_children_get_equal_parts_and_their_parent_keeps_one_and_its_last_answer() -> None:
     tree = Tree(share=Share(tokens=1000, children=20), kept=Spend(tokens=100))
-    assert part_for(tree, Spend(tokens=100), 3) == Share(tokens=200, children=0)
+    assert share_for_each(tree, Spend(tokens=100), 3) == Share(tokens=200, children=0)
 
 
 def test_what_a_child_did_not_spend_comes_back() -> None:
@@ -87,18 +87,18 @@ def called(dice: Random, node: Node) -> None:
     if node.tree.running or node.waits:
         return
     own, need = Spend(tokens=node.own), Spend(tokens=dice.randint(1, 120))
-    if not left_of(node.tree, own).lacks(need):
+    if not left_of(node.tree, own).shortfall(need):
         node.own += need.tokens
     elif node.tree.lineage is not None and "tokens" not in node.tree.refused:
-        want = Want(run_id=node.run_id, number=0, need=need)
-        node.tree, node.waits = wished(node.tree, own, want, node.run_id), True
+        want = BudgetRequest(run_id=node.run_id, number=0, need=need)
+        node.tree, node.waits = with_request(node.tree, own, want, node.run_id), True
 
 
 def delegated(dice: Random, node: Node) -> None:
     if node.tree.running or node.waits or node.run_id.count("/") == 3:
         return
     number = dice.randint(1, 4)
-    share = part_for(node.tree, Spend(tokens=node.own), number)
+    share = share_for_each(node.tree, Spend(tokens=node.own), number)
     for _ in range(number):
         born(node, share)
 
@@ -139,10 +139,10 @@ def delivered(root: Node, node: Node) -> None:
     to = next(each for each in root.everyone() if each.run_id == letter.to)
     own = Spend(tokens=to.own)
     if letter.signal == WANT:
-        want = Want(
+        want = BudgetRequest(
             run_id=letter.payload["run_id"], number=letter.payload["number"], need=Spend(**letter.payload["need"])
         )
-        to.tree = wished(to.tree, own, want, to.run_id)
+        to.tree = with_request(to.tree, own, want, to.run_id)
     if letter.signal == GRANT:
         granted = Spend(**letter.payload["granted"])
         to.tree = answered(to.tree, own, letter.payload["number"], granted, to.run_id)

@@ -16,7 +16,7 @@ from loom.domain.permissions.ancestor_rules import Level
 from loom.domain.run.actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
 from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
-from loom.domain.run.pending_approvals import LONGEST_TEXT, open_asks, told_above
+from loom.domain.run.pending_approvals import LONGEST_TEXT, open_asks, shortened_for_ancestors
 from loom.domain.run.state import RunState, status_of
 from loom.domain.tree.budget import Share, Spend
 from loom.domain.tree.events import (
@@ -29,7 +29,7 @@ from loom.domain.tree.events import (
 )
 from loom.domain.tree.lineage import Lineage, TreeLimits, is_child
 from loom.domain.tree.signals import PARENT
-from loom.domain.tree.tree import ChildReport, Letter, TreeAsk
+from loom.domain.tree.tree import ChildReport, TreeAsk, TreeSignal
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, no, results, says, wants, yes
 
 PLAN: Final = CallPlan(effect=Effect.READ, parallel=True)
@@ -138,7 +138,7 @@ def test_what_a_child_asks_is_an_ask_of_its_parent_under_a_name_of_its_own() -> 
 
     answered = evolve(state, yes("d1-1/b1"))
     assert answered.tree.letters == (
-        Letter(to=CHILD, signal="approve", payload={"scope": "once", "digest": "d9", "by": "ann", "call_id": "b1"}),
+        TreeSignal(to=CHILD, signal="approve", payload={"scope": "once", "digest": "d9", "by": "ann", "call_id": "b1"}),
     )
     assert open_asks(answered) == ()
     again = evolve(answered, ChildReported(report=report))
@@ -154,11 +154,11 @@ def test_a_denial_goes_down_with_its_reason() -> None:
 
 
 def test_long_arguments_are_cut_on_their_way_up_and_say_so() -> None:
-    told = told_above(replace(ASK, arguments={"content": "x" * (LONGEST_TEXT + 1), "path": "a"}))
+    told = shortened_for_ancestors(replace(ASK, arguments={"content": "x" * (LONGEST_TEXT + 1), "path": "a"}))
     assert told.cut
     assert told.arguments["path"] == "a"
     assert len(told.arguments["content"]) < LONGEST_TEXT + 30
-    assert not told_above(ASK).cut
+    assert not shortened_for_ancestors(ASK).cut
 
 
 def test_pause_resume_rules_and_abort_go_down_once_each() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunRequest
-from loom.domain.machine.limits import limit_hit, rooted, warning
+from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
 from loom.domain.machine.transitions import start
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import Share
@@ -79,6 +79,6 @@ def test_the_model_is_warned_once_at_four_fifths(state: RunState, names: str | N
 def test_a_sub_agent_is_not_hurried_by_what_it_was_lent() -> None:
     lineage = Lineage(parent_run_id="run-1", root_run_id="run-1", depth=1, limits=TreeLimits(), share=Share(tokens=100))
     child = replace(start("run-1/d1", RunRequest(task="x", max_turns=10), AT, lineage), usage=Usage(output_tokens=90))
-    child = replace(child, tree=rooted(child.tree, Budget(), TreeLimits()))
+    child = replace(child, tree=with_share_and_limits(child.tree, Budget(), TreeLimits()))
     assert warning(child, AT) is None
     assert "turns: 8 of 10" in (warning(replace(child, turn=8), AT) or "")

@@ -67,16 +67,16 @@ from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, Phase, RunState, result_of, status_of
 from loom.domain.run.status import status_view
 from loom.domain.run.window import TooLong
-from loom.domain.tree.budget import Spend, Want
+from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.events import (
     AncestryChanged,
     BudgetAnswered,
-    BudgetWanted,
+    BudgetRequested,
     ChildEnded,
     ChildrenBegan,
     ChildReported,
     ChildStarted,
-    LetterSent,
+    TreeSignalSent,
 )
 from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import ChildReport
@@ -281,10 +281,10 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     AsksExpired(at=at(3 * WEEK)),
     ToolsReturned(outcomes={"t1c0": ToolResult(content="late"), "t2c1": LOST}),
     AncestryChanged(above=()),
-    BudgetWanted(want=Want(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
+    BudgetRequested(want=BudgetRequest(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
     BudgetAnswered(number=1, granted=Spend(tokens=5)),
     ChildReported(report=ChildReport(run_id="run-1/d1-t1c0", status=RunStatus.PAUSED, waiting_on="resume")),
-    LetterSent(),
+    TreeSignalSent(),
     CallsPlanned(call_ids=("t1c0",), plans=CallPlans(plans=(CallPlan(),)), at=AT),
 )
 RARE: Final[tuple[Event, ...]] = (
