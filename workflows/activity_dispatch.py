@@ -82,7 +82,7 @@ def run_hook(state: RunState, step: HookStep) -> Started[HookAnswer]:
         handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
         came=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
         failed=lambda failure: HookFailed(step=step, failure=failure, at=workflow.now()),
-        notices=len(state.notices),
+        notices=len(state.notices.pending),
     )
 
 

@@ -16,6 +16,7 @@ from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
+from loom.domain.machine.limits import hard_end
 from loom.domain.machine.run_hooks import next_last_hook
 from loom.domain.machine.transitions import closed, evolve, next_action
 from loom.domain.run.actions import (
@@ -37,7 +38,6 @@ from loom.domain.run.actions import (
     RunTools,
 )
 from loom.domain.run.activity_payloads import PublishRequest
-from loom.domain.run.deadlines import hard_end
 from loom.domain.run.events import (
     AbortRequested,
     AsksExpired,
@@ -50,7 +50,7 @@ from loom.domain.run.events import (
     WaitEnded,
 )
 from loom.domain.run.retry_policy import Failure
-from loom.domain.run.state import Outcome, result_of, told_end, waiting_on
+from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
 from loom.domain.tree.events import ChildrenBegan
 from loom.workflows import activity_dispatch as scheduling
@@ -79,7 +79,7 @@ class AgentRun:
             tree=lambda: self._state.tree,
             advance=self._advance,
             has_ended=lambda: self._state.outcome is not None,
-            has_notices=lambda: bool(self._state.notices),
+            has_notices=lambda: bool(self._state.notices.pending),
             publish_notices=self._publish_notices,
         )
         register_handlers(
@@ -167,7 +167,7 @@ class AgentRun:
                 assert_never(action)
 
     async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
-        notices = len(self._state.notices)
+        notices = len(self._state.notices.pending)
         with turn_group(self._state):
             handles = [
                 scheduling.run_tool(self._state, call, with_notices=number == 0) for number, call in enumerate(calls)
@@ -224,7 +224,9 @@ class AgentRun:
                 return True
             try:
                 await workflow.wait_condition(
-                    lambda: moved_on() or bool(self._state.notices), timeout=left, timeout_summary=self._waiting()
+                    lambda: moved_on() or bool(self._state.notices.pending),
+                    timeout=left,
+                    timeout_summary=self._waiting(),
                 )
             except TimeoutError:
                 return True
@@ -234,7 +236,7 @@ class AgentRun:
         return f"t{self._state.turn} · waiting on {waiting_on(self._state)}"[:100]
 
     async def _publish_notices(self) -> None:
-        notices = self._state.notices
+        notices = self._state.notices.pending
         if not notices:
             return
         request = PublishRequest(origin=origin_of(self._state), turn=self._state.turn, notices=notices)
@@ -275,7 +277,7 @@ class AgentRun:
         await self._run_last_hooks()
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
-        self._state = told_end(self._state, result, workflow.now())
+        self._state = with_end_notice(self._state, result, workflow.now())
         await self._publish_notices()
         await self._as_parent.quiet()
         if outcome.status is RunStatus.FAILED:

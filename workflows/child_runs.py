@@ -51,13 +51,13 @@ class Parent:
     async def send_tree_signals(self) -> None:
         """Send letters to other runs of the tree as they are written, one after the other, for ever."""
         while True:
-            await workflow.wait_condition(lambda: bool(self.tree().letters))
-            await deliver(self.tree().letters[0])
+            await workflow.wait_condition(lambda: bool(self.tree().unsent))
+            await deliver(self.tree().unsent[0])
             self.advance(TreeSignalSent())
 
     async def quiet(self) -> None:
         """Wait until no handler runs and no letter is left: only then may the workflow be left."""
-        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self.tree().letters)
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self.tree().unsent)
 
 
 def child_name(turn: int, number: int) -> str:

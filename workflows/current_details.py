@@ -14,7 +14,7 @@ from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import last_choice
-from loom.domain.run.deadlines import deadline
+from loom.domain.machine.limits import deadline
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
 from loom.domain.tree.tree import Child, TreeAsk

@@ -25,6 +25,8 @@ from temporalio.converter import (
 )
 
 from loom.domain.core.requests import RunResult
+from loom.domain.run.carried_state import upgraded
+from loom.domain.run.state import RunState
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """Payloads of this size and more are kept outside history when there is a storage for them."""
@@ -59,6 +61,8 @@ class SparseJsonConverter(EncodingPayloadConverter):
         """Read a value of the hinted type; without a hint whatever JSON says."""
         if type_hint in _UNTYPED:
             return from_json(payload.data)
+        if type_hint is RunState:
+            return _adapter(RunState).validate_python(upgraded(from_json(payload.data)))
         return _adapter(type_hint).validator.validate_json(payload.data)
 
 

@@ -31,7 +31,7 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
     cost = cost_of(state)
     if state.outcome is not None and cost is not None:
         wanted["LoomCostUsd"] = cost
-    return {name: value for name, value in wanted.items() if name in state.search_attributes}
+    return {name: value for name, value in wanted.items() if name in state.environment.search_attributes}
 
 
 def attribute_updates(changed: Mapping[str, str | float]) -> Sequence[SearchAttributeUpdate[Any]]:

@@ -24,6 +24,7 @@ from loom.domain.run.events import (
     ResumeRequested,
     SteeringEvent,
 )
+from loom.domain.run.carried_state import upgraded
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import BudgetRequest
 from loom.domain.tree.budget_shares import GRANT, WANT
@@ -216,7 +217,7 @@ def read_from_relative(
             case str() if name == REPORT:
                 return ChildReported(report=_REPORT.validate_python(payload))
             case str() if name == WANT:
-                return BudgetRequested(want=_WANT.validate_python(payload))
+                return BudgetRequested(request=_WANT.validate_python(payload))
             case str() if name == GRANT:
                 return _GRANT.validate_python(payload)
             case _:
@@ -238,8 +239,8 @@ def read_lineage(payload: object) -> Lineage:
 
 
 def read_state(payload: object) -> RunState:
-    """The state that an earlier execution of this run carried on."""
-    return _STATE.validate_python(payload)
+    """The state that an earlier execution of this run carried on, by this release or an earlier one."""
+    return _STATE.validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
 
 
 def _check(form: type[_Form], payload: object, what: str) -> _Form:

@@ -8,9 +8,7 @@ from loom.domain.core.digests import arguments_digest, canonical
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tasks import Origin, correlation_of
 from loom.domain.core.tool_calls import OpenCall, describe
-from loom.domain.core.transcript import tail_of
 from loom.domain.machine.compression_step import MAX_FRUITLESS
-from loom.domain.machine.evaluation_step import is_whole
 from loom.domain.machine.limits import allowance
 from loom.domain.machine.tool_results import is_accounted
 from loom.domain.run.activity_payloads import (
@@ -52,11 +50,11 @@ def hook_request(state: RunState, step: HookStep) -> HookRequest:
         origin=origin_of(state),
         turn=state.turn,
         step=step,
-        spec_digest=state.spec_digest,
+        spec_digest=state.conversation.spec_digest,
         task=state.request.task,
         metadata=state.request.metadata,
         result=None if state.outcome is None else result_of(state, state.outcome),
-        notices=state.notices,
+        notices=state.notices.pending,
     )
 
 
@@ -66,18 +64,18 @@ def model_request(state: RunState) -> ModelRequest:
         origin=origin_of(state),
         turn=state.turn,
         attempt=state.tries.attempt + state.window.put_off,
-        spec_digest=state.spec_digest,
-        spec=state.agent if state.send_spec else None,
-        tail=tail_of(state.known, state.transcript.messages, state.produced),
-        grants=state.grants,
-        notices=state.notices,
+        spec_digest=state.conversation.spec_digest,
+        spec=state.agent if state.conversation.send_spec else None,
+        tail=state.conversation.tail,
+        grants=state.calls.grants,
+        notices=state.notices.pending,
         measures=_measures(state),
         compresses=state.window.fruitless < MAX_FRUITLESS,
         allowance=allowance(state),
-        wrap_up=state.wrap_up is not None,
+        wrap_up=state.answer.wrap_up is not None,
         refused=state.window.refused,
-        pieces=state.nudges if state.partial and state.agent.output_schema is not None else 0,
-        stage=state.reflection.stage,
+        pieces=state.answer.nudges if state.answer.partial and state.agent.output_schema is not None else 0,
+        stage=state.answer.reflection.stage,
     )
 
 
@@ -92,14 +90,14 @@ def compress_request(state: RunState) -> CompressRequest:
         attempt=state.window.attempts + 1,
         trigger=due.trigger,
         tokens=due.tokens,
-        spec_digest=state.spec_digest,
-        spec=state.agent if state.send_spec else None,
-        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        spec_digest=state.conversation.spec_digest,
+        spec=state.agent if state.conversation.send_spec else None,
+        tail=state.conversation.tail,
         measures=_measures(state),
         facts=_facts(state),
         plain=due.plain,
         allowance=allowance(state),
-        notices=state.notices,
+        notices=state.notices.pending,
     )
 
 
@@ -109,30 +107,30 @@ def _measures(state: RunState) -> Measures:
 
 def _facts(state: RunState) -> KnownFacts:
     """What the run knows and no summary has to remember."""
-    spent = f"turn {state.turn} of {state.max_turns}, {state.usage.total_tokens} tokens"
+    spent = f"turn {state.turn} of {state.max_turns}, {state.spending.usage.total_tokens} tokens"
     return KnownFacts(
-        todos=state.todos.items,
-        artifacts=state.artifacts,
+        todos=state.work.todos.items,
+        artifacts=state.work.artifacts,
         approvals=tuple(describe(call.call) for call in state.asks),
-        budget=f"{spent}, {state.tool_calls} tool calls so far",
+        budget=f"{spent}, {state.spending.tool_calls} tool calls so far",
     )
 
 
 def evaluate_request(state: RunState) -> EvaluateRequest:
     """The evaluation that is due."""
-    if state.answer is None:
+    if state.answer.held is None:
         raise ValueError("there is no answer to evaluate; ask `next_action` first")
     return EvaluateRequest(
         origin=origin_of(state),
         turn=state.turn,
-        attempt=1 + is_whole(state),
-        spec_digest=state.spec_digest,
-        spec=state.agent if state.send_spec else None,
-        tail=tail_of(state.known, state.transcript.messages, state.produced),
-        answer=state.answer.output,
+        attempt=1 + state.conversation.is_sent_whole,
+        spec_digest=state.conversation.spec_digest,
+        spec=state.agent if state.conversation.send_spec else None,
+        tail=state.conversation.tail,
+        answer=state.answer.held.output,
         ratio=state.window.ratio,
         allowance=allowance(state),
-        notices=state.notices,
+        notices=state.notices.pending,
     )
 
 
@@ -141,9 +139,9 @@ def summary_of(state: RunState) -> str:
     if state.agent.crew is not None:
         kind = "tree" if is_tree(state.agent) else "crew"
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
-    results = sum(message.role == "tool" for message in state.transcript.messages[state.known.count :])
+    results = sum(message.role == "tool" for message in state.transcript.messages[state.conversation.known.count :])
     seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
-    reflection = state.reflection
+    reflection = state.answer.reflection
     counted = f" {reflection.round} of {state.agent.rounds}" if reflection.stage in ("critique", "revision") else ""
     stage = f"{reflection.stage}{counted} · " if reflection.stage else ""
     return f"t{state.turn} · {stage}model {state.agent.model}{seen}"
@@ -172,8 +170,8 @@ def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
         turn=state.turn,
         spec=state.agent,
         calls=tuple(call.call for call in calls),
-        grants=state.grants,
-        notices=state.notices,
+        grants=state.calls.grants,
+        notices=state.notices.pending,
     )
 
 
@@ -190,19 +188,19 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         attempt=open_call.attempt,
         call_id=call.id,
         tool=call.name,
-        spec_digest=state.spec_digest,
+        spec_digest=state.conversation.spec_digest,
         arguments=call.arguments if by_value else None,
         arguments_digest="" if by_value else arguments_digest(call.arguments),
         made=next((tool for tool in state.agent.tools if tool.name == call.name and goes_along(tool)), None),
         skill=_skill_of(state, call),
         effect=plan.effect,
         begun=open_call.begun,
-        accounted=state.ledger and is_accounted(open_call),
+        accounted=state.environment.ledger and is_accounted(open_call),
         timeout=plan.timeout,
         workspace=state.agent.workspace,
         note=_note(open_call),
         execution=execution,
-        notices=state.notices if with_notices else (),
+        notices=state.notices.pending if with_notices else (),
     )
 
 
@@ -218,7 +216,9 @@ def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
     """The skill that a call is about, as pinned; what this turn or an earlier one has loaded is active."""
     if not is_skill_tool(call.name):
         return None
-    before = [c.call for c in state.calls[: next(n for n, c in enumerate(state.calls) if c.call.id == call.id)]]
+    before = [
+        c.call for c in state.calls.open[: next(n for n, c in enumerate(state.calls.open) if c.call.id == call.id)]
+    ]
     loading = [str(each.arguments.get("name")) for each in before if each.name == LOAD_SKILL]
     active = {*active_in(state.transcript.messages), *loading} if call.name == LOAD_SKILL else set()
     return use_of(state.agent.skills, call.name, call.arguments, active=active)

@@ -7,7 +7,7 @@ child fails its parent.
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Final
 
 from loom.domain.agents.sub_agent import handed_on
 from loom.domain.agents.tree_pattern import for_branch, is_tree
@@ -16,30 +16,21 @@ from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
-from loom.domain.machine.limits import left, own_spend
-from loom.domain.machine.steering import noticed
-from loom.domain.machine.tool_results import settled, with_calls
-from loom.domain.machine.tree_sync import ancestry_changed, levels
-from loom.domain.machine.wrap_up import budget_answered, budget_requested, requesting_budget
-from loom.domain.run.deadlines import last_call
-from loom.domain.run.state import RunState
+from loom.domain.machine.limits import last_call, own_spend, remaining
+from loom.domain.machine.tool_results import settled
+from loom.domain.machine.tree_sync import levels
+from loom.domain.machine.wrap_up import requesting_budget
+from loom.domain.run.state import RunState, noticed, with_calls
 from loom.domain.skills.catalog import goes_along
 from loom.domain.tree.budget import Share, Spend
 from loom.domain.tree.budget_shares import share_for_each, without_requests_of
 from loom.domain.tree.events import (
-    AncestryChanged,
-    BudgetAnswered,
-    BudgetRequested,
     ChildEnded,
     ChildrenBegan,
-    ChildReported,
-    ChildStarted,
-    TreeEvent,
-    TreeSignalSent,
 )
 from loom.domain.tree.lineage import Lineage
 from loom.domain.tree.plans import NAME, crew_of
-from loom.domain.tree.signals import digest_of, sent, with_report
+from loom.domain.tree.signals import digest_of
 from loom.domain.tree.tree import Child, child_of, ended_with, root_of, with_child
 
 LONGEST_RESULT: Final = 30_000
@@ -64,36 +55,13 @@ class ChildStart:
     lineage: Lineage
 
 
-def after_tree_event(state: RunState, event: TreeEvent) -> RunState:  # noqa: C901 - one case an event
-    """The run after something happened between it and its relatives."""
-    match event:
-        case ChildrenBegan():
-            return children_began(state, event)
-        case ChildStarted():
-            return replace(state, tree=with_child(state.tree, event.run_id, lambda c: replace(c, started=True)))
-        case ChildEnded():
-            return child_ended(state, event)
-        case ChildReported(report=report):
-            return replace(state, tree=with_report(state.tree, report))
-        case AncestryChanged():
-            return ancestry_changed(state, event)
-        case BudgetRequested():
-            return budget_requested(state, event)
-        case BudgetAnswered():
-            return budget_answered(state, event)
-        case TreeSignalSent():
-            return replace(state, tree=sent(state.tree))
-        case _:
-            assert_never(event)
-
-
 def children_began(state: RunState, event: ChildrenBegan) -> RunState:
     """The run with a child for each call that may have one; the others are told why not."""
-    waiting = [c for c in state.calls if c.call.id in event.names and c.result is None]
+    waiting = [c for c in state.calls.open if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
     if may and (wishful := requesting_budget(state, Spend(children=len(waiting)))) is not None:
         return wishful  # these calls come again when it is answered
-    there = left(state).children
+    there = remaining(state).children
     room = 0 if not may else len(waiting) if there is None else max(0, there)
     share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
     for number, call in enumerate(waiting):
@@ -107,18 +75,19 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
 def child_ended(state: RunState, event: ChildEnded) -> RunState:
     """The run after a child has ended, however it ended."""
     child = child_of(state.tree, event.run_id)
-    if child is None or child.ended:
+    if child is None:
         return state
     result, error = event.result, event.error
     ended = (
         ended_with(child, result)
         if result
-        else replace(child, status=RunStatus.FAILED, ended=True, untold=child.started)
+        else replace(child, status=RunStatus.FAILED, ended=True, spend_unknown=child.started)
     )
     output, wrong = (result.output, result.error) if result else ("", error)
     answer = child_answer(ended.description, child.run_id, status=ended.status, output=output, error=wrong)
     tree = without_requests_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
-    state = replace(state, tree=tree, tool_calls=state.tool_calls + 1)
+    spending = replace(state.spending, tool_calls=state.spending.tool_calls + 1)
+    state = replace(state, tree=tree, spending=spending)
     told = Notice(
         action=Action.TOOL_RESULT,
         key="",
@@ -138,7 +107,7 @@ def child_ended(state: RunState, event: ChildEnded) -> RunState:
 
 def child_start(state: RunState, child: Child) -> ChildStart:
     """What a child is started with."""
-    call = next(c.call for c in state.calls if c.call.id == child.call_id)
+    call = next(c.call for c in state.calls.open if c.call.id == child.call_id)
     given = call.arguments if call.name == DELEGATE else {}
     limits = state.tree.limits
     if limits is None:
@@ -199,7 +168,7 @@ def call_of(lineage: Lineage) -> str:
 
 
 def _tool_of(state: RunState, child: Child) -> str:
-    return next((c.call.name for c in state.calls if c.call.id == child.call_id), DELEGATE)
+    return next((c.call.name for c in state.calls.open if c.call.id == child.call_id), DELEGATE)
 
 
 def _key(call_id: str) -> str:

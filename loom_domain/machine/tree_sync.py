@@ -1,4 +1,4 @@
-"""What a run tells the one above it and those below it, whenever something changed that they have to know."""
+"""Keeping the relatives of a run informed: its parent by reports, its children by instructions."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from loom.domain.tree.tree import ChildReport
 
 
 def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
-    """The run under other rules of those above it; what has not run yet is judged again."""
+    """The run after the rules of the runs above it changed: calls that have not run are judged again."""
     if state.tree.lineage is None:
         return state
     lineage = replace(state.tree.lineage, above=event.above)
@@ -25,7 +25,7 @@ def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
 
 
 def sync_relatives(state: RunState) -> RunState:
-    """The run with letters to its relatives about all that they do not know yet."""
+    """The run with a queued signal for everything that its relatives do not know yet."""
     tree = state.tree
     if state.spec is None or (tree.lineage is None and not tree.running):
         return state
@@ -37,7 +37,7 @@ def sync_relatives(state: RunState) -> RunState:
 
 
 def report_of(state: RunState) -> ChildReport:
-    """What a run tells the one above it."""
+    """The run as its parent needs to know it."""
     status = status_of(state)
     waits = status is not RunStatus.RUNNING
     return ChildReport(
@@ -67,5 +67,5 @@ def _instructions(state: RunState) -> ChildInstructions:
 def levels(state: RunState) -> tuple[Level, ...]:
     """What this run and those above it allow, root first."""
     agent = state.agent
-    own = Level(whose=agent.name, rules=agent.permissions, mode=agent.mode, grants=state.grants)
+    own = Level(whose=agent.name, rules=agent.permissions, mode=agent.mode, grants=state.calls.grants)
     return (*agent.above, own)

@@ -21,7 +21,7 @@ from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolSpec
 from loom.domain.core.transcript import Tail
-from loom.domain.run.window import TooLong, Trigger
+from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
 from loom.domain.tools.todos import Todos
 from loom.domain.tree.budget import Share, Spend

@@ -29,7 +29,7 @@ def status_view(state: RunState) -> JsonObject:
         "context": _context_view(state),
         "tool_calls": total_tool_calls(state),
         "queued_messages": len(state.inbox),
-        "todos": [{"task": todo.task, "status": todo.status} for todo in state.todos.items],
+        "todos": [{"task": todo.task, "status": todo.status} for todo in state.work.todos.items],
         "children": [child_view(child) for child in state.tree.children],
         "choice": last_choice(state.transcript.messages),
         "forked_from": fork_view(state.request.forked_from),

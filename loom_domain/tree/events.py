@@ -46,7 +46,7 @@ class ChildReported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AncestryChanged:
-    """Those above allow something else now."""
+    """The rules of the runs above have changed."""
 
     above: tuple[Level, ...]
 
@@ -55,12 +55,12 @@ class AncestryChanged:
 class BudgetRequested:
     """A child asks for a larger share."""
 
-    want: BudgetRequest
+    request: BudgetRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetAnswered:
-    """The parent has answered the wish of that number; nothing granted is a no."""
+    """The parent has answered the budget request of that number; granting nothing refuses it."""
 
     number: int
     granted: Spend
@@ -68,7 +68,7 @@ class BudgetAnswered:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeSignalSent:
-    """The first letter to another run of the tree is gone."""
+    """The first queued signal to another run of the tree was sent."""
 
 
 TreeEvent: TypeAlias = (

@@ -24,7 +24,7 @@ PARENT: Final = "the run above"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildInstructions:
-    """What a run wants of all its children."""
+    """What a run instructs all its children to do."""
 
     levels: tuple[Level, ...]
     """What it and those above it allow."""
@@ -34,23 +34,23 @@ class ChildInstructions:
     """They are to end: the payload of `abort`."""
 
 
-def with_instructions_sent(tree: Tree, stance: ChildInstructions) -> Tree:
-    """The tree with a letter for each child that does not know this yet."""
+def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
+    """The tree with a queued signal for each child that does not have these instructions yet."""
     for child in tree.children:
         if child.started and not child.ended:
-            tree = _told(tree, child, stance)
+            tree = _instructed(tree, child, instructions)
     return tree
 
 
 def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
-    """The tree with a letter to the parent, if something changed that it has to know."""
+    """The tree with a queued report to the parent, if something changed that the parent has to know."""
     if tree.lineage is None:
         return tree
-    known = _known(report)
+    known = _report_digest(report)
     if known == tree.reported:
         return tree
     payload = {**asdict(report), "asks": [asdict(ask) for ask in report.asks]}
-    return written(replace(tree, reported=known), tree.lineage.parent_run_id, REPORT, payload)
+    return with_signal(replace(tree, reported=known), tree.lineage.parent_run_id, REPORT, payload)
 
 
 def with_report(tree: Tree, report: ChildReport) -> Tree:
@@ -86,18 +86,18 @@ def with_answer(tree: Tree, ask: TreeAsk, signal: str, payload: Mapping[str, Any
         return tree
     below = replace(ask, call_id=ask.call_id.removeprefix(f"{child.name}/"))
     tree = with_child(tree, child.run_id, lambda c: replace(c, answered=(*c.answered, below.key)))
-    return written(tree, child.run_id, signal, {**payload, "call_id": below.call_id})
+    return with_signal(tree, child.run_id, signal, {**payload, "call_id": below.call_id})
 
 
-def sent(tree: Tree) -> Tree:
-    """The tree after its first letter is gone."""
-    return replace(tree, letters=tree.letters[1:])
+def without_first_signal(tree: Tree) -> Tree:
+    """The tree after its first queued signal was sent."""
+    return replace(tree, unsent=tree.unsent[1:])
 
 
-def written(tree: Tree, to: str, signal: str, payload: Mapping[str, Any]) -> Tree:
-    """The tree with a letter to another run, its payload as JSON says it."""
+def with_signal(tree: Tree, to: str, signal: str, payload: Mapping[str, Any]) -> Tree:
+    """The tree with a queued signal to another run, its payload as plain JSON."""
     return replace(
-        tree, letters=(*tree.letters, TreeSignal(to=to, signal=signal, payload=json.loads(canonical(payload))))
+        tree, unsent=(*tree.unsent, TreeSignal(to=to, signal=signal, payload=json.loads(canonical(payload))))
     )
 
 
@@ -106,27 +106,27 @@ def digest_of(levels: Sequence[Level]) -> str:
     return short_digest(canonical({"levels": [asdict(level) for level in levels]}))
 
 
-def _told(tree: Tree, child: Child, stance: ChildInstructions) -> Tree:
-    if stance.end is not None:
-        if child.told_end:
+def _instructed(tree: Tree, child: Child, instructions: ChildInstructions) -> Tree:
+    if instructions.end is not None:
+        if child.end_sent:
             return tree
-        tree = with_child(tree, child.run_id, lambda c: replace(c, told_end=True))
-        return written(tree, child.run_id, "abort", stance.end)
-    if (digest := digest_of(stance.levels)) != child.levels:
+        tree = with_child(tree, child.run_id, lambda c: replace(c, end_sent=True))
+        return with_signal(tree, child.run_id, "abort", instructions.end)
+    if (digest := digest_of(instructions.levels)) != child.levels:
         tree = with_child(tree, child.run_id, lambda c: replace(c, levels=digest))
-        tree = written(tree, child.run_id, ANCESTRY, {"above": [_plain(level) for level in stance.levels]})
-    if stance.held != child.held:
-        tree = with_child(tree, child.run_id, lambda c: replace(c, held=stance.held))
-        tree = written(tree, child.run_id, "pause" if stance.held else "resume", {"by": PARENT})
+        tree = with_signal(tree, child.run_id, ANCESTRY, {"above": [_plain(level) for level in instructions.levels]})
+    if instructions.held != child.held:
+        tree = with_child(tree, child.run_id, lambda c: replace(c, held=instructions.held))
+        tree = with_signal(tree, child.run_id, "pause" if instructions.held else "resume", {"by": PARENT})
     return tree
 
 
 def _plain(level: Level) -> JsonObject:
-    """As JSON has it, so that a letter stays equal to itself when it is carried on."""
+    """As plain JSON, so that a queued signal stays equal to itself across continue-as-new."""
     return {**asdict(level), "grants": list(level.grants)}
 
 
-def _known(report: ChildReport) -> str:
+def _report_digest(report: ChildReport) -> str:
     """What of a report makes it worth a signal: not how far the child has come, but that something waits."""
     asks = [ask.key for ask in report.asks]
     if not asks and not report.waiting_on:

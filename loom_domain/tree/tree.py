@@ -82,8 +82,8 @@ class Child:
     started: bool = False
     """The server has begun it: from now on it can be told something."""
     ended: bool = False
-    untold: bool = False
-    """Nobody knows what it has spent: it was ended from outside, and its result is missing."""
+    spend_unknown: bool = False
+    """It was ended from outside, and its result, which says what it spent, is missing."""
     turns: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of the child with everything below it, as far as it has told."""
@@ -104,7 +104,7 @@ class Child:
     """Digest of what it was last told that those above it allow."""
     held: bool = False
     """It was last told to pause."""
-    told_end: bool = False
+    end_sent: bool = False
     """It was told to end."""
 
     @property
@@ -141,20 +141,20 @@ class Tree:
     limits: TreeLimits | None = None
     """None: it was prepared by a version that had no trees."""
     children: tuple[Child, ...] = ()
-    letters: tuple[TreeSignal, ...] = ()
+    unsent: tuple[TreeSignal, ...] = ()
     """Signals that have not been sent yet, in order."""
     reported: str = ""
     """Digest of what the parent knows; empty: that the run runs, and nothing waits."""
     share: Share = field(default_factory=Share)
     """What this run and everything below it may spend."""
-    kept: Spend = field(default_factory=Spend)
-    """What the run needs for itself to come to an end in order: it lends no part of that."""
-    wants: tuple[BudgetRequest, ...] = ()
-    """Wishes for more that nobody has answered yet, the run's own among them."""
+    reserve: Spend = field(default_factory=Spend)
+    """What the run needs for its own last answer: it lends no part of that."""
+    requests: tuple[BudgetRequest, ...] = ()
+    """Budget requests that are not answered yet, the run's own among them."""
     asking: BudgetRequest | None = None
     """What it has asked its parent for."""
     asked: int = 0
-    """Wishes so far; numbers them."""
+    """Requests to its parent so far; numbers them."""
     refused: tuple[str, ...] = ()
     """What its parent has no more of."""
 

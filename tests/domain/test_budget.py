@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import DIMENSIONS, BudgetRequest, Share, Spend, grant
-from loom.domain.tree.budget_shares import GRANT, WANT, answered, below, left_of, share_for_each, with_request
+from loom.domain.tree.budget_shares import (
+    GRANT,
+    WANT,
+    answered,
+    left_of,
+    share_for_each,
+    spent_by_children,
+    with_request,
+)
 from loom.domain.tree.lineage import Lineage, TreeLimits
-from loom.domain.tree.signals import sent
+from loom.domain.tree.signals import without_first_signal
 from loom.domain.tree.tree import Child, Tree, with_child
 
 
@@ -41,7 +49,7 @@ def test_a_wish_is_granted_with_an_equal_part_at_least_what_lacks_or_not_at_all(
 
 
 def test_children_get_equal_parts_and_their_parent_keeps_one_and_its_last_answer() -> None:
-    tree = Tree(share=Share(tokens=1000, children=20), kept=Spend(tokens=100))
+    tree = Tree(share=Share(tokens=1000, children=20), reserve=Spend(tokens=100))
     assert share_for_each(tree, Spend(tokens=100), 3) == Share(tokens=200, children=0)
 
 
@@ -76,7 +84,7 @@ LIMITS = TreeLimits()
 def grown(dice: Random, root: Node) -> None:
     """One step of any run of the tree that can take one."""
     node = dice.choice([each for each in root.everyone() if not gone(root, each)])
-    if node.tree.letters and dice.random() < 0.6:
+    if node.tree.unsent and dice.random() < 0.6:
         return delivered(root, node)
     step = dice.choice((called, delegated, one_child_ended))
     return step(dice, node)
@@ -107,7 +115,7 @@ def one_child_ended(dice: Random, node: Node) -> None:
     over = [
         child
         for child in node.children.values()
-        if not (ended_in(node, child) or child.tree.running or child.tree.letters or child.waits)
+        if not (ended_in(node, child) or child.tree.running or child.tree.unsent or child.waits)
     ]
     if not over:
         return
@@ -134,8 +142,8 @@ def born(node: Node, share: Share) -> None:
 
 
 def delivered(root: Node, node: Node) -> None:
-    letter = node.tree.letters[0]
-    node.tree = sent(node.tree)
+    letter = node.tree.unsent[0]
+    node.tree = without_first_signal(node.tree)
     to = next(each for each in root.everyone() if each.run_id == letter.to)
     own = Spend(tokens=to.own)
     if letter.signal == WANT:
@@ -146,7 +154,7 @@ def delivered(root: Node, node: Node) -> None:
     if letter.signal == GRANT:
         granted = Spend(**letter.payload["granted"])
         to.tree = answered(to.tree, own, letter.payload["number"], granted, to.run_id)
-        to.waits = any(want.run_id == to.run_id for want in to.tree.wants)
+        to.waits = any(want.run_id == to.run_id for want in to.tree.requests)
 
 
 @settings(max_examples=300, deadline=None)
@@ -159,9 +167,9 @@ def test_no_order_of_events_lets_a_tree_spend_more_than_its_budget(seed: int, to
         assert root.spent() <= tokens
         for node in root.everyone():
             assert node.tree.share.tokens is not None
-            assert node.own + below(node.tree).tokens <= node.tree.share.tokens
-    while any(node.tree.letters for node in root.everyone()):
-        delivered(root, dice.choice([node for node in root.everyone() if node.tree.letters]))
+            assert node.own + spent_by_children(node.tree).tokens <= node.tree.share.tokens
+    while any(node.tree.unsent for node in root.everyone()):
+        delivered(root, dice.choice([node for node in root.everyone() if node.tree.unsent]))
     assert not any(node.waits for node in root.everyone() if not gone(root, node)), "a wish was never answered"
 
 

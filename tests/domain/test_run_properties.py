@@ -36,6 +36,7 @@ from loom.domain.run.actions import (
     RunTools,
 )
 from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.conversation import TooLong
 from loom.domain.run.events import (
     AbortRequested,
     AnswerEvaluated,
@@ -66,7 +67,6 @@ from loom.domain.run.events import (
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, Phase, RunState, result_of, status_of
 from loom.domain.run.status import status_view
-from loom.domain.run.window import TooLong
 from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.events import (
     AncestryChanged,
@@ -257,7 +257,7 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
 
 def an_answer(dice: Random, state: RunState) -> Event:
     """An answer to an ask, to another call or to none."""
-    call_id = dice.choice((None, "nonsense", *(c.call.id for c in state.calls)))
+    call_id = dice.choice((None, "nonsense", *(c.call.id for c in state.calls.open)))
     if dice.random() < 0.3:
         return no(call_id)
     arguments = dice.choice((None, LS, {**LS, "command": "make"}))
@@ -281,7 +281,7 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     AsksExpired(at=at(3 * WEEK)),
     ToolsReturned(outcomes={"t1c0": ToolResult(content="late"), "t2c1": LOST}),
     AncestryChanged(above=()),
-    BudgetRequested(want=BudgetRequest(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
+    BudgetRequested(request=BudgetRequest(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
     BudgetAnswered(number=1, granted=Spend(tokens=5)),
     ChildReported(report=ChildReport(run_id="run-1/d1-t1c0", status=RunStatus.PAUSED, waiting_on="resume")),
     TreeSignalSent(),
@@ -323,18 +323,18 @@ def check_state(state: RunState) -> None:
     """What holds of every state."""
     *settled, (last, results) = list(pairs(state.transcript.messages)) or [([], [])]
     assert all(calls == answered for calls, answered in settled)
-    calls = () if state.phase is Phase.STARTING else state.calls
+    calls = () if state.phase is Phase.STARTING else state.calls.open
     assert results == ([] if calls else last)
     assert [c.call.id for c in calls] == (last if calls else [])
-    assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls] in ([], ["start_run"])
+    assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls.open] in ([], ["start_run"])
     assert all(calls == answered for calls, answered in pairs(closed(state).transcript.messages))
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
     assert state.turns <= MAX_TURNS
     assert state.turn <= MAX_TURNS + 1
-    known = state.transcript.messages[: state.known.count]
-    assert transcript_of(known).ref == state.known
+    known = state.transcript.messages[: state.conversation.known.count]
+    assert transcript_of(known).ref == state.conversation.known
     assert transcript_of(state.transcript.messages) == state.transcript
     check_action(state)
     assert status_view(state)["status"] == status_of(state)
@@ -381,9 +381,9 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
     """What holds of every step from one state to the next."""
     assert evolve(before, event) == after
     assert before.turn <= after.turn <= before.turn + 1
-    assert before.tool_calls <= after.tool_calls
-    assert before.usage.total_tokens <= after.usage.total_tokens
-    assert set(before.grants) <= set(after.grants)
+    assert before.spending.tool_calls <= after.spending.tool_calls
+    assert before.spending.usage.total_tokens <= after.spending.usage.total_tokens
+    assert set(before.calls.grants) <= set(after.calls.grants)
     if before.outcome is not None:
         assert after.outcome == before.outcome
     kept = replace(after.transcript, messages=after.transcript.messages[: len(before.transcript.messages)])
