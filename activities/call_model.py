@@ -27,8 +27,8 @@ from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.transcript import Transcript
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest
-from loom.domain.run.stream_events import milliseconds, model_facts, model_segment, spent, turn_facts
 from loom.domain.run.conversation import TooLong
+from loom.domain.run.stream_events import milliseconds, model_facts, model_segment, spent, turn_facts
 from loom.domain.tree.budget import Spend
 
 _log = structlog.get_logger("loom.model")

@@ -18,7 +18,7 @@ from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
 from loom.domain.machine.limits import hard_end
 from loom.domain.machine.run_hooks import next_last_hook
-from loom.domain.machine.transitions import closed, evolve, next_action
+from loom.domain.machine.transitions import closed, evolve, ignored, next_action
 from loom.domain.run.actions import (
     Action,
     AskPerson,
@@ -113,6 +113,8 @@ class AgentRun:
         return self._state.transcript.messages
 
     def _advance(self, event: Event) -> None:
+        if (why := ignored(self._state, event)) is not None:
+            workflow.logger.info("event ignored: %s", why)
         self._state = evolve(self._state, event)
         workflow.set_current_details(markdown(self._state))
         wanted = attributes_of(self._state)

@@ -14,6 +14,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
+from loom.domain.run.carried_state import upgraded
 from loom.domain.run.events import (
     AbortRequested,
     Approved,
@@ -24,7 +25,6 @@ from loom.domain.run.events import (
     ResumeRequested,
     SteeringEvent,
 )
-from loom.domain.run.carried_state import upgraded
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import BudgetRequest
 from loom.domain.tree.budget_shares import GRANT, WANT

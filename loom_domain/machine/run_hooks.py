@@ -1,7 +1,7 @@
 """Hooks before the first turn of a run, and after its end.
 
-When a hook asks for a review, a person decides as they do about a tool call. The call is named `start_run`, its argument
-is the task, and `approve`, `deny` and the approval timeout answer it like any other.
+When a hook asks for a review, a person decides as they do about a tool call. The call is named `start_run`, and its
+argument is the task. `approve`, `deny` and the approval timeout answer it like any other.
 """
 
 from dataclasses import replace

@@ -181,7 +181,7 @@ class Transition:
 S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase.EVALUATING
 
 STAYS: Final[Mapping[Place, tuple[Place, ...]]] = {where: (where,) for where in (*Phase, ENDED)}
-ENDS: Final[Mapping[Place, tuple[Place, ...]]] = {where: (ENDED,) for where in Phase}
+ENDS: Final[Mapping[Place, tuple[Place, ...]]] = dict.fromkeys(Phase, (ENDED,))
 LAST_RESULT: Final[Mapping[Place, tuple[Place, ...]]] = {**STAYS, A: (A, R)}
 """In `acting`, the event may bring the last result of the turn."""
 
@@ -247,7 +247,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         otherwise="this hook is not due",
     ),
     TurnBegan: Transition(
-        to={R: (R, T, E, ENDED), E: (R, T, E, ENDED)},
+        to={R: (R, T, E, ENDED), E: (T, E, ENDED)},
         change=_turn_began,
         fits=_is_turn_due,
         otherwise="no turn is due",
@@ -322,7 +322,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     NoticesPublished: Transition(to=STAYS, change=_notices_published),
     SignalIgnored: Transition(to=STAYS, change=_signal_ignored),
     # What people do; a request that cannot be carried out leaves a notice.
-    Approved: Transition(to={**LAST_RESULT, S: (S, R)}, change=steered),
+    Approved: Transition(to={**STAYS, S: (S, R)}, change=steered),
     Denied: Transition(to={**LAST_RESULT, S: (S, ENDED)}, change=steered),
     MessageReceived: Transition(to=LAST_RESULT, change=steered),
     PauseRequested: Transition(to=STAYS, change=steered),

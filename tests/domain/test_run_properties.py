@@ -17,7 +17,7 @@ from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom.domain.core.transcript import transcript_of
 from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
-from loom.domain.machine.transitions import closed, evolve, next_action, start
+from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
     AwaitAnswer,
@@ -292,6 +292,18 @@ RARE: Final[tuple[Event, ...]] = (
     RunRefused(error=RunError(type="BadRequest", message="no")),
     TimeRanOut(at=at(WEEK)),
 )
+OUT_OF_PLACE: Final[tuple[Event, ...]] = (
+    ModelFailed(failure=LOST, at=AT),
+    ContextCompressed(compressed=Compressed(), at=AT),
+    CompressionFailed(failure=LOST, at=AT),
+    AnswerEvaluated(evaluated=Evaluated(), at=AT),
+    EvaluationFailed(failure=LOST, at=AT),
+    HookReturned(step=HookStep(moment=Moment.BEFORE, name="another"), answer=HookAnswer(), at=AT),
+    HookFailed(step=HookStep(moment=Moment.BEFORE, name="another"), failure=LOST, at=AT),
+    ChildrenBegan(names={"another": "d1"}, at=AT),
+    ChildStarted(run_id="run-1/another"),
+    ChildEnded(run_id="run-1/another", at=AT),
+)
 
 
 def anything(dice: Random, state: RunState) -> Event:
@@ -309,10 +321,10 @@ def anything(dice: Random, state: RunState) -> Event:
 
 def pairs(messages: tuple[Message, ...]) -> Iterator[tuple[list[str], list[str]]]:
     """For each answer of the model: the calls in it, and the results right after it."""
-    for place, message in enumerate(messages):
+    for number, message in enumerate(messages):
         if message.role == "assistant":
             results: list[str] = []
-            for later in messages[place + 1 :]:
+            for later in messages[number + 1 :]:
                 if later.role != "tool":
                     break
                 results.append(later.tool_call_id or "")
@@ -380,6 +392,10 @@ def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
 def check_step(before: RunState, event: Event, after: RunState) -> None:
     """What holds of every step from one state to the next."""
     assert evolve(before, event) == after
+    if ignored(before, event):
+        assert after is before
+    else:
+        assert place(after) in TABLE[type(event)].to[place(before)]
     assert before.turn <= after.turn <= before.turn + 1
     assert before.spending.tool_calls <= after.spending.tool_calls
     assert before.spending.usage.total_tokens <= after.spending.usage.total_tokens
@@ -409,6 +425,19 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         check_step(state, event, after)
         check_state(after)
         state = after
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 40))
+def test_in_any_state_an_event_that_does_not_fit_leaves_the_very_same_state(seed: int, steps: int) -> None:
+    dice = Random(seed)
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS), AT)
+    for _ in range(steps):
+        state = evolve(state, anything(dice, state))
+    for event in (*ANY_TIME, *RARE, *OUT_OF_PLACE):
+        if why := ignored(state, event):
+            assert evolve(state, event) is state
+            assert why.startswith(type(event).__name__)
 
 
 @settings(max_examples=100, deadline=None)
