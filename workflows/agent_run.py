@@ -52,15 +52,15 @@ from loom.domain.run.events import (
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
-from loom.domain.tree.events import ChildrenBegan
+from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
-from loom.workflows.activity_dispatch import Started, turn_group
-from loom.workflows.child_runs import Parent, child_name
-from loom.workflows.current_details import markdown
-from loom.workflows.search_attributes import attribute_updates, attributes_of
+from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
+from loom.workflows.child_runs import Parent, child_name, send_tree_signal
+from loom.workflows.run_results import fail
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
-from loom.workflows.start_and_end import fail, initial_state
+from loom.workflows.validation import initial_state
+from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
 _T = TypeVar("_T")
 
@@ -76,7 +76,6 @@ class AgentRun:
         self._shown: dict[str, str | float] = {}
         self._updates = 0
         self._as_parent = Parent(
-            tree=lambda: self._state.tree,
             advance=self._advance,
             has_ended=lambda: self._state.outcome is not None,
             has_notices=lambda: bool(self._state.notices.pending),
@@ -89,8 +88,9 @@ class AgentRun:
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform one action after the other until the run is finished."""
-        letters = asyncio.create_task(self._as_parent.send_tree_signals())
-        clock = asyncio.create_task(self._watch_time())
+        beside = [
+            asyncio.create_task(each) for each in (self._send_tree_signals(), self._watch_time(), self._describe())
+        ]
         while not isinstance(action := next_action(self._state), Finish):
             try:
                 self._advance(await self._perform(action))
@@ -98,8 +98,8 @@ class AgentRun:
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         result = await self._finished(action.outcome)
-        letters.cancel()
-        clock.cancel()
+        for task in beside:
+            task.cancel()
         return result
 
     @workflow.query
@@ -116,7 +116,6 @@ class AgentRun:
         if (why := ignored(self._state, event)) is not None:
             workflow.logger.info("event ignored: %s", why)
         self._state = evolve(self._state, event)
-        workflow.set_current_details(markdown(self._state))
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
@@ -125,6 +124,24 @@ class AgentRun:
 
     def _count_update(self) -> None:
         self._updates += 1
+
+    async def _describe(self) -> None:
+        """Keep the details in the Web UI up to date, once in an activation of the workflow and not with each event."""
+        while True:
+            described = self._state
+            workflow.set_current_details(markdown(described))
+            await workflow.wait_condition(lambda: self._state is not described)  # noqa: B023 - awaited in this round
+
+    async def _send_tree_signals(self) -> None:
+        """Send signals to other runs of the tree as they are queued, one after the other."""
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
+            await send_tree_signal(self._state.tree.unsent[0])
+            self._advance(TreeSignalSent())
+
+    async def _drained(self) -> None:
+        """Wait until no handler runs and no signal is queued: only then may the workflow be left."""
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self._state.tree.unsent)
 
     async def _watch_time(self) -> None:
         """End the run when its time is over, whatever it waits for."""
@@ -189,16 +206,16 @@ class AgentRun:
                 await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
         return WaitEnded()
 
-    async def _event(self, started: Started[_T]) -> Event:
+    async def _event(self, started: ScheduledActivity[_T]) -> Event:
         """What the end of an activity is for the run; one that ended well has published the notices it was given."""
         outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
         if isinstance(outcome, Failure):
-            return started.failed(outcome)
+            return started.on_failure(outcome)
         if started.notices:
             self._advance(NoticesPublished(count=started.notices))
-        return started.came(outcome)
+        return started.on_result(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
         """What came of an activity; None when it was cancelled because the run has an outcome."""
@@ -261,7 +278,7 @@ class AgentRun:
         """Carry the whole state on into a fresh history; clients follow by the run's id and notice nothing."""
         if not self._rotation_due():
             return
-        await self._as_parent.quiet()
+        await self._drained()
         if isinstance(next_action(self._state), Finish):
             return
         workflow.continue_as_new(args=[self._request, self._state])
@@ -276,12 +293,13 @@ class AgentRun:
 
     async def _finish(self, outcome: Outcome) -> RunResult:
         self._state = closed(self._state)
-        await self._run_last_hooks()
+        if self._state.hooks_left:
+            await self._run_last_hooks()
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
         self._state = with_end_notice(self._state, result, workflow.now())
         await self._publish_notices()
-        await self._as_parent.quiet()
+        await self._drained()
         if outcome.status is RunStatus.FAILED:
             fail(result)
         return result
@@ -293,7 +311,7 @@ class AgentRun:
             try:
                 answer = await started.handle
             except ActivityError as error:
-                self._advance(started.failed(failure_of(error)))
+                self._advance(started.on_failure(failure_of(error)))
             else:
-                self._advance(started.came(answer))
+                self._advance(started.on_result(answer))
                 self._advance(NoticesPublished(count=started.notices))

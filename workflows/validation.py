@@ -7,11 +7,13 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from temporalio import workflow
 
 from loom.domain.core.digests import canonical
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
+from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
+from loom.domain.machine.transitions import evolve, start
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.carried_state import upgraded
@@ -23,13 +25,14 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RunRefused,
     SteeringEvent,
 )
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import BudgetRequest
 from loom.domain.tree.budget_shares import GRANT, WANT
 from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetRequested, ChildReported
-from loom.domain.tree.lineage import Lineage
+from loom.domain.tree.lineage import Lineage, is_child
 from loom.domain.tree.signals import ANCESTRY, REPORT
 from loom.domain.tree.tree import ChildReport
 from loom.workflows.payload_converter import Undecodable
@@ -179,7 +182,8 @@ def read_crew_request(payload: object) -> RunRequest:
 
 
 def _request(checked: _Asked) -> RunRequest:
-    parse_rules(checked.permissions)
+    if checked.permissions:
+        parse_rules(checked.permissions)
     given = {name: getattr(checked, name) for name in _Asked.model_fields}
     budget = Budget(**checked.budget.model_dump()) if checked.budget else Budget()
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
@@ -236,6 +240,27 @@ def read_lineage(payload: object) -> Lineage:
     except ValidationError as error:
         where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
         raise BadRequest(f"the second argument is only for a run's own children: {where}", field=where) from None
+
+
+def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
+    """The state of a run that begins, or that goes on from an earlier execution; a wrong request is a refused run."""
+    info = workflow.info()
+    if info.continued_run_id is not None and carried:
+        return read_state(carried[0])
+    try:
+        # Only a run that starts another one tells it where it comes from; a second input from anybody else is nobody's.
+        delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
+        lineage = read_lineage(carried[0]) if carried and delegated else None
+        return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
+    except BadRequest as error:
+        refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
+        wrong = RunError(type="BadRequest", message=error.message, context=error.context)
+        return evolve(refused, RunRefused(error=wrong))
+
+
+def read_input(workflow_type: str, request: object) -> RunRequest:
+    """The input of a workflow of this type; raises BadRequest."""
+    return read_crew_request(request) if workflow_type == CREW_RUN else read_request(request)
 
 
 def read_state(payload: object) -> RunState:

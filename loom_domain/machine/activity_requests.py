@@ -7,7 +7,7 @@ from loom.domain.context.model_context import Measures
 from loom.domain.core.digests import arguments_digest, canonical
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tasks import Origin, correlation_of
-from loom.domain.core.tool_calls import OpenCall, describe
+from loom.domain.core.tool_calls import OpenCall, ToolSpec, describe
 from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.limits import allowance
 from loom.domain.machine.tool_results import is_accounted
@@ -191,7 +191,7 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         spec_digest=state.conversation.spec_digest,
         arguments=call.arguments if by_value else None,
         arguments_digest="" if by_value else arguments_digest(call.arguments),
-        made=next((tool for tool in state.agent.tools if tool.name == call.name and goes_along(tool)), None),
+        made=_tool_of_the_run(state, call),
         skill=_skill_of(state, call),
         effect=plan.effect,
         begun=open_call.begun,
@@ -212,9 +212,15 @@ def _note(open_call: OpenCall) -> str:
     return f"{by} changed the arguments to {canonical(open_call.call.arguments)}." if by else ""
 
 
+def _tool_of_the_run(state: RunState, call: ToolCall) -> ToolSpec | None:
+    """The tool that a call brings with it, as no worker has it: the agent made it, or it is a script of a skill."""
+    named = (tool for tool in state.agent.tools if tool.name == call.name)
+    return next((tool for tool in named if tool.source or (state.agent.skills and goes_along(tool))), None)
+
+
 def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
     """The skill that a call is about, as pinned; what this turn or an earlier one has loaded is active."""
-    if not is_skill_tool(call.name):
+    if not state.agent.skills or not is_skill_tool(call.name):
         return None
     before = [
         c.call for c in state.calls.open[: next(n for n, c in enumerate(state.calls.open) if c.call.id == call.id)]

@@ -80,8 +80,8 @@ from loom.domain.tree.events import (
 )
 from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import ChildReport
-from loom.workflows.current_details import markdown
 from loom.workflows.payload_converter import data_converter
+from loom.workflows.visibility import markdown
 from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, told, yes
 
 CONVERTER: Final = data_converter().payload_converter
