@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench bench-memory bench-skills chaos chaos-tools chaos-memory clean
+.PHONY: install demo test check bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory clean upgrade
 
 install: $(STAMP)
 
@@ -37,6 +37,10 @@ bench: $(STAMP)
 chaos: $(STAMP)
 	@$(VENV)/bin/python -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
 
+# Runs of the earlier release BASE, finished by this one: `make upgrade BASE=v0.3.0`.
+upgrade: $(STAMP)
+	@$(VENV)/bin/python -m tests.acceptance.upgrade --base $(BASE)
+
 chaos-tools: $(STAMP)
 	@$(VENV)/bin/python -m tests.chaos.tool_kills --seeds 25
 
@@ -49,6 +53,9 @@ bench-memory: $(STAMP)
 
 bench-skills: $(STAMP)
 	@$(VENV)/bin/python -m bench.skills --write
+
+reading-path: $(STAMP)
+	@$(VENV)/bin/python -m bench.reading_path
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

@@ -14,7 +14,7 @@ class Plan:
     """One home, its worker if one is wanted, and where that works."""
 
     home: Path
-    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "worker")  # None: no worker is wanted
+    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker is wanted
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # the usual one gives way when it is taken

@@ -369,7 +369,7 @@ async def test_the_tool_says_what_to_do_when_there_is_nothing(
 COMMAND: Final = """
 import sys
 import typer
-from loom_cli import knowledge
+from loom.cli.commands import knowledge
 from loom.domain.core.errors import LoomError
 
 app = typer.Typer()

@@ -18,10 +18,9 @@ from loom.cli.watch.follower import Follower, approve_all
 from loom.cli.watch.json_output import JsonLines, Quiet
 from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.screen import Screen
-from loom.client import LoomClient, Streamed
+from loom.client import LoomClient, Streamed, closing
 from loom.composition.load_settings import load_settings
 from loom.domain.core.requests import RunResult
-from loom.watching import closing
 
 POLL_MEMORY: Final = timedelta(seconds=90)
 """A worker polls at least this often; the server lists those that are gone for five minutes more."""
