@@ -88,9 +88,8 @@ class AgentRun:
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform one action after the other until the run is finished."""
-        beside = [
-            asyncio.create_task(each) for each in (self._send_tree_signals(), self._watch_time(), self._describe())
-        ]
+        background = (self._send_tree_signals(), self._watch_time(), self._describe())
+        tasks = [asyncio.create_task(each) for each in background]
         while not isinstance(action := next_action(self._state), Finish):
             try:
                 self._advance(await self._perform(action))
@@ -98,7 +97,7 @@ class AgentRun:
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         result = await self._finished(action.outcome)
-        for task in beside:
+        for task in tasks:
             task.cancel()
         return result
 

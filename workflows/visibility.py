@@ -77,17 +77,23 @@ def markdown(state: RunState) -> str:
     lines += [_child(child) for child in state.tree.children]
     if state.spec is not None and state.spec.crew is not None:
         lines += _choice(last_choice(state.transcript.messages))
-    if state.outcome is None:
-        if state.asks or state.tree.asks:
-            lines += [line for ask in open_asks(state) for line in _ask(state.run_id, ask)]
-        if state.question is not None:
-            told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
-            lines.append(f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}.")
-        if state.hold is not None:
-            lines.append(f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}.")
-    elif state.outcome.error is not None:
-        lines.append(f"{_inline(state.outcome.error.type)}: {_inline(state.outcome.error.message)}")
-    return "\n\n".join(lines)
+    return "\n\n".join((*lines, *_what_to_do(state)))
+
+
+def _what_to_do(state: RunState) -> Iterator[str]:
+    """How to answer what the run waits for; of a run that has ended, what went wrong."""
+    if state.outcome is not None:
+        if (error := state.outcome.error) is not None:
+            yield f"{_inline(error.type)}: {_inline(error.message)}"
+        return
+    if state.asks or state.tree.asks:
+        for ask in open_asks(state):
+            yield from _ask(state.run_id, ask)
+    if state.question is not None:
+        told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
+        yield f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}."
+    if state.hold is not None:
+        yield f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}."
 
 
 def _spent(state: RunState) -> Iterator[str]:

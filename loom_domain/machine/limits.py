@@ -23,9 +23,8 @@ from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import failed
 from loom.domain.run.state import Outcome, RunState, cost_of, note, total_tool_calls, total_usage, with_calls
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
-from loom.domain.tree.budget_shares import left_of, spent_by_children
 from loom.domain.tree.lineage import TreeLimits
-from loom.domain.tree.tree import Tree
+from loom.domain.tree.tree import Tree, left_of, spent_by_children
 
 WARN_AT: Final = 0.8
 LAST_PART: Final = 0.1

@@ -5,31 +5,12 @@ from typing import Final
 
 from loom.domain.tree.budget import BudgetRequest, Share, Spend, grant
 from loom.domain.tree.signals import with_signal
-from loom.domain.tree.tree import Child, Tree, child_of, with_child
+from loom.domain.tree.tree import Tree, child_of, left_of, with_child
 
 WANT: Final = "want_budget"
 """The signal by which a child asks its parent for more."""
 GRANT: Final = "grant_budget"
 """The signal by which a parent answers that."""
-
-
-def left_of(tree: Tree, own: Spend) -> Share:
-    """What is neither spent nor lent, of a run that has spent `own` itself."""
-    return tree.share.minus(own + spent_by_children(tree))
-
-
-def spent_by_children(tree: Tree) -> Spend:
-    """What the children cost: those that run all that they were lent, the others what they have spent.
-
-    The call that a child answers counts as one of the run's own once the child has ended, and here until then.
-    """
-    return sum((_cost(child) for child in tree.children), Spend())
-
-
-def _cost(child: Child) -> Spend:
-    if not child.ended:
-        return Spend(children=1, tool_calls=1) + child.share.lent
-    return Spend(children=1) + (child.share.lent if child.spend_unknown else child.spend)
 
 
 def share_for_each(tree: Tree, own: Spend, number: int) -> Share:

@@ -200,6 +200,25 @@ def child_of(tree: Tree, run_id: str) -> Child | None:
     return next((child for child in tree.children if child.run_id == run_id), None)
 
 
+def left_of(tree: Tree, own: Spend) -> Share:
+    """What is neither spent nor lent, of a run that has spent `own` itself."""
+    return tree.share.minus(own + spent_by_children(tree))
+
+
+def spent_by_children(tree: Tree) -> Spend:
+    """What the children cost: those that run all that they were lent, the others what they have spent.
+
+    The call that a child answers counts as one of the run's own once the child has ended, and here until then.
+    """
+    return sum((_cost(child) for child in tree.children), Spend())
+
+
+def _cost(child: Child) -> Spend:
+    if not child.ended:
+        return Spend(children=1, tool_calls=1) + child.share.lent
+    return Spend(children=1) + (child.share.lent if child.spend_unknown else child.spend)
+
+
 def without_unbegun(tree: Tree) -> Tree:
     """The tree of a run that has ended, without children that the server never began."""
     return replace(tree, children=tuple(child for child in tree.children if child.started or child.ended))

@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 
 from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import DIMENSIONS, BudgetRequest, Share, Spend, grant
-from loom.domain.tree.budget_shares import (
-    GRANT,
-    WANT,
-    answered,
-    left_of,
-    share_for_each,
-    spent_by_children,
-    with_request,
-)
+from loom.domain.tree.budget_shares import GRANT, WANT, answered, share_for_each, with_request
 from loom.domain.tree.lineage import Lineage, TreeLimits
 from loom.domain.tree.signals import without_first_signal
-from loom.domain.tree.tree import Child, Tree, with_child
+from loom.domain.tree.tree import Child, Tree, left_of, spent_by_children, with_child
 
 
 def test_a_share_that_is_not_limited_never_runs_out() -> None:
