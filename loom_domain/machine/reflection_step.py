@@ -11,8 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from loom.domain.agents.reflection import CRITICISE, REVISE, Reflection
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import reminder
+from loom.domain.core.messages import is_from_person, reminder
 from loom.domain.machine.evaluation_step import answer_or_evaluation
 from loom.domain.machine.tool_results import end_calls
 from loom.domain.run.activity_payloads import ModelReply

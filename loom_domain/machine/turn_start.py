@@ -6,8 +6,7 @@ from datetime import datetime
 from loom.domain.agents.hook_steps import first_steps
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message, reminder, user
+from loom.domain.core.messages import Message, is_from_person, reminder, user
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.transcript import transcript_of

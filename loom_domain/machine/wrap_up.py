@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message, reminder
+from loom.domain.core.messages import Message, is_from_person, reminder
 from loom.domain.core.tasks import Action
 from loom.domain.machine.limits import budget_exhausted, limit_hit, own_spend, remaining, time_used
 from loom.domain.run.activity_payloads import ModelReply
