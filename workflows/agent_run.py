@@ -1,4 +1,4 @@
-"""Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
+"""Workflow `AgentRun`: one agent run. The domain chooses the next action, the workflow performs it in activities."""
 
 import asyncio
 from contextlib import suppress
@@ -103,7 +103,7 @@ class AgentRun:
 
     @workflow.query
     def status(self, *_: object) -> JsonObject:
-        """Where the run stands and what it waits for."""
+        """The status of the run and what it waits for."""
         return status_view(self._state)
 
     @workflow.query
@@ -206,7 +206,7 @@ class AgentRun:
         return WaitEnded()
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
-        """What the end of an activity is for the run; one that ended well has published the notices it was given."""
+        """The event that the end of an activity is; a successful activity has published the notices in its request."""
         outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
@@ -217,7 +217,7 @@ class AgentRun:
         return started.on_result(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
-        """What came of an activity; None when it was cancelled because the run has an outcome."""
+        """The result or failure of an activity; None when it was cancelled because the run has an outcome."""
         try:
             await workflow.wait_condition(lambda: handle.done() or self._state.outcome is not None)
         except asyncio.CancelledError:
@@ -274,7 +274,7 @@ class AgentRun:
         )
 
     async def _rotate_if_due(self) -> None:
-        """Carry the whole state on into a fresh history; clients follow by the run's id and notice nothing."""
+        """Continue as new with the whole state; clients follow by the run's id and notice nothing."""
         if not self._rotation_due():
             return
         await self._drained()
@@ -283,7 +283,7 @@ class AgentRun:
         workflow.continue_as_new(args=[self._request, self._state])
 
     async def _finished(self, outcome: Outcome) -> RunResult:
-        """The result, also where the run is cancelled after its outcome: what is left to do is done all the same."""
+        """The result of the run. A cancellation after its outcome does not keep the run from finishing its work."""
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):
@@ -304,7 +304,7 @@ class AgentRun:
         return result
 
     async def _run_last_hooks(self) -> None:
-        """What a user's code has to say once the run has an outcome, which nothing cancels any more."""
+        """Run the hooks after the end, which nothing cancels any more."""
         while (step := next_last_hook(self._state)) is not None:
             started = scheduling.run_hook(self._state, step)
             try:

@@ -23,7 +23,7 @@ class Parent:
 
     advance: Callable[[Event], None]
     has_ended: Callable[[], bool]
-    """It has an outcome: its children have been told to end."""
+    """It has an outcome, so its children were instructed to end."""
     has_notices: Callable[[], bool]
     publish_notices: Callable[[], Awaitable[None]]
 
@@ -45,7 +45,7 @@ class Parent:
             except TimeoutError:
                 return  # the server cancels what is left when this run closes
         for child in children:
-            child.result()  # a fault of ours is not lost in a task that nobody looks at
+            child.result()  # raises a bug of Loom that would otherwise be lost in the task
 
 
 def child_name(turn: int, number: int) -> str:
@@ -54,7 +54,7 @@ def child_name(turn: int, number: int) -> str:
 
 
 async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEnded], None]) -> None:
-    """Start the child and wait for its end; whatever happens is told, nothing is raised."""
+    """Start the child and wait for its end; every end becomes an event, and nothing is raised."""
     try:
         handle = await workflow.start_child_workflow(
             AGENT_RUN if start.request.crew is None else CREW_RUN,

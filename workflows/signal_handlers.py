@@ -1,7 +1,7 @@
-"""The signals and updates of a run: read by hand, refused or recorded; the loop acts on what they changed.
+"""Handlers of the signals and updates of a run. A handler records an event; the loop of the workflow acts on it.
 
-A signal never raises, whatever it carries: an unknown, malformed or late one leaves a notice, but an order to stop is
-carried out. An update is refused by its validator, which adds nothing to history, or answered with a receipt at once.
+A signal never raises: an unknown, malformed or late one leaves a notice, but a request to stop is carried out as far as
+it can be read. An update is refused by its validator, which adds nothing to history, or gets a receipt at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class SteeredRun:
 
 
 def register_handlers(run: SteeredRun) -> None:
-    """Take in everything that people can send to `run`."""
+    """Register a handler for every signal and update of `run`."""
     for name in STEERING:
         workflow.set_signal_handler(name, _on_signal(run, name))
         workflow.set_update_handler(name, _on_update(run, name), validator=_validator(run, name))

@@ -1,4 +1,4 @@
-"""The border of a run: whatever callers send is checked here, and refused with the field's name."""
+"""Validation of everything that callers send to a run; an error names the field and what to do."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -134,7 +134,7 @@ class _SetPermissions(_Strict):
 
 
 RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
-"""Names of the signals that only other runs of the same tree send."""
+"""The signals that only other runs of the same tree send."""
 
 _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
     "abort": (_Abort, AbortRequested),
@@ -150,9 +150,9 @@ STEERING: Final = tuple(_STEERING)
 """Names of the signals and updates of a run."""
 
 STOPS: Final = ("abort", "pause")
-"""Those that stop a run: as signals they count whatever comes with them."""
+"""The signals that stop a run; they are carried out even with a malformed payload."""
 _LONGEST: Final = 500
-"""Characters of what was sent in the place of a text."""
+"""Characters that are used of a value that should be a text."""
 
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
@@ -199,7 +199,7 @@ def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
 
 
 def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
-    """An order to stop with what can be read of its payload, whatever that is; never refused."""
+    """A request to stop, with what can be read of its payload; it is never refused."""
     form, event = _STEERING[name]
     given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
     steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
@@ -234,7 +234,7 @@ def read_from_relative(
 
 
 def read_lineage(payload: object) -> Lineage:
-    """What a parent tells its child beside the request; raises BadRequest."""
+    """What a parent sends its child beside the request; raises BadRequest."""
     try:
         return _LINEAGE.validate_python(payload)
     except ValidationError as error:
@@ -243,12 +243,12 @@ def read_lineage(payload: object) -> Lineage:
 
 
 def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
-    """The state of a run that begins, or that goes on from an earlier execution; a wrong request is a refused run."""
+    """The first state of a new run, or of one that continues as new. A wrong request is a refused run."""
     info = workflow.info()
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        # Only a run that starts another one tells it where it comes from; a second input from anybody else is nobody's.
+        # Only a parent sends its child a lineage; a second input from anybody else is ignored.
         delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
         lineage = read_lineage(carried[0]) if carried and delegated else None
         return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)

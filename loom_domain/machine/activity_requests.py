@@ -1,4 +1,4 @@
-"""What the workflow sends to its activities, derived from the state alone."""
+"""The request for each activity, derived from the state alone."""
 
 from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.tree_pattern import is_tree
@@ -25,11 +25,11 @@ from loom.domain.skills.active import active_in
 from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 
 INLINE_ARGUMENTS = 512
-"""Characters of arguments that go to a tool by value; longer ones are in history already, in the model's answer."""
+"""Characters of arguments that are sent by value; longer ones are in history already, in the model's answer."""
 
 
 def origin_of(state: RunState) -> Origin:
-    """Whose events these are."""
+    """The run that events and requests belong to."""
     return Origin(
         run_id=state.run_id,
         root_run_id=state.tree.lineage.root_run_id if state.tree.lineage else "",
@@ -40,12 +40,12 @@ def origin_of(state: RunState) -> Origin:
 
 
 def prepare_request(state: RunState) -> PrepareRequest:
-    """The resolution of the agent."""
+    """The request to resolve the agent."""
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
 
 
 def hook_request(state: RunState, step: HookStep) -> HookRequest:
-    """What a hook around the run is asked with."""
+    """The request to run a hook."""
     return HookRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -59,7 +59,7 @@ def hook_request(state: RunState, step: HookStep) -> HookRequest:
 
 
 def model_request(state: RunState) -> ModelRequest:
-    """The call of the model that is due."""
+    """The model call that is due."""
     return ModelRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -106,7 +106,7 @@ def _measures(state: RunState) -> Measures:
 
 
 def _facts(state: RunState) -> KnownFacts:
-    """What the run knows and no summary has to remember."""
+    """What the run knows by itself, so that no summary has to repeat it."""
     spent = f"turn {state.turn} of {state.max_turns}, {state.spending.usage.total_tokens} tokens"
     return KnownFacts(
         todos=state.work.todos.items,
@@ -135,7 +135,7 @@ def evaluate_request(state: RunState) -> EvaluateRequest:
 
 
 def summary_of(state: RunState) -> str:
-    """What the Web UI says of the model call that is due."""
+    """How the Web UI names the model call that is due."""
     if state.agent.crew is not None:
         kind = "tree" if is_tree(state.agent) else "crew"
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
@@ -148,12 +148,12 @@ def summary_of(state: RunState) -> str:
 
 
 def summary_of_evaluation(state: RunState) -> str:
-    """What the Web UI says of the evaluation that is due."""
+    """How the Web UI names the evaluation that is due."""
     return f"t{state.turn} · evaluate the answer"
 
 
 def summary_of_compression(state: RunState) -> str:
-    """What the Web UI says of the compression that is due."""
+    """How the Web UI names the compression that is due."""
     tokens = state.window.due.tokens if state.window.due else 0
     target = int(tokens * state.agent.compress_target)
     return f"t{state.turn} · compress {_thousands(tokens)} → at most {_thousands(target)} tokens"
@@ -164,7 +164,7 @@ def _thousands(tokens: int) -> str:
 
 
 def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
-    """The judgement of `calls` by the rules as they are now."""
+    """The request to judge `calls` by the rules as they are now."""
     return PlanRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -205,7 +205,7 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
 
 
 def _note(open_call: OpenCall) -> str:
-    """What the model has to know of a call that is not the one it asked for."""
+    """What the model has to know about a call that differs from the one it made."""
     by = "A person" if open_call.decision is not None and open_call.decision.edited else ""
     if not by and open_call.plan.arguments is not None:
         by = f"The interceptor {open_call.plan.interceptor}"
@@ -219,7 +219,7 @@ def _tool_of_the_run(state: RunState, call: ToolCall) -> ToolSpec | None:
 
 
 def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
-    """The skill that a call is about, as pinned; what this turn or an earlier one has loaded is active."""
+    """The pinned skill that a call uses; skills loaded in this turn or an earlier one are active."""
     if not state.agent.skills or not is_skill_tool(call.name):
         return None
     before = [

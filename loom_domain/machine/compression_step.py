@@ -24,15 +24,15 @@ from loom.domain.run.state import RunState, note
 
 MAX_FRUITLESS: Final = 3
 LEAST_GAIN: Final = 0.1
-"""What a compression has to gain, as a share of what was there."""
+"""The share of the tokens that a compression has to save."""
 LEAST_WINDOW: Final = 1000
-"""Tokens that every model takes; a smaller limit has been read wrongly out of a provider's words."""
+"""Tokens that every model accepts; a smaller limit was misread from a provider's error message."""
 SAFE: Final = 0.9
-"""Of a context that a provider refused without saying how much it takes: so much is believed to fit."""
+"""The share of a refused context that is assumed to fit when the provider did not name its limit."""
 
 
 def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
-    """The run after a model call that has to wait for a compression; its worker has kept the whole conversation."""
+    """The run after a model call that has to wait for a compression; its worker has cached the whole conversation."""
     before = state.window
     refused = too_long.trigger == "provider"
     told = too_long.limit if too_long.limit >= LEAST_WINDOW else int(SAFE * too_long.tokens)

@@ -1,7 +1,7 @@
-"""Work handed to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
+"""Delegation to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
 
-A child sees the task and the hints, never the conversation. Whatever becomes of it is a result that the model reads; no
-child fails its parent.
+A child sees the task and the hints, but not the conversation. However it ends, the model of its parent reads a result:
+a child never fails its parent.
 """
 
 import json
@@ -34,9 +34,9 @@ from loom.domain.tree.signals import digest_of
 from loom.domain.tree.tree import Child, child_of, ended_with, root_of, with_child
 
 LONGEST_RESULT: Final = 30_000
-"""Characters of a child's answer that its parent reads; the whole of it is the child's own result."""
+"""Characters of a child's answer that its parent reads; the result of the child has the whole answer."""
 PREVIEW: Final = 2000
-"""Characters of it that a task on the stream shows."""
+"""Characters of the answer that a task on the stream shows."""
 
 _SELF: Final = "do it yourself"
 ALONE: Final = (
@@ -48,7 +48,7 @@ ALONE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildStart:
-    """Everything that a child run is started with."""
+    """The input of a child run."""
 
     run_id: str
     request: RunRequest
@@ -56,11 +56,11 @@ class ChildStart:
 
 
 def children_began(state: RunState, event: ChildrenBegan) -> RunState:
-    """The run with a child for each call that may have one; the others are told why not."""
+    """The run with a child for each call that may have one; the other calls get a result that says why not."""
     waiting = [c for c in state.calls.open if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
-    if may and (wishful := requesting_budget(state, Spend(children=len(waiting)))) is not None:
-        return wishful  # these calls come again when it is answered
+    if may and (asking := requesting_budget(state, Spend(children=len(waiting)))) is not None:
+        return asking  # these calls are due again once the request is answered
     there = remaining(state).children
     room = 0 if not may else len(waiting) if there is None else max(0, there)
     share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
@@ -73,7 +73,7 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
 
 
 def child_ended(state: RunState, event: ChildEnded) -> RunState:
-    """The run after a child has ended, however it ended."""
+    """The run after a child has ended."""
     child = child_of(state.tree, event.run_id)
     if child is None:
         return state
@@ -106,7 +106,7 @@ def child_ended(state: RunState, event: ChildEnded) -> RunState:
 
 
 def child_start(state: RunState, child: Child) -> ChildStart:
-    """What a child is started with."""
+    """The input of a child."""
     call = next(c.call for c in state.calls.open if c.call.id == child.call_id)
     given = call.arguments if call.name == DELEGATE else {}
     limits = state.tree.limits
@@ -146,7 +146,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
 
 
 def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str, ...]:
-    """Those it is given; a copy of an agent gets no more than that has, an agent of its own has its own."""
+    """The tools of a child: a copy of this agent gets at most this agent's tools, another agent has its own."""
     if given.get("tools"):
         return tuple(given["tools"])
     return () if named or not given or state.agent.crew else handed_on(state.agent.tools)
@@ -158,7 +158,7 @@ def _crew(state: RunState, call: ToolCall) -> JsonObject:
 
 
 def execute_task_id(run_id: str, call_id: str) -> str:
-    """The id of the task by which a call's work is handed over."""
+    """The id of the stream task by which a call's work is handed over."""
     return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
 
 
@@ -176,7 +176,7 @@ def _key(call_id: str) -> str:
 
 
 def _may_delegate(state: RunState) -> tuple[bool, str]:
-    """Whether the run may have children, and what is said of those that it may not have."""
+    """Whether the run may have children, and the result of a call that may not have one."""
     limits = state.tree.limits
     if limits is None:
         return False, f"this run cannot delegate; {_SELF}"
@@ -229,7 +229,7 @@ def _task(call: ToolCall) -> str:
 def child_answer(
     description: str, run_id: str, *, status: RunStatus, output: str, error: RunError | None
 ) -> ToolResult:
-    """What the call comes to by which a run was given work, once that run has ended."""
+    """The result of the call that delegated work, once the run that did it has ended."""
     answer = {"task": description, "result": _clipped(output, run_id), "status": status.value}
     if error is not None:
         answer["error"] = f"{error.type}: {error.message}"

@@ -1,8 +1,7 @@
-"""The last step of a run that evaluates its answer. Whatever comes of it, the answer stands, and the run ends with it.
+"""Evaluation: the model rates the final answer before the run ends with it. The ratings never change the answer.
 
-Whether the budget covers it is found where the call is made, and recorded; one that is not covered is left out.
-
-A word from a person, or a pause, goes before the end as it does before any other.
+The activity finds out whether the budget covers the evaluation; if not, it is left out. A message from a person, or a
+pause, still comes before the end.
 """
 
 from dataclasses import replace
@@ -29,7 +28,7 @@ def answer_or_evaluation(state: RunState, outcome: Outcome, at: datetime) -> Run
 
 
 def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
-    """The run after its answer was rated, or its worker asked for the conversation whole."""
+    """The run after its answer was rated, or its worker asked for the whole conversation."""
     if state.answer.held is None:
         return state
     done = event.evaluated
@@ -44,7 +43,7 @@ def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
 
 
 def evaluation_failed(state: RunState, event: EvaluationFailed) -> RunState:
-    """The run without ratings; the stream is told why."""
+    """The run without ratings; a notice on the stream says why."""
     if state.answer.held is None:
         return state
     failure = event.failure

@@ -46,7 +46,7 @@ def share_of(budget: Budget, limits: TreeLimits) -> Share:
 
 
 def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
-    """The tree of a prepared run with its limits and its share: lent by its parent, or as the request says."""
+    """The tree of a prepared run with its limits and its share, which its parent lent or its request sets."""
     if limits is None:
         return tree
     if tree.lineage is not None:
@@ -71,7 +71,7 @@ def remaining(state: RunState) -> Share:
 
 
 def allowance(state: RunState) -> Share | None:
-    """What the next model call may take; None where nothing limits it."""
+    """What the next model call may use; None without a limit."""
     if state.tree.limits is None:
         return None
     share = remaining(state)
@@ -79,12 +79,12 @@ def allowance(state: RunState) -> Share | None:
 
 
 def reserve_for_last_answer(state: RunState, reserved: Spend) -> Spend:
-    """What the run keeps for a last answer of its own, by what its latest call took and might have taken."""
+    """The budget that the run reserves for its own last answer, estimated from its latest call."""
     return Spend(tokens=state.window.tokens + WRAP_UP_TOKENS, micros=reserved.micros, turns=1)
 
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
-    """The outcome of a run that may not begin another turn, or None."""
+    """The outcome of a run that has reached a limit, or None."""
     if state.turn_state.is_final:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
@@ -104,7 +104,7 @@ def time_used(state: RunState, at: datetime) -> str:
 
 
 def within_tool_calls(state: RunState) -> RunState:
-    """The run without the calls that its budget for tool calls does not cover any more."""
+    """The run without the calls that its budget for tool calls no longer covers."""
     most = remaining(state).tool_calls if state.tree.limits is not None else None
     if most is None:
         return state
@@ -114,7 +114,7 @@ def within_tool_calls(state: RunState) -> RunState:
 
 
 def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
-    """The outcome of a run whose turns are spent, with the calls that it still wanted to make."""
+    """The outcome of a run that has used all its turns, with the calls that it did not make."""
     answered = (
         "without a final answer" if state.answer.held is None else "with an answer that does not know what came in last"
     )
@@ -131,7 +131,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
 
 
 def budget_exhausted(name: str, told: str) -> Outcome:
-    """The outcome of a run that has no more of something."""
+    """The outcome of a run whose budget is used up in one dimension."""
     message = f"the budget for {name} is spent: {told}. Start again with a larger one."
     return Outcome(
         status=RunStatus.BUDGET_EXHAUSTED,
@@ -149,9 +149,9 @@ def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime
 
 
 def warning(state: RunState, at: datetime) -> str | None:
-    """A reminder for the model when four fifths of something are spent; given once.
+    """A reminder for the model, given once, when four fifths of a limit are used.
 
-    What a sub-agent was lent is a part of what there is: it asks for more, and need not hurry.
+    A sub-agent is reminded of its time and turns only: it can request more of what its parent lent it.
     """
     if state.spending.warned:
         return None
@@ -194,12 +194,12 @@ def deadline(state: RunState) -> datetime | None:
 
 
 def hard_end(state: RunState) -> datetime | None:
-    """When the run is ended wherever it stands; never one that was prepared before there was such an end."""
+    """When the run is ended, whatever it does; None for a run prepared by a version that had no such end."""
     return None if state.tree.limits is None else deadline(state)
 
 
 def last_call(state: RunState) -> datetime | None:
-    """From when on the run begins nothing but its last answer."""
+    """When the run may begin nothing more but its last answer."""
     end = hard_end(state)
     if end is None:
         return deadline(state)

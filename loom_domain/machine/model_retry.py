@@ -19,11 +19,11 @@ from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst
 from loom.domain.run.state import Outcome, RunState, ended, note
 
 MAX_RESENT: Final = 3
-"""Times that a model call is sent whole; a worker that still does not know the conversation never will."""
+"""How often a model call is sent whole; a worker that still asks for the conversation never accepts it."""
 
 
 def resend(state: RunState) -> RunState:
-    """The run after a worker said that it does not know the conversation."""
+    """The run after a worker answered that it does not know the conversation."""
     if state.tries.resent >= MAX_RESENT:
         message = f"{MAX_RESENT} workers did not take a conversation that was sent whole; do they run this version?"
         return ended(state, Outcome(status=RunStatus.FAILED, error=RunError(type="LoomError", message=message)))
@@ -31,7 +31,7 @@ def resend(state: RunState) -> RunState:
 
 
 def _whole(state: RunState) -> RunState:
-    """The next model call names nothing that a worker would have to know."""
+    """The run whose next model call is sent whole."""
     # The digest anew: another release may give the same spec another name, and would never know it by the old one.
     digest = state.agent.digest
     return replace(state, conversation=state.conversation.sent_whole(digest))
@@ -59,13 +59,13 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
 
 
 def _may_do_better(failure: Failure) -> bool:
-    """Another model may answer where this one could not: never after a refusal or a wrong key."""
+    """Whether another model may succeed: not after a refusal or with a wrong key."""
     known = BY_NAME.get(failure.type)
     return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
-    """The same call for the next model; attempts go on counting, since a number names one attempt for ever."""
+    """The same call for the next model; attempts are numbered on, as a number names one attempt for ever."""
     before = state.agent.model
     spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
     # What was learned of the window is about the model before.

@@ -4,7 +4,7 @@
                │    ▲
                └──▶ revision          at most `rounds` critiques
 
-What a person says during a critique comes first: the draft does not know it, so it is dropped.
+A message from a person during a critique comes first: the draft does not know it, so it is dropped.
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outc
 
 
 def with_draft(state: RunState, at: datetime) -> RunState | None:
-    """The run that cannot go on, with its draft as its answer; None without one that knows all that was said."""
+    """The run that cannot go on, with its draft as its answer; None without a draft, or when it misses a message."""
     if state.answer.draft is None or has_word_from_person(state):
         return None
     return answer_or_evaluation(replace(state, inbox=()), state.answer.draft, at)
@@ -58,7 +58,7 @@ def has_word_from_person(state: RunState) -> bool:
 
 
 def interrupted(state: RunState) -> RunState:
-    """The run without its draft, which knows nothing of what a person has just said: the next answer is another one."""
+    """The run without its draft, which misses what a person has just said: the next answer is a new draft."""
     reflection = Reflection(stage="draft", round=state.answer.reflection.round - 1)
     heard = tuple(message for message in state.inbox if is_from_person(message))
     return replace(state, answer=replace(state.answer, reflection=reflection, draft=None), inbox=heard)

@@ -25,7 +25,7 @@ _CALL_ID: Final = "start"
 
 
 def next_to_start(state: RunState) -> AskPerson | RunHook:
-    """What is due before the first turn of a prepared run."""
+    """The next action before the first turn of a prepared run."""
     if state.asks:
         ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
         return AskPerson(calls=state.asks, until=min(ends, default=None))
@@ -62,7 +62,7 @@ def _hook_returned(state: RunState, left: tuple[HookStep, ...], event: HookRetur
 
 
 def start_decided(state: RunState) -> RunState:
-    """The run once a person, or time, has answered whether it may start; any other run as it is."""
+    """The run once its start is approved, denied or expired; until then as it is."""
     if state.outcome is not None:
         return state
     call, decision = state.calls.open[0], state.calls.open[0].decision

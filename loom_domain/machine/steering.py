@@ -53,7 +53,7 @@ def name_of(event: SteeringEvent) -> str:
 
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:
-    """Why this cannot be done to the run as it stands, or None."""
+    """Why this request cannot be carried out now, or None."""
     if state.outcome is not None:
         return f"the run has ended: {state.outcome.status}"
     match event:
@@ -93,7 +93,7 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
         case ResumeRequested():
             return note(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case MessageReceived():
-            heard = _heard(state, event)
+            heard = _with_message(state, event)
             target = state.request.agent
             return note(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
         case PermissionsSet():
@@ -103,7 +103,7 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """What an approval is for, as far as that is known before the call is judged again."""
+    """What an approval covers, as far as that is known before the call is judged again."""
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
     # Several updates may have been let through before the first of them is carried out.
@@ -163,7 +163,7 @@ def _asked(state: RunState, call_id: str | None) -> TreeAsk:
 
 
 def _own(state: RunState, ask: TreeAsk) -> OpenCall | None:
-    """The run's own call; None for one of a sub-agent, whose answer goes down to it."""
+    """The run's own call; None for a call of a sub-agent, which gets the answer as a signal."""
     if ask.run_id != state.run_id:
         return None
     return next(call for call in state.asks if call.call.id == ask.call_id)
@@ -223,8 +223,8 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
     )
 
 
-def _heard(state: RunState, event: MessageReceived) -> RunState:
-    """A message answers the question that the run waits with, or is read when the next turn begins."""
+def _with_message(state: RunState, event: MessageReceived) -> RunState:
+    """The run after a message, which answers the open question or is read when the next turn begins."""
     question = state.question
     if event.from_agent:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
@@ -248,7 +248,7 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
 
 
 def _resumed(state: RunState, at: datetime) -> RunState:
-    """The run goes on; whoever is asked has all their time again."""
+    """The run goes on; people have the whole approval timeout again."""
     return with_calls(
         replace(state, hold=None),
         lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,
@@ -262,7 +262,7 @@ def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
 
 
 def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
-    """The run with a spec that allows something else: what has not run yet is judged again."""
+    """The run with other permission rules: calls that have not run are judged again."""
     state = replace(state, calls=replace(state.calls, rules_changed=state.phase is Phase.THINKING))
     if spec is not None:
         state = replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))

@@ -1,8 +1,8 @@
-"""The tool calls of a turn, from the model's answer to the results that join the conversation.
+"""The tool calls of a turn, from the model's answer to the results that are added to the conversation.
 
-A call is open until it has a result. Its plan, a person or time may rule it out; else it runs. Rules that change while
-it is open make its plan stale, and it is judged again before anything else happens. When the last call of the turn has
-its result, all results join the conversation in the order of the calls.
+A call is open until it has a result. Its plan, a person or the approval timeout may rule it out; otherwise it runs.
+When rules change while it is open, its plan is stale, and the call is judged again before anything else happens. When
+the last call of the turn has its result, all results are added to the conversation, in the order of the calls.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +38,8 @@ UNKNOWN_OUTCOME: Final = (
     " part or not at all, and it has not been tried again. Check what is there before you go on."
 )
 PATIENCE: Final = 2
-"""Attempts that wait for an account of effects which is away; the next one runs without, and if it is lost, so is its
-outcome. A call that may have begun under the account waits for it for as long as it takes."""
+"""Attempts that wait while the record of effects is unavailable. The next one runs without it, and if that is lost, its
+outcome is unknown. A call that may have begun under the record waits for it as long as it takes."""
 
 OUT_OF_TIME: Final = (
     "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
@@ -48,12 +48,12 @@ OUT_OF_TIME: Final = (
 
 
 def is_accounted(call: OpenCall) -> bool:
-    """Whether the call's next attempt keeps account of its effect."""
+    """Whether the next attempt at the call records its effect."""
     return call.begun or call.away < PATIENCE
 
 
 def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools | RunChildren:
-    """What the open calls need next; nobody is asked, and nothing runs, under rules that are out of date."""
+    """What the open calls need next. Under outdated rules no person is asked and nothing runs."""
     if stale := tuple(call for call in state.calls.open if call.stale and call.result is None):
         return PlanCalls(calls=stale)
     if state.asks:
@@ -69,7 +69,7 @@ def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Bac
 
 
 def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False) -> OpenCall:
-    """A call on its way; one that its plan rules out has its result already."""
+    """An open call; one that its plan rules out has its result already."""
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
     result = intercepted(plan) or (None if stale else ruled_out(plan))
     asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
@@ -129,7 +129,7 @@ def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
 
 
 def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[str, ...]:
-    """What approvals for the run allow whose arguments a person changed: the rules for what was approved at last."""
+    """The grants of run-wide approvals whose arguments a person changed, by the plan for those arguments."""
     return tuple(
         grant
         for call in state.calls.open
@@ -194,7 +194,7 @@ def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunStat
 
 
 def _with_tool(state: RunState, made: ToolSpec) -> RunState:
-    """The first of a name stays: what a person allowed it to do must not become what another does."""
+    """The run with a new tool. The first of a name stays, as approvals of it must not cover another tool."""
     if any(tool.name == made.name for tool in state.agent.tools):
         return state
     spec = state.agent.with_tool(made)
@@ -209,7 +209,7 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) ->
     lost = call.lost + (outcome.kind == "lost")
     again = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
-    # With an account of effects the next attempt finds out what came of this one; else nobody ever will.
+    # With a record of effects the next attempt looks up the outcome of this one; without it the outcome stays unknown.
     if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     away = call.away + (outcome.type == STORE_AWAY)
@@ -223,7 +223,7 @@ def _broken(failure: Failure) -> ToolResult:
 
 
 def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
-    """When calls run again that Loom's own parts were not there for: not at once, or an outage fills history."""
+    """When calls run again after a part of Loom was unavailable: later, so that no outage fills history."""
     waits = [
         decision.delay
         for call in state.calls.open
@@ -236,7 +236,7 @@ def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: dat
 
 
 def settled(state: RunState) -> RunState:
-    """Once every call of the turn has its result, the results join the conversation."""
+    """The run with the results in its conversation, once every call of the turn has one."""
     if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls.open):
         return state
     if window := state.agent.loop_window:
@@ -246,7 +246,7 @@ def settled(state: RunState) -> RunState:
 
 
 def end_calls(state: RunState, text: str) -> RunState:
-    """Every call answered, those without a result by `text`, so that the conversation stays well formed."""
+    """The run with a result for every call, by default the error `text`, so that the conversation stays well formed."""
     ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
     return _observed(ended)
 

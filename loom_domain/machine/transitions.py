@@ -155,7 +155,7 @@ def ignored(state: RunState, event: Event) -> str | None:
 
 
 def closed(state: RunState) -> RunState:
-    """The state of a finished run: every call has a result that says what is known of it."""
+    """The state of a finished run: every call has a result, which says what is known about it."""
     if state.spec is not None and (state.spec.hooks or state.phase is Phase.STARTING):
         state = with_last_hooks(state)
     if state.tree.children:

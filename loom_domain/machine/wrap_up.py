@@ -20,9 +20,9 @@ from loom.domain.tree.budget_shares import answered, may_request, with_request
 from loom.domain.tree.events import BudgetAnswered, BudgetRequested
 
 LONGEST_WAIT: Final = 200
-"""Characters of what a run was waiting on that its error tells."""
+"""Characters of what a run was waiting on that its error names."""
 ONE_TURN: Final = Spend(tokens=1, micros=1, tool_calls=1, turns=1)
-"""The least that another turn takes."""
+"""The least that another turn uses."""
 
 
 def stopped(state: RunState, at: datetime) -> RunState | None:
@@ -34,7 +34,7 @@ def stopped(state: RunState, at: datetime) -> RunState | None:
 
 
 def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """The run with one answer left to give; at its end where it was begun by a version that knew of none."""
+    """The run with one answer left to give; ended if it was prepared by a version without a last answer."""
     if state.tree.limits is None or state.answer.wrap_up is not None:
         return ended(state, outcome)
     answer = replace(state.answer, wrap_up=WrapUp(outcome=outcome), held=None)
@@ -44,7 +44,7 @@ def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
 
 
 def last_turn_reminder(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Message]:
-    """The run in its last turn, with what the model is told of it."""
+    """The run in its last turn, with the reminder for the model."""
     why = wrap_up.outcome.error.message if wrap_up.outcome.error else "the run has to end"
     told = (
         f"This is your last answer: {why} You have no tools any more. Say what you have found or done, what is left to"
@@ -77,7 +77,7 @@ def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
 
 
 def time_ran_out(state: RunState, event: TimeRanOut) -> RunState:
-    """The run at the end of its time, with what it has: an answer, a draft, else what it said last."""
+    """The run at its deadline, ended with what it has: an answer, a draft, or its last text."""
     at_work = waiting_on(state)
     told = time_used(state, event.at) + (f", while it waited on {at_work[:LONGEST_WAIT]}" if at_work else "")
     state = replace(state, hold=None)

@@ -1,4 +1,4 @@
-"""What a run says of itself when it is asked: the answer of the query `status`."""
+"""The answer to the query `status`."""
 
 from dataclasses import asdict
 
@@ -12,7 +12,7 @@ from loom.domain.tree.tree import TreeAsk, child_view, usage_view
 
 
 def status_view(state: RunState) -> JsonObject:
-    """The answer of the query `status`."""
+    """The answer to the query `status`."""
     return {
         "run_id": state.run_id,
         "status": status_of(state),

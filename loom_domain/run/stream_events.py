@@ -1,5 +1,5 @@
-"""What the stream is told of each step of a run. Activities tell it as it happens, `rebuilding` again from history, and
-both have to say the same.
+"""Stream events of each step of a run. Activities publish them as the step happens; `history` rebuilds the same events
+from Temporal's history.
 """
 
 from typing import Any, Final
@@ -73,7 +73,7 @@ def hook_key(step: HookStep) -> str:
 
 
 def hook_facts(step: HookStep, ms: float, **said: str) -> JsonObject:
-    """A hook around the run that was asked, and what it said."""
+    """A hook that ran, and its answer."""
     return {"hook": step.name, "moment": step.moment, "ms": ms, **{name: text for name, text in said.items() if text}}
 
 
@@ -167,5 +167,5 @@ def has_made_a_tool(tool: str, result: ToolResult) -> bool:
 
 
 def milliseconds(seconds: float) -> float:
-    """How long something took, as the stream says it."""
+    """How long something took, as the stream shows it."""
     return round(seconds * 1000, 1)

@@ -8,30 +8,30 @@ from loom.domain.tree.signals import with_signal
 from loom.domain.tree.tree import Tree, child_of, left_of, with_child
 
 WANT: Final = "want_budget"
-"""The signal by which a child asks its parent for more."""
+"""The signal by which a child requests budget from its parent."""
 GRANT: Final = "grant_budget"
 """The signal by which a parent answers that."""
 
 
 def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
-    """What each of so many new children is lent: equal parts, one left for wishes; for sub-agents it has to ask."""
+    """What each of `number` new children is lent: equal parts, one left for requests, and no sub-agents."""
     pot = left_of(tree, own).minus(tree.reserve + Spend(children=number, tool_calls=number))
     part = pot.part(number + 1)
     return replace(part, children=None if part.children is None else 0)
 
 
 def may_request(tree: Tree, need: Spend) -> bool:
-    """Whether the parent may still have some of that."""
+    """Whether the run can ask its parent for that, which has not refused it before."""
     return tree.lineage is not None and not set(need.named) & set(tree.refused)
 
 
 def with_request(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
-    """The tree of run `run_id` after it, or a child of its, wants more."""
+    """The tree of run `run_id` after it, or one of its children, has requested budget."""
     return _settled(replace(tree, requests=(*tree.requests, want)), own, run_id)
 
 
 def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -> Tree:
-    """The tree after the parent has answered; what it gave goes to who wanted it."""
+    """The tree after the parent has answered; what it granted goes to the run that asked."""
     asking = tree.asking
     if asking is None or asking.number != number:
         return tree
@@ -46,7 +46,7 @@ def without_requests_of(tree: Tree, run_id: str) -> Tree:
 
 
 def _settled(tree: Tree, own: Spend, run_id: str) -> Tree:
-    """Every wish answered that can be; for the first that cannot, the parent is asked, or it is refused."""
+    """The tree with every request answered that can be; the first that cannot goes to the parent, or is refused."""
     while True:
         for want in tree.requests:
             tree = _served(tree, own, want, run_id)

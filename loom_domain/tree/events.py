@@ -1,4 +1,4 @@
-"""What can happen between the runs of a tree (events, past tense)."""
+"""Events between the runs of a tree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from loom.domain.tree.tree import ChildReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildrenBegan:
-    """Children are about to be started; `names` are the last parts of their run ids, by the call that wants them."""
+    """Children are about to be started; `names` has the last part of each run id, by the id of its call."""
 
     names: Mapping[str, str]
     at: datetime
@@ -39,7 +39,7 @@ class ChildEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildReported:
-    """A child tells how it stands."""
+    """A child has sent a report."""
 
     report: ChildReport
 

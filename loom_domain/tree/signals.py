@@ -1,7 +1,7 @@
 """Signals between the runs of a tree: a parent instructs its children, a child reports to its parent.
 
-No code sends a signal by hand. After each event, `machine.tree_sync` compares what each relative was told last with the
-state of the run, and queues a signal for every difference. So a relative learns of a change whenever it happens.
+No code sends a signal by hand. After each event, `machine.tree_sync` compares the state of the run with what each
+relative knows, and queues a signal for every difference. So a relative learns of a change whenever it happens.
 """
 
 import json
@@ -15,11 +15,11 @@ from loom.domain.permissions.judge import Level
 from loom.domain.tree.tree import Child, ChildReport, Tree, TreeAsk, TreeSignal, child_of, with_child
 
 REPORT: Final = "child_report"
-"""The signal by which a child tells its parent how it stands."""
+"""The signal by which a child reports to its parent."""
 ANCESTRY: Final = "set_ancestry"
-"""The signal by which a parent tells its child what those above it allow now."""
+"""The signal by which a parent sends its child the rules of the runs above it."""
 PARENT: Final = "the run above"
-"""Who has paused or resumed a child that its parent has."""
+"""The `by` of a signal that a parent sends its child."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,11 +27,11 @@ class ChildInstructions:
     """What a run instructs all its children to do."""
 
     levels: tuple[Level, ...]
-    """What it and those above it allow."""
+    """The rules of the run and of those above it."""
     held: bool = False
-    """They are to pause."""
+    """The children have to pause."""
     end: Mapping[str, str] | None = None
-    """They are to end: the payload of `abort`."""
+    """The children have to end: the payload of `abort`."""
 
 
 def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
@@ -54,7 +54,7 @@ def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
 
 
 def with_report(tree: Tree, report: ChildReport) -> Tree:
-    """The tree after a child has told how it stands."""
+    """The tree after a report of a child."""
     child = child_of(tree, report.run_id)
     if child is None or child.ended:
         return tree
@@ -73,14 +73,14 @@ def with_report(tree: Tree, report: ChildReport) -> Tree:
             all_turns=report.all_turns,
             sub_agents=report.sub_agents,
             asks=report.asks,
-            # An answer that is still under way keeps its ask from coming up again.
+            # While an answer is on its way, its ask must not come up again.
             answered=tuple(key for key in c.answered if key in keys),
         ),
     )
 
 
 def with_answer(tree: Tree, ask: TreeAsk, signal: str, payload: Mapping[str, Any]) -> Tree:
-    """The tree with an answer on its way to the child that an ask came from, bound to what was asked."""
+    """The tree with an answer queued for the child that an ask came from."""
     child = next((c for c in tree.running if ask.run_id == c.run_id or ask.run_id.startswith(f"{c.run_id}/")), None)
     if child is None:
         return tree
@@ -102,7 +102,7 @@ def with_signal(tree: Tree, to: str, signal: str, payload: Mapping[str, Any]) ->
 
 
 def digest_of(levels: Sequence[Level]) -> str:
-    """Names what these levels allow."""
+    """A digest of these rules."""
     return short_digest(canonical({"levels": [asdict(level) for level in levels]}))
 
 
@@ -127,7 +127,7 @@ def _plain(level: Level) -> JsonObject:
 
 
 def _report_digest(report: ChildReport) -> str:
-    """What of a report makes it worth a signal: not how far the child has come, but that something waits."""
+    """A digest of the part of a report that is worth a signal: that the child waits, not how far it has come."""
     asks = [ask.key for ask in report.asks]
     if not asks and not report.waiting_on:
         return ""
