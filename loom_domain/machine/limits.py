@@ -72,10 +72,11 @@ def remaining(state: RunState) -> Share:
 
 def allowance(state: RunState) -> Share | None:
     """What the next model call may use; None without a limit."""
-    if state.tree.limits is None:
+    whole = state.tree.share
+    if state.tree.limits is None or (whole.tokens is None and whole.micros is None):
         return None
     share = remaining(state)
-    return None if share.tokens is None and share.micros is None else Share(tokens=share.tokens, micros=share.micros)
+    return Share(tokens=share.tokens, micros=share.micros)
 
 
 def reserve_for_last_answer(state: RunState, reserved: Spend) -> Spend:
@@ -105,9 +106,9 @@ def time_used(state: RunState, at: datetime) -> str:
 
 def within_tool_calls(state: RunState) -> RunState:
     """The run without the calls that its budget for tool calls no longer covers."""
-    most = remaining(state).tool_calls if state.tree.limits is not None else None
-    if most is None:
+    if state.tree.limits is None or state.tree.share.tool_calls is None:
         return state
+    most = remaining(state).tool_calls or 0
     beyond = [call.call.id for call in state.calls.open if call.result is None][max(0, most) :]
     not_run = failed(f"not run: the budget for tool calls covered {most} more", "unavailable")
     return with_calls(state, lambda c: replace(c, result=not_run) if c.call.id in beyond else c)
@@ -177,7 +178,7 @@ def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float |
         ("cost_usd", cost_of(state) or 0.0, None if share.micros is None else share.micros / 1_000_000),
         ("tool_calls", total_tool_calls(state), share.tool_calls),
         ("seconds", (at - state.began_at).total_seconds(), seconds),
-        ("turns_in_all", (own_spend(state) + spent_by_children(state.tree)).turns, share.turns),
+        ("turns_in_all", state.turns + spent_by_children(state.tree).turns, share.turns),
     )
 
 
