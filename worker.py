@@ -89,7 +89,7 @@ class LoomPlugin(SimplePlugin):
 def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callable[..., Any]]:
     if parts.memory is None:
         return ()
-    return parts.memory.activities(client, settings.task_queue, parts.hygiene)
+    return parts.memory.activities(client, settings.task_queue, parts.sanitizer)
 
 
 @asynccontextmanager

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from temporalio import workflow
 
-from loom.domain.core.digests import canonical
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.permissions.judge import Mode

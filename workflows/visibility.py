@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.messages import JsonObject, ToolCall, canonical
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.domain.core.tool_calls import describe

@@ -21,7 +21,7 @@ from loom.domain.permissions.judge import Mode
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from pathlib import Path
 
-    from loom.activities.ports import Tool, ToolBox
+    from loom.activities.ports import Tool, ToolSet
     from loom.activities.toolbox.interceptors import Intercepted
     from loom.app.registry import Registry
     from loom.domain.agents.hooks import Objection, Registered
@@ -97,7 +97,7 @@ def checked_call(
     """Judge the call as a run in this workspace would; raises BadRequest for rules or arguments that cannot be."""
     from pathlib import Path  # noqa: PLC0415
 
-    from loom.activities.toolbox.authorization import authorize  # noqa: PLC0415
+    from loom.activities.toolbox.pipeline import authorize  # noqa: PLC0415
     from loom.domain.agents.hooks import tightened  # noqa: PLC0415
     from loom.domain.permissions.judge import matching  # noqa: PLC0415
 
@@ -126,7 +126,7 @@ def checked_call(
     )
 
 
-def _spec(name: str, registry: "Registry", box: "ToolBox") -> "AgentSpec":
+def _spec(name: str, registry: "Registry", box: "ToolSet") -> "AgentSpec":
     """The agent with its tools and rules, as far as a call of it is judged by them."""
     from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of  # noqa: PLC0415
     from loom.domain.agents.spec import AgentSpec  # noqa: PLC0415
@@ -211,7 +211,7 @@ def _empty(schema: Any) -> Any:
             return None
 
 
-def _refuse_dead(spec: "AgentSpec", box: "ToolBox", servers: Sequence[str]) -> None:
+def _refuse_dead(spec: "AgentSpec", box: "ToolSet", servers: Sequence[str]) -> None:
     from pathlib import Path  # noqa: PLC0415
 
     from loom.domain.permissions.dead_rules import dead_rules  # noqa: PLC0415
@@ -222,7 +222,7 @@ def _refuse_dead(spec: "AgentSpec", box: "ToolBox", servers: Sequence[str]) -> N
         raise BadRequest("--permissions: " + plain("\n  ".join(dead)), field="--permissions")
 
 
-def worker_tools(name: str) -> "tuple[ToolBox, list[str], Registry]":
+def worker_tools(name: str) -> "tuple[ToolSet, list[str], Registry]":
     """A worker's tools with these settings, its MCP servers, dialled for tools of theirs, and its whole registry."""
     from loom.activities.toolbox.built_in.made_tools import MadeTools  # noqa: PLC0415
     from loom.composition.load_settings import read_settings  # noqa: PLC0415
