@@ -1,4 +1,4 @@
-"""Runs' histories as a Temporal server keeps them, decoded into what happened."""
+"""Read runs' histories from a Temporal server and decode them into facts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ TYPES: Final[Mapping[str, tuple[type[Asked], type[Came]]]] = {
     "compress_context": (CompressRequest, Compressed),
     "evaluate_answer": (EvaluateRequest, Evaluated),
 }
-"""The activities that tell something, by name: what they get and what they give."""
+"""The activities that contribute facts, by name: their input and their result."""
 
 _LOCAL: Final = "core_local_activity"
 _PUBLISH: Final = "publish"
@@ -54,10 +54,10 @@ _UNDECODABLE: Final = "Failed decoding"
 
 
 class TemporalHistories:
-    """The port Histories on a Temporal client, whose converter reads what our workers wrote."""
+    """The port Histories on a Temporal client, whose converter reads what Loom's workers wrote."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
-        """Only runs of this queue are looked at: those of others belong to another memory."""
+        """Only runs of this queue are read: those of others belong to another memory."""
         self._client = client
         self._task_queue = task_queue
 
@@ -68,14 +68,14 @@ class TemporalHistories:
         query = f"{own} AND (ExecutionStatus = 'Running' OR {ended})"
         async for execution in self._client.list_workflows(query):
             if execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
-                continue  # its last execution is listed, too
+                continue  # its last execution is listed too
             events = execution.history_length
             if execution.status is WorkflowExecutionStatus.RUNNING:
                 events = (await self._client.get_workflow_handle(execution.id).describe()).history_length
             yield Moved(run_id=execution.id, events=events)
 
     async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """See the port; executions that the server has dropped already are left out."""
+        """See the port. Executions that the server has already deleted are left out."""
         facts: tuple[Fact, ...] = ()
         execution: str | None = None
         while True:
@@ -88,7 +88,7 @@ class TemporalHistories:
             if execution is None:
                 break
         if not facts:
-            raise UnreadableHistory(f"the server has no history of run {run_id!r} any more")
+            raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
         return facts
 
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
@@ -101,7 +101,7 @@ class TemporalHistories:
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
-    """The facts of one execution, in its order; raises UnreadableHistory."""
+    """The facts of one execution, in order; raises UnreadableHistory."""
     reading = _Reading(converter, run_id)
     try:
         return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
@@ -110,7 +110,7 @@ async def facts_of(converter: DataConverter, run_id: str, events: Sequence[Histo
 
 
 class _Reading:
-    """One execution, read from its beginning."""
+    """One execution, read from its start."""
 
     def __init__(self, converter: DataConverter, run_id: str) -> None:
         self._converter = converter
@@ -119,7 +119,7 @@ class _Reading:
         self._began: dict[int, datetime] = {}
 
     async def fact(self, event: HistoryEvent) -> Fact | None:
-        """What this event says, if it says something whole."""
+        """The fact that this event completes, if any."""
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 return await self._begun(event)

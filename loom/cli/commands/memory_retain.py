@@ -48,7 +48,7 @@ def retain(
 async def retained(loom: "LoomClient", before: datetime, *, dry_run: bool) -> dict[str, Any]:
     """Delete, or only count, what was left before then by runs that had ended by then."""
     from loom.activities.adapters.postgres.database import Database  # noqa: PLC0415
-    from loom.activities.adapters.postgres.retention import drop, left_behind  # noqa: PLC0415
+    from loom.activities.adapters.postgres.retention import drop, leftovers  # noqa: PLC0415
     from loom.composition.load_settings import load_settings  # noqa: PLC0415
 
     url = load_settings().database_url
@@ -56,7 +56,7 @@ async def retained(loom: "LoomClient", before: datetime, *, dry_run: bool) -> di
         raise UnreachableError("nothing is kept without a database: start `loom up`, or set LOOM_DATABASE_URL")
     database = Database(url, max_connections=2, name="loom-retain")
     try:
-        found = await left_behind(database, before)
+        found = await leftovers(database, before)
         # Asked after that: whoever began in between has left nothing that is so old.
         going_on = await _not_over(loom, before)
         over = [left for left in found if going_on.isdisjoint(_with_those_above(left.run_id))]

@@ -135,13 +135,13 @@ def _not_enabled(settings: "Settings") -> "tuple[SkillFolder, ...]":
 
 def _shown(settings: "Settings", workspace: Path | None, name: str) -> tuple[dict[str, Any], str]:
 
-    from loom.activities.adapters.skills.folders import look_into  # noqa: PLC0415
+    from loom.activities.adapters.skills.folders import skills_in  # noqa: PLC0415
     from loom.cli.commands.skill_facts import facts, inspect  # noqa: PLC0415
 
     found = _found(settings, workspace)
     closed = [(folder, NOT_ENABLED) for folder in _not_enabled(settings)]
     closed += [(folder, UNTRUSTED) for folder in found.untrusted]
-    others = [(skill, state) for folder, state in closed for skill in look_into(folder).skills]
+    others = [(skill, state) for folder, state in closed for skill in skills_in(folder).skills]
     every = [(s, READY) for s in found.skills] + [(s, HIDDEN) for s in found.hidden] + others
     match = next(((skill, state) for skill, state in every if skill.name == name), None)
     if match is None:

@@ -13,7 +13,7 @@ from loom.domain.core.requests import RunStatus
 from loom.exit_codes import FAILED
 
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.activities.adapters.snapshots.restore import Plan
+    from loom.activities.adapters.snapshots.restore import RestoreChanges
     from loom.activities.adapters.snapshots.shadow_git import Difference, ShadowGit
     from loom.activities.adapters.snapshots.store import Snapshot
 
@@ -117,7 +117,7 @@ def _refuse_while_open(run_id: str) -> None:
         )
 
 
-def _confirm(target: "Snapshot", todo: "Plan", *, as_json: bool) -> None:
+def _confirm(target: "Snapshot", todo: "RestoreChanges", *, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise BadRequest("restore asks before it writes: give --yes, or --dry-run to see what it would do", field="yes")
     _print_plan(todo)
@@ -125,7 +125,7 @@ def _confirm(target: "Snapshot", todo: "Plan", *, as_json: bool) -> None:
 
 
 def _report(
-    run_id: str, target: "Snapshot", todo: "Plan", *, undo: str | None, left: Mapping[str, str], as_json: bool
+    run_id: str, target: "Snapshot", todo: "RestoreChanges", *, undo: str | None, left: Mapping[str, str], as_json: bool
 ) -> None:
     if as_json:
         print_json(_restored(run_id, target, todo, undo, left))
@@ -139,7 +139,7 @@ def _report(
         tell(f"{counted(len(left), 'path')} left as found, see above")
 
 
-def _print_plan(todo: "Plan", left: Mapping[str, str] | None = None) -> None:
+def _print_plan(todo: "RestoreChanges", left: Mapping[str, str] | None = None) -> None:
     skipped = left or todo.left
     kinds = {"write": todo.write, "remove": todo.remove, "permissions": todo.permit}
     for kind, paths in kinds.items():
@@ -185,7 +185,7 @@ def _difference(found: "Difference") -> dict[str, Any]:
 
 
 def _restored(
-    run_id: str, target: "Snapshot", todo: "Plan", undo: str | None, left: Mapping[str, str]
+    run_id: str, target: "Snapshot", todo: "RestoreChanges", undo: str | None, left: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
         "run_id": run_id,
