@@ -15,11 +15,11 @@ from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
-from loom.domain.agents.definitions import AgentDefinition, spec_of, told_apart, tools_of
-from loom.domain.agents.hooks import Registered, named_for, steps_of
+from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
+from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
 from loom.domain.agents.request_options import KEY, RunOptions, read_options
 from loom.domain.agents.spec import AgentSpec, autonomy_rules
-from loom.domain.agents.sub_agent import as_its_maker, sub_agent
+from loom.domain.agents.sub_agent import sub_agent, with_rights_of_parent
 from loom.domain.agents.tree_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
@@ -31,7 +31,7 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.subjects import Place
 from loom.domain.run.activity_payloads import Prepared, PrepareRequest
 from loom.domain.run.stream_events import run_started
-from loom.domain.skills.catalog import COMPILED
+from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, SKILL_TOOLS, FoundSkills
 from loom.domain.tree.lineage import Lineage, TreeLimits
 
 _log = structlog.get_logger("loom.run")
@@ -165,7 +165,7 @@ class Preparation:
             agent.with_permissions(request.permissions),
             model=model,
             fallbacks=fallbacks,
-            tools=told_apart(tools_of(definition, every), every, definition, lineage),
+            tools=with_collaboration_tools(tools_of(definition, every), every, definition, lineage),
             workspace=str(self._workspace(request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
@@ -181,12 +181,22 @@ class Preparation:
         self._refuse_dead_rules(spec)
         if spec.output_schema is not None:
             OutputSchema(spec.output_schema)
-        equipped = await self._skills.equipped(spec, request)
+        equipped = await self._equipped(spec, request)
         shown = offered(equipped.spec.tools, spec.permissions) if spec.permissions else equipped.spec.tools
-        hooks = named_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
+        hooks = hook_names_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
         spec = replace(equipped.spec, rules=autonomy_rules([tool.name for tool in shown]), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    async def _equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
+        """The agent with the skills of its run; where there are none, it only loses the tools for them."""
+        wants = bool(spec.config.enabled_skills or request.skills)
+        may_load = any(tool.name == LOAD_SKILL for tool in spec.tools)
+        found = await self._skills.library.find(Path(spec.workspace)) if wants or may_load else FoundSkills()
+        if wants or found.skills or found.problems:
+            return await self._skills.equipped(spec, request, found)
+        tools = (tool for tool in spec.tools if tool.name not in SKILL_TOOLS and not tool.name.startswith(COMPILED))
+        return Equipped(spec=replace(spec, tools=tuple(tools)))
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
         """Without the tools that start runs below the last level that is allowed."""
@@ -241,14 +251,14 @@ class Preparation:
             mode=Mode(request.mode) if request.mode else self._default.mode,
             require_done_tool=False,
             hooks=steps_of(self._hooks, crew.name, ()),
-            manifest=self._manifests.of_crew(crew.agents, named_for(self._hooks, crew.name, ())),
+            manifest=self._manifests.of_crew(crew.agents, hook_names_for(self._hooks, crew.name, ())),
             pattern="react",
             evaluates=False,
             output_schema=request.output_schema,
             crew=crew,
         )
         self._refuse_dead_rules(spec)
-        return spec if lineage is None else as_its_maker(spec, lineage)
+        return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
         """A rule that can never match protects nobody; whoever wrote it believes that it does."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from loom.domain.agents.sub_agent import handed_on
+from loom.domain.agents.sub_agent import default_child_tools
 from loom.domain.agents.tree_pattern import for_branch, is_tree
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
@@ -149,7 +149,7 @@ def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str,
     """The tools of a child: a copy of this agent gets at most this agent's tools, another agent has its own."""
     if given.get("tools"):
         return tuple(given["tools"])
-    return () if named or not given or state.agent.crew else handed_on(state.agent.tools)
+    return () if named or not given or state.agent.crew else default_child_tools(state.agent.tools)
 
 
 def _crew(state: RunState, call: ToolCall) -> JsonObject:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment, last_steps, next_last_step
+from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment, next_step_after_run, steps_after_run
 from loom.domain.core.messages import ToolCall, call_digest
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
@@ -81,12 +81,12 @@ def with_last_hooks(state: RunState) -> RunState:
     if state.spec is None:
         return state
     calls = replace(state.calls, open=()) if state.phase is Phase.STARTING else state.calls
-    return replace(state, calls=calls, hooks_left=last_steps(state.spec.hooks, state.hooks_left))
+    return replace(state, calls=calls, hooks_left=steps_after_run(state.spec.hooks, state.hooks_left))
 
 
 def next_last_hook(state: RunState) -> HookStep | None:
     """The next hook after the end of the run."""
-    return None if state.outcome is None else next_last_step(state.hooks_left, state.outcome.status)
+    return None if state.outcome is None else next_step_after_run(state.hooks_left, state.outcome.status)
 
 
 def _with_task(state: RunState, task: str | None) -> RunState:

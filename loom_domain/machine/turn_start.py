@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from loom.domain.agents.hook_steps import first_steps
+from loom.domain.agents.hook_steps import steps_before_run
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
 from loom.domain.core.messages import Message, is_from_person, reminder, user
@@ -37,7 +37,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),
     )
-    return ready(replace(resolved, hooks_left=first_steps(spec.hooks)) if spec.hooks else resolved)
+    return ready(replace(resolved, hooks_left=steps_before_run(spec.hooks)) if spec.hooks else resolved)
 
 
 def _forked(state: RunState, earlier: Earlier) -> RunState:

@@ -17,7 +17,17 @@ from loom.domain.agents.hook_steps import HookAnswer
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Origin, Published, correlation_of
 from loom.domain.core.tool_calls import ToolResult
-from loom.domain.history.facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom.domain.history.facts import (
+    ActivityAttempt,
+    ActivityOutcome,
+    ActivityRequest,
+    AttemptFailure,
+    ExecutionStarted,
+    Fact,
+    PinnedSettings,
+    PublishedNotices,
+    RunEnded,
+)
 from loom.domain.run.activity_payloads import (
     CallPlans,
     Compressed,
@@ -35,7 +45,7 @@ from loom.domain.run.activity_payloads import (
 )
 from loom.domain.tree.lineage import is_child
 
-TYPES: Final[Mapping[str, tuple[type[Asked], type[Came]]]] = {
+TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] = {
     "prepare_run": (PrepareRequest, Prepared),
     "run_hook": (HookRequest, HookAnswer),
     "call_model": (ModelRequest, ModelReply),
@@ -157,7 +167,7 @@ class _Reading:
             case _:
                 return None
 
-    async def _begun(self, event: HistoryEvent) -> Began:
+    async def _begun(self, event: HistoryEvent) -> ExecutionStarted:
         started = event.workflow_execution_started_event_attributes
         given = await self._converter.decode(list(started.input.payloads))
         request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
@@ -172,8 +182,10 @@ class _Reading:
             correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
         )
         spec = state.get("spec") or {}
-        pinned = Pinned(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))
-        return Began(origin=origin, pinned={state["spec_digest"]: pinned} if "spec_digest" in state and spec else {})
+        pinned = PinnedSettings(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))
+        return ExecutionStarted(
+            origin=origin, pinned={state["spec_digest"]: pinned} if "spec_digest" in state and spec else {}
+        )
 
     async def _ask(self, event: HistoryEvent) -> None:
         scheduled = event.activity_task_scheduled_event_attributes
@@ -181,7 +193,7 @@ class _Reading:
         if name in TYPES:
             self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
 
-    async def _told(self, event: HistoryEvent) -> Told | None:
+    async def _told(self, event: HistoryEvent) -> PublishedNotices | None:
         marker = event.marker_recorded_event_attributes
         if marker.marker_name != _LOCAL or "result" not in marker.details:
             return None
@@ -189,25 +201,25 @@ class _Reading:
         if not isinstance(data, Mapping) or data.get("activity_type") != _PUBLISH:
             return None
         published = await self._read(marker.details["result"], Published)
-        return Told(published=published) if isinstance(published, Published) else None
+        return PublishedNotices(published=published) if isinstance(published, Published) else None
 
-    async def _ended(self, event: HistoryEvent, payloads: Payloads) -> Ended | None:
+    async def _ended(self, event: HistoryEvent, payloads: Payloads) -> RunEnded | None:
         if not payloads.payloads:
             return None
         result = await self._read(payloads, RunResult)
-        return Ended(result=result, at=_at(event)) if isinstance(result, RunResult) else None
+        return RunEnded(result=result, at=_at(event)) if isinstance(result, RunResult) else None
 
-    def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> Did | None:
+    def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> ActivityAttempt | None:
         kind = failure.application_failure_info.type
         if kind in _NOT_BEGUN or failure.message.startswith(_UNDECODABLE):
             self._began.pop(scheduled, None)
-        return self._did(scheduled, event, Failed(type=kind, message=failure.message))
+        return self._did(scheduled, event, AttemptFailure(type=kind, message=failure.message))
 
-    def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> Did | None:
+    def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> ActivityAttempt | None:
         if scheduled not in self._asked:
             return None
-        _, asked = self._asked[scheduled]
-        return Did(asked=asked, came=came, began=self._began.get(scheduled), ended=_at(event))
+        _, request = self._asked[scheduled]
+        return ActivityAttempt(request=request, outcome=came, began=self._began.get(scheduled), ended=_at(event))
 
     async def _read(self, payloads: Payloads, kind: Any) -> Any:
         (value,) = await self._converter.decode(list(payloads.payloads[:1]), [kind])

@@ -98,7 +98,7 @@ def checked_call(
     from pathlib import Path  # noqa: PLC0415
 
     from loom.activities.toolbox.pipeline import authorize  # noqa: PLC0415
-    from loom.domain.agents.hooks import tightened  # noqa: PLC0415
+    from loom.domain.agents.hooks import stricter_of  # noqa: PLC0415
     from loom.domain.permissions.judge import matching  # noqa: PLC0415
 
     box, servers, registry = worker_tools(call.name)
@@ -117,7 +117,7 @@ def checked_call(
         made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
         raise BadRequest(f"JSON: {error.message}", field="JSON") from None
-    judged = _with_interceptors(tightened(made.judgement, objection), met, asked)
+    judged = _with_interceptors(stricter_of(made.judgement, objection), met, asked)
     made = replace(made, judgement=_refused(spec, tool) or judged)
     return Checked(
         judgement=made.judgement,
