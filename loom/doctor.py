@@ -1,7 +1,7 @@
-"""Is everything there that a run needs? All parts are looked at together; the answer is one JSON value.
+"""Check everything that a run needs, concurrently. The result is one JSON value.
 
 `ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
-model, the MCP servers and the skills have answers of their own: a stack is sound without them.
+model, the MCP servers and the skills are reported separately: a stack is healthy without them.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from loom.doctor_checks import Entry
 from loom.stack.state import StackState
 
 MCP_PATIENCE = 12.0
-"""Seconds: a server may have to be fetched by `npx` or `uvx` first."""
+"""Seconds: `npx` or `uvx` may have to download a server first."""
 
 
 async def examine(settings: Settings, state: StackState, home: Path) -> dict[str, Any]:
@@ -46,13 +46,13 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
 
 
 def worker_wanted(settings: Settings, state: StackState) -> bool:
-    """False only for the embedded stack that was started with `--no-worker`."""
+    """False only for an embedded stack that was started with `--no-worker`."""
     own = state.parts.get("temporal")
     return state.worker_wanted or own is None or own.address != settings.temporal_address
 
 
 def with_addresses_of(settings: Settings, state: StackState) -> Settings:
-    """The settings as if nothing but this stack were configured: what `up` reports is its own."""
+    """The settings as if only this stack were configured, so that `up` reports its own addresses."""
     address = {name: part.address for name, part in state.parts.items()}
     return settings.model_copy(
         update={

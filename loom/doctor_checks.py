@@ -1,6 +1,6 @@
-"""The questions that `doctor` asks, one per part: all at once, two seconds each, and none of them raises.
+"""The checks of `doctor`, one for each component. They run concurrently, take at most two seconds and never raise.
 
-Each answers with the part's entry: `ok`, the facts, and a `hint` that says what to do when it is not ok.
+Each returns the component's entry: `ok`, the facts, and a `hint` that says what to do if it is not ok.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file: written and read throug
 
 
 async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
-    """The answer, or the hint when there is none in so many seconds."""
+    """The result, or the hint if there is none in time."""
     try:
         return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
@@ -49,7 +49,7 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
 
 
 async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
-    """Server, namespace and, where the server is ours, whether its tuned settings took effect."""
+    """Server, namespace and, if the server belongs to Loom, whether its tuned settings took effect."""
     client = await connect(settings)
     service = client.workflow_service
     info = await service.get_system_info(GetSystemInfoRequest())
@@ -79,7 +79,7 @@ async def postgres(url: str) -> Entry:
 
 
 async def redis_(url: str) -> Entry:
-    """Server version, and that it takes writes."""
+    """Server version, and whether it accepts writes."""
     async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
         server = await client.info("server")
         persistence = await client.info("persistence")
@@ -90,7 +90,7 @@ async def redis_(url: str) -> Entry:
 
 
 async def worker(settings: Settings, state: StackState) -> Entry:
-    """Whether a worker that lives polls the task queue."""
+    """Whether a live worker polls the task queue."""
     client = await connect(settings)
     queue = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
@@ -109,7 +109,9 @@ async def worker(settings: Settings, state: StackState) -> Entry:
 
 
 async def sandbox(settings: Settings) -> Entry:
-    """Whether programs can be isolated here, tried with everything that a command relies on; and what holds them."""
+    """Whether programs can be isolated on this machine, tested with everything that a command relies on, and its
+    limits.
+    """
     if settings.sandbox == "off":
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
     program = find_program()
@@ -121,7 +123,7 @@ async def sandbox(settings: Settings) -> Entry:
 
 
 async def snapshots(settings: Settings) -> Entry:
-    """Whether workspaces are kept as they were before a change; without that runs go on, unless it is required."""
+    """Whether snapshots work. Without them runs continue, unless they are required."""
     if settings.snapshots == "off":
         return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: what tools change cannot be taken back"}
     program = shutil.which("git")
@@ -133,7 +135,7 @@ async def snapshots(settings: Settings) -> Entry:
 
 
 async def mcp(settings: Settings) -> Entry:
-    """Whether the MCP servers of the settings answer; each is dialled as a worker would."""
+    """Whether the MCP servers of the settings respond. It connects to each as a worker would."""
     from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - takes a second, and most have none
 
     servers = read_servers(settings.mcp)
@@ -146,7 +148,7 @@ async def mcp(settings: Settings) -> Entry:
 
 
 async def skills(settings: Settings) -> Entry:
-    """Which skills runs would have in the workspace of the settings, and what is left out of them."""
+    """The skills that runs would have in the workspace of the settings, and what is left out."""
     from loom.activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - reads YAML, which nothing else does here
 
     found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
@@ -162,7 +164,7 @@ def _server_in_words(name: str, entry: Entry) -> str:
 
 
 def model(settings: Settings) -> Entry:
-    """Whether the configured model can be called: by its settings, without calling it."""
+    """Whether the configured model can be called, judged by its settings without a call."""
     name = settings.model
     ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
     if name is None:
@@ -184,9 +186,9 @@ def model(settings: Settings) -> Entry:
 
 
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
-    """The journal's mode as the database file itself says it; the poll rates as the running process was given them.
+    """The journal mode from the database file, and the poll rates from the arguments of the running process.
 
-    `synchronous` and the rates leave no trace that can be read: names are the server's own, checked with its version.
+    `synchronous` and the rates cannot be read otherwise; their names are the server's own, checked with its version.
     """
     with database.open("rb") as file:
         header = file.read(20)
@@ -198,13 +200,13 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
 
 
 def _lives(poller: PollerInfo) -> bool:
-    """Pollers stay listed for minutes after their death: trust the process where it is here, else the clock."""
+    """Whether the poller is alive. Pollers stay listed for minutes: check the process if it is here, else the clock."""
     pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
     return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL
 
 
 def _pid_here(identity: str) -> int | None:
-    """The process behind an identity of the form pid@host, when it is on this machine."""
+    """The process with an identity of the form pid@host, if it is on this machine."""
     pid, _, host = identity.partition("@")
     return int(pid) if pid.isdigit() and host == socket.gethostname() else None
 

@@ -1,10 +1,9 @@
-"""What the embedded stack says when it cannot do what it was asked.
+"""The errors of the embedded stack.
 
-LoomError
-└── StackError                a part does not start, the home cannot be used, a program is missing
-    └── AlreadySupervised     another process looks after this home
+LoomError └── StackError                a service does not start, the home cannot be used, a program is missing
+    └── AlreadySupervised     another process supervises this home
 
-The message says what, where (the end of the part's log) and what to do.
+The message says what failed, where (the end of the service's log) and what to do.
 """
 
 from pathlib import Path
@@ -13,15 +12,15 @@ from loom.domain.core.errors import LoomError
 
 
 class StackError(LoomError):
-    """The embedded stack cannot do what it was asked."""
+    """The embedded stack cannot do what was requested."""
 
 
 class AlreadySupervised(StackError):
-    """Another process looks after this home."""
+    """Another process supervises this home."""
 
 
 def tail(log: Path, *, lines: int = 12, since: int = 0, width: int = 400) -> str:
-    """The end of a log from an offset on, indented, to stand in an error's message; its longest lines are cut."""
+    """The end of a log from an offset on, indented for an error message, with long lines cut."""
     try:
         with log.open("rb") as file:
             file.seek(max(since, log.stat().st_size - 8192))

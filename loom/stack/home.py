@@ -1,4 +1,4 @@
-"""The directory of the embedded stack: made, checked, locked."""
+"""Prepare the directory of the embedded stack: create, check and lock it."""
 
 import fcntl
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 from loom.stack.errors import AlreadySupervised, StackError
 
 ROOM_TO_BEGIN = 150 * 2**20
-"""A fresh stack takes 50 MB, and a database that runs full is worse than one that does not start."""
+"""A fresh stack takes 50 MB, and a database that runs out of space is worse than one that does not start."""
 ROOM_TO_GO_ON = 30 * 2**20
 LOG_LIMIT = 20 * 2**20
 
 
 def prepare(home: Path) -> None:
-    """Make the directory and see that it can be written to and has room."""
+    """Create the directory and check that it is writable and has enough space."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         (home / "logs").mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def prepare(home: Path) -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold the home; the kernel lets go of the lock when the process ends, however it ends."""
+    """Lock the home. The kernel releases the lock when the process ends, however it ends."""
     with (home / "supervisor.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,7 +52,7 @@ def locked(home: Path) -> Iterator[None]:
 
 
 def log_path(home: Path, part: str) -> Path:
-    """Where a part's output goes; a log that has grown long is put aside, one generation is kept."""
+    """The log file of a service. A long log is rotated, and one old file is kept."""
     path = home / "logs" / f"{part}.log"
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.replace(path.with_suffix(".log.1"))
@@ -60,7 +60,7 @@ def log_path(home: Path, part: str) -> Path:
 
 
 def password(home: Path) -> str:
-    """The password of Postgres and Redis here: made once, so that other users of this machine stay out."""
+    """The password of Postgres and Redis, generated once, so that other users of this machine have no access."""
     path = home / "password"
     if not path.exists():
         path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""What a supervisor is asked to run, as a value that crosses a command line."""
+"""What a supervisor has to run, as a value that fits on a command line."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from loom.stack.ports import USUAL
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """One home, its worker if one is wanted, and where that works."""
+    """One home, whether it has a worker, and the worker's folder."""
 
     home: Path
     worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker is wanted
@@ -22,18 +22,18 @@ class Plan:
     redis_server: Path | None = None  # the program to run; None: the packaged one, else one on PATH
 
     def without_worker(self) -> Self:
-        """The services alone."""
+        """The same without the worker."""
         return replace(self, worker=None)
 
     def to_json(self) -> str:
-        """As the daemon gets it on its command line."""
+        """Serialize for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
         return json.dumps(named)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The other way round."""
+        """Parse the daemon's argument."""
         home, worker, queue, namespace, metrics, app, redis = json.loads(text)
         return cls(
             home=Path(home),

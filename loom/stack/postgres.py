@@ -61,7 +61,9 @@ def _buffers() -> int:
 
 
 def _create(home: Path, data: Path) -> None:
-    """Make the cluster aside and move it in place, so that a broken-off start leaves no half of one."""
+    """Create the cluster in a temporary folder and move it in place, so that an interrupted start leaves nothing
+    behind.
+    """
     aside, log = home / "postgres.new", log_path(home, "initdb")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)

@@ -1,7 +1,7 @@
-"""What the stack is made of: the command line of each part, its address, and how to know that it answers.
+"""The services of the stack: the command line of each, its address, and how to check that it responds.
 
-Temporal is asked through the HTTP interface of its Web UI, so that the supervisor needs no SDK: it stays small, and
-ready means that the screen works, too.
+Temporal is queried through the HTTP interface of its Web UI. The supervisor therefore needs no SDK and stays small, and
+ready means that the Web UI works too.
 """
 
 import http.client
@@ -24,9 +24,9 @@ from loom.stack.home import password
 from loom.stack.state import Identity
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
-"""As it comes, the packaged server spends about 52 ms on each dispatched task; with these it does not wait."""
+"""With its defaults, the packaged server spends about 52 ms on each dispatched task; with these, it does not wait."""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
-"""Commits survive the death of the server; the last ones may not survive the death of the machine."""
+"""Commits survive a crash of the server; the last ones may not survive a crash of the machine."""
 RETENTION = "2160h"  # 90 days; the packaged server forgets ended runs after one day
 
 SERVICES = ("temporal", "redis", "postgres")  # in starting order: the last one takes longest to prepare
@@ -52,7 +52,7 @@ class Part:
 
 
 def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
-    """Temporal's server with its Web UI on SQLite."""
+    """The Temporal server with its Web UI on SQLite."""
     program, database = _temporal_program(), home / "temporal.db"
     address, fresh = f"127.0.0.1:{ports['temporal']}", not database.exists()
     flags = {
@@ -110,7 +110,7 @@ def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> 
 def worker(
     command: tuple[str, ...], ports: Mapping[str, int], namespace: str, queue: str, env: Mapping[str, str]
 ) -> Part:
-    """Loom's worker; it is ready when Temporal has seen this very process poll."""
+    """Loom's worker. It is ready when Temporal has seen this process poll."""
     path = f"namespaces/{quote(namespace)}/task-queues/{quote(queue, safe='')}?taskQueueType=1"
     return Part(
         name="worker",
@@ -121,7 +121,7 @@ def worker(
 
 
 def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
-    """One question to Temporal through its Web UI; None when it does not answer."""
+    """Query Temporal through its Web UI; None if it does not respond."""
     connection = http.client.HTTPConnection("127.0.0.1", ui_port, timeout=2)
     try:
         connection.request("GET", f"/api/v1/{path}")
@@ -135,13 +135,13 @@ def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
 
 
 def _polled_since(started: float, task_queue: dict[str, Any] | None) -> bool:
-    """Pollers stay listed for minutes after their death, so only one seen after our start counts."""
+    """Pollers stay listed for minutes after their death, so only one since the start of this one counts."""
     pollers = (task_queue or {}).get("pollers", [])
     return any(datetime.fromisoformat(p["lastAccessTime"]).timestamp() >= started for p in pollers)
 
 
 def _keep_ended_runs(program: str, address: str, namespace: str) -> None:
-    """Only on a fresh database: whoever changes it later is not overruled."""
+    """Only on a fresh database, so that later changes by the user stay."""
     command = (program, "operator", "namespace", "update", "--address", address, "-n", namespace)
     try:
         subprocess.run((*command, "--retention", RETENTION), capture_output=True, check=True, timeout=20)

@@ -1,8 +1,7 @@
-"""`stack.json`: which processes are ours and where they listen.
+"""`stack.json`: the processes of the stack and their addresses.
 
-A process is known by its id *and* its start time, because ids are used again: nothing that Loom did not start is ever
-signalled. The file is replaced whole, never written in place, and readable by its owner alone, since the addresses
-carry passwords.
+A process is identified by its id *and* its start time, because ids are reused: Loom never signals a process that it did
+not start. The file is replaced atomically and readable only by its owner, because the addresses contain passwords.
 """
 
 import json
@@ -24,7 +23,7 @@ class Identity:
     started: float  # seconds since the epoch, as the operating system reports it
 
     def alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """Whether this same process is still running; a zombie is not."""
         try:
             process = psutil.Process(self.pid)
             return bool(process.status() != psutil.STATUS_ZOMBIE) and self._same(process.create_time())
@@ -37,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """One part as it was started."""
+    """One service as it was started."""
 
     pid: int
     started: float
@@ -45,13 +44,13 @@ class Recorded:
 
     @property
     def identity(self) -> Identity:
-        """The process behind the part."""
+        """The process of the service."""
         return Identity(pid=self.pid, started=self.started)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StackState:
-    """All that is written down about the embedded stack of one home."""
+    """Everything that is recorded about the embedded stack of one home."""
 
     supervisor: Identity | None = None
     parts: Mapping[str, Recorded] = field(default_factory=dict)
@@ -62,21 +61,21 @@ class StackState:
     app: str | None = None  # what the worker has loaded
 
     def supervised(self) -> bool:
-        """Whether a supervisor looks after the stack now."""
+        """Whether a supervisor is running."""
         return self.supervisor is not None and self.supervisor.alive()
 
     def living(self) -> dict[str, Recorded]:
-        """The parts whose process runs."""
+        """The services whose process is running."""
         return {name: part for name, part in self.parts.items() if part.identity.alive()}
 
 
 def of_pid(pid: int) -> Identity:
-    """The identity of a process that runs now; `psutil.NoSuchProcess` when it is gone already."""
+    """The identity of a running process; raises `psutil.NoSuchProcess` if it is gone."""
     return Identity(pid=pid, started=psutil.Process(pid).create_time())
 
 
 def lived_at(pid: int, moment: float) -> bool:
-    """Whether the process that has this id now had it at that moment, too; ids are used again."""
+    """Whether the process with this id already had it at that time, since ids are reused."""
     try:
         return Identity(pid=pid, started=(started := of_pid(pid).started)).alive() and started <= moment + 1
     except psutil.NoSuchProcess:
@@ -84,7 +83,7 @@ def lived_at(pid: int, moment: float) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The words that a process was started with; none when it is gone or not ours to look at."""
+    """The command line of a process; empty if it is gone or cannot be inspected."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except psutil.Error:
@@ -92,7 +91,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 
 def read(home: Path) -> StackState:
-    """What is written down, or an empty state when nothing is, or nothing that can be read."""
+    """The recorded state; empty if there is none, or it cannot be read."""
     try:
         return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -110,10 +109,10 @@ def write(home: Path, state: StackState) -> None:
 
 
 def own_addresses(home: Path) -> dict[str, str]:
-    """Addresses of the parts that run, by name: temporal, postgres, redis.
+    """Addresses of the running services, by name: temporal, postgres, redis.
 
-    That of the server also while it is down: its next start will have it, and whatever answers at Temporal's usual
-    address meanwhile is somebody else's.
+    Temporal's address is included while it is down: it will have it again, and another server at Temporal's usual
+    address is not this one.
     """
     found = read(home)
     down = {"temporal": f"127.0.0.1:{found.ports['temporal']}"} if "temporal" in found.ports else {}

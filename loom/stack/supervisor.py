@@ -1,9 +1,9 @@
-"""The long-lived process of the embedded stack: starts the parts, starts them again when they die, ends them.
+"""The supervisor process of the embedded stack: it starts the services, restarts those that die, and ends them.
 
     bring up ──▶ watch ──▶ end all        SIGTERM, SIGINT, SIGHUP
                    └─────▶ leave all      SIGUSR1: another supervisor takes over
 
-A supervisor that is killed leaves its parts running; the next one adopts those that are alive and answer. Runs as
+If a supervisor is killed, its services keep running, and the next one adopts those that are alive and respond. Runs as
 `python -m loom.stack.supervisor --plan JSON --report-fd N`, or inside `loom up`.
 """
 
@@ -39,7 +39,7 @@ PAUSE = 1.0  # seconds between two starts of one part: quick for a crash, bearab
 
 @dataclass(kw_only=True, slots=True)
 class _Service:
-    """A part and the process that is it now."""
+    """A service and its current process."""
 
     part: Part
     process: Running
@@ -48,11 +48,11 @@ class _Service:
 
 
 class _Ordered(BaseException):
-    """A signal told the supervisor to stop what it does."""
+    """A signal told the supervisor to stop."""
 
 
 class Supervisor:
-    """Looks after one home from `run` until it is told to stop."""
+    """Supervises one home from `run` until it is told to stop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -66,7 +66,7 @@ class Supervisor:
         self._order: signal.Signals | None = None
 
     def run(self, on_ready: Callable[[StackState], None]) -> None:
-        """Bring the stack up, call back once it is ready, and look after it."""
+        """Start the stack, call back once it is ready, and supervise it."""
         prepare(self._home)
         with locked(self._home), self._listening():
             self._before = state.read(self._home)
@@ -124,7 +124,7 @@ class Supervisor:
             _log.error("%s cannot be started: %s", name, error)
 
     def _adopt(self, name: str) -> bool:
-        """Take over a part that an earlier supervisor left, if it lives and answers."""
+        """Adopt a service of an earlier supervisor, if it is alive and responds."""
         recorded = self._before.parts.get(name)
         if recorded is None or not recorded.identity.alive():
             return False
@@ -153,7 +153,7 @@ class Supervisor:
         self._services[part.name] = _Service(part=part, process=process)
 
     def _await(self, name: str) -> None:
-        """Until the part answers; one that ends meanwhile is tried again with other ports, if that was why."""
+        """Wait until the service responds. If it ends because of a port conflict, retry with another port."""
         deadline = time.monotonic() + PATIENCE
         tries = 1
         while not self._answers(name):
@@ -243,7 +243,7 @@ class Supervisor:
             raise StackError(f"cannot write to {self._home}: {error.strerror}", home=str(self._home)) from None
 
     def _sign_off(self) -> None:
-        """Nobody looks after the home any more; if that cannot be written, the start times tell it as well."""
+        """Record that nobody supervises the home. If that fails, the recorded start times still tell."""
         self._itself = None
         with suppress(StackError):
             self._record()
@@ -253,7 +253,7 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Signals become an order that the next step of the work sees."""
+        """A signal becomes an order that is handled between two operations."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._order = signal.Signals(number)
@@ -268,7 +268,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """The daemon: says on a pipe how the start went, then works until it is told to stop."""
+    """The daemon: it reports through a pipe how the start went, then works until it is told to stop."""
     options = argparse.ArgumentParser(prog="python -m loom.stack.supervisor")
     options.add_argument("--plan", type=Plan.from_json, required=True)
     options.add_argument("--report-fd", type=int, required=True)

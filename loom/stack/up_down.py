@@ -1,4 +1,4 @@
-"""Up and down, as the terminal commands call them."""
+"""Start and stop the stack, as the commands do."""
 
 import json
 import os
@@ -23,7 +23,7 @@ DEADLINE = 60.0  # seconds until all is ready, including what another `up` is ju
 
 
 def up_detached(plan: Plan) -> StackState:
-    """Start what is missing under a daemon of its own, and return once all is ready."""
+    """Start what is missing under a daemon, and return once everything is ready."""
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -36,7 +36,7 @@ def up_detached(plan: Plan) -> StackState:
 
 
 def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
-    """Be the supervisor until told to stop; False when another one is, after reporting its stack as ready."""
+    """Be the supervisor until told to stop. Return False if another one is, after reporting that its stack is ready."""
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -52,7 +52,7 @@ def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
 
 
 def down(home: Path) -> tuple[str, ...]:
-    """End what the stack of this home has running, and nothing else; the names of what ran."""
+    """End what the stack of this home is running, and nothing else. Return the names."""
     if not (home / state.FILE).exists():
         return ()
     deadline = time.monotonic() + DEADLINE
@@ -71,7 +71,9 @@ def down(home: Path) -> tuple[str, ...]:
 
 
 def _already_up(plan: Plan, deadline: float) -> StackState | None:
-    """The state of a running stack that has all the plan wants; one without the wanted worker or app is taken over."""
+    """The state of a running stack that has everything the plan wants. One without the wanted worker or app is taken
+    over.
+    """
     while (now := state.read(plan.home)).supervised():
         if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
             return now
@@ -88,7 +90,7 @@ def _already_up(plan: Plan, deadline: float) -> StackState | None:
 
 
 def _take_over(supervisor: Identity) -> None:
-    """Have the supervisor leave its parts to us: a worker is to run in *this* environment, with its keys and model."""
+    """Have the supervisor hand over: the worker must run in *this* environment, with its keys and model."""
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGUSR1)
     if not wait_until(lambda: not process.alive(), seconds=15):
@@ -96,7 +98,7 @@ def _take_over(supervisor: Identity) -> None:
 
 
 def _wait_for_the_other(home: Path, deadline: float) -> None:
-    """The lock is held: until its holder has signed in or let go."""
+    """Wait until the holder of the lock has reported its state or released the lock."""
     if time.monotonic() >= deadline:
         raise StackError(f"another process has held {home} for {DEADLINE:.0f} s without saying who it is")
     time.sleep(0.1)
@@ -143,7 +145,7 @@ def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Pop
 
 
 def _report(pipe: int, deadline: float) -> dict[str, str] | None:
-    """What the daemon says of its start: `{}` for ready, an error, or None when it said nothing in time."""
+    """The daemon's report about its start: `{}` for ready, an error, or None if there was none in time."""
     text = b""
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
@@ -156,7 +158,7 @@ def _report(pipe: int, deadline: float) -> dict[str, str] | None:
 
 
 def _end_supervisor(supervisor: Identity) -> None:
-    """It ends its parts itself, which may take the grace of worker and services."""
+    """End the supervisor. It ends its services itself, which may take the grace period of worker and services."""
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGTERM)
     if not wait_until(lambda: not process.alive(), seconds=3 * GRACE):
@@ -165,7 +167,7 @@ def _end_supervisor(supervisor: Identity) -> None:
 
 
 def _end_leftovers(home: Path) -> None:
-    """Parts without a supervisor: it was killed."""
+    """End services without a supervisor, which was killed."""
     before = state.read(home)
     end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
     with suppress(OSError):  # a full disk; the start times tell the next reader that these are gone
