@@ -1,54 +1,89 @@
 # Every target sets up what it needs; a second call takes seconds.
 PYTHON ?= python3
 VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench bench-memory bench-skills chaos chaos-tools chaos-memory clean
+.PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
+.PHONY: clean
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml uv.lock
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'uv==0.13.9'
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv sync --frozen --quiet --inexact --compile-bytecode
-	@touch $(STAMP)
+# What `loom` and the demo need; the other targets also need the tools and packages of development.
+$(READY): pyproject.toml requirements.lock
+	$(call set-up,requirements.lock)
+	@touch $@
 
-demo: $(STAMP)
-	@$(VENV)/bin/python -m examples.audit.demo
+$(STAMP): pyproject.toml requirements-dev.lock
+	$(call set-up,requirements-dev.lock)
+	@touch $(READY) $@
 
-# What kills, or takes ports and stacks of its own, wants the machine for itself; all else runs side by side.
+# pip does all of it, so that your pip configuration applies: index, mirror, proxy, certificates. The lock files pin each
+# package by its hashes and name no host. Only wheels are installed, so that no compiler is needed. The path to the checkout
+# is made relative, since Python reads it in the encoding of your locale, in which the full path may not be valid.
+PIP := $(RUN) -m pip --quiet --disable-pip-version-check
+define set-up
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Loom needs Python 3.11 or newer: make PYTHON=python3.13 …")'
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install pip==26.3
+	@$(PIP) install --no-deps --no-compile --require-hashes --only-binary :all: -r $(1)
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@printf '../../../..\n' | tee $(VENV)/lib/python3*/site-packages/_editable_impl_loom_agents.pth >/dev/null
+	@$(RUN) -m compileall -q -j 0 $(VENV)/lib || true # a file that is not valid for this Python is not used by it
+endef
+
+# Resolve again after a change of dependencies; versions that still fit stay. `make lock LOCK=--upgrade` renews them all.
+RESOLVE = $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+lock: $(STAMP)
+	@$(PIP) install 'uv>=0.13.9,<0.14'
+	@$(RESOLVE) $(LOCK) --all-extras --group build --group dev -o requirements-dev.lock pyproject.toml
+	@$(RESOLVE) $(LOCK) --group build -c requirements-dev.lock -o requirements.lock pyproject.toml
+
+demo: $(READY)
+	@$(RUN) -m examples.audit.demo
+
+# Tests that kill processes, or start stacks of their own, run one after the other; all others run in parallel.
 ALONE := $(patsubst %,tests/acceptance/test_%.py,demo memory_outages outages recovery stack tool_kills trees)
 
-# Tests start a hundred processes of our code; where bytecode may not be kept, each compiles it anew.
+# Tests start a hundred Python processes; without cached bytecode each of them would compile the code anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
-	@$(VENV)/bin/python -m pytest $(ALONE)
+	@$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
+	@$(RUN) -m pytest $(ALONE)
 
 check: $(STAMP)
-	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/mypy
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check .
+	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/python -m tests.determinism.lines
 
 bench: $(STAMP)
-	@$(VENV)/bin/python -m bench
+	@$(RUN) -m bench
 
 chaos: $(STAMP)
-	@$(VENV)/bin/python -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
+	@$(RUN) -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
+
+# Runs of the earlier release BASE, finished by this one: `make upgrade BASE=v0.3.0`.
+upgrade: $(STAMP)
+	@$(RUN) -m tests.acceptance.upgrade --base $(BASE)
 
 chaos-tools: $(STAMP)
-	@$(VENV)/bin/python -m tests.chaos.tool_kills --seeds 25
+	@$(RUN) -m tests.chaos.tool_kills --seeds 25
 
 chaos-memory: $(STAMP)
-	@$(VENV)/bin/python -m tests.chaos.memory --runs 200
+	@$(RUN) -m tests.chaos.memory --runs 200
 
 bench-memory: $(STAMP)
-	@$(VENV)/bin/python -m bench.retrieval
-	@$(VENV)/bin/python -m bench.memory
+	@$(RUN) -m bench.retrieval
+	@$(RUN) -m bench.memory
 
 bench-skills: $(STAMP)
-	@$(VENV)/bin/python -m bench.skills --write
+	@$(RUN) -m bench.skills --write
+
+reading-path: $(STAMP)
+	@$(RUN) -m bench.reading_path
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

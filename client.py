@@ -1,21 +1,23 @@
 """Start, steer and watch runs from Python.
 
+    from loom import LoomClient
+
     async with LoomClient.connected() as loom:
         run_id = await loom.start("Audit src/ and write report.md", model="openai:gpt-5.2")
         async for event in loom.watch(run_id):
             ...
         result = await loom.result(run_id)
 
-Every method takes the run's id, which is its workflow id. Errors are those of `loom.domain.core.errors`: BadRequest,
-RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
+Methods that concern one run take its id, which is also its workflow id. They raise the errors of `loom.errors`:
+BadRequest, RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
@@ -26,8 +28,8 @@ from loom.activities.adapters.redis.stream import RedisReader
 from loom.activities.adapters.temporal.errors import answered, no_run
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.runs import TemporalRuns
-from loom.activities.ports import EventReader
-from loom.app.output_types import schema_of, typed
+from loom.activities.ports import EventReader, StreamUnavailable
+from loom.app.output_types import TypedResult, schema_of, typed
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connected
@@ -35,8 +37,10 @@ from loom.domain.agents.stats import AgentStats, stats_of
 from loom.domain.core.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
+from loom.domain.core.tasks import Task, is_last
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
 from loom.domain.history.past_turns import PastTurn, turns_of
+from loom.request_fields import CrewRunFields, ForkFields, RunFields
 from loom.visibility import (
     RunSummary,
     ended_untold,
@@ -49,15 +53,37 @@ from loom.visibility import (
     runs_of,
     summary_of,
 )
-from loom.watching import Polled, Streamed, Watched, closing, streamed, watched
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 
-__all__ = ["LoomClient", "Polled", "Streamed", "Watched"]
+T = TypeVar("T")
 
 MOST_OPENED: Final = 200
 """Results that one list is made with: of runs whose status is nowhere else."""
 MOST_COUNTED: Final = 10_000
 """Executions of an agent that its figures are made of, the newest."""
+SILENCE_BEFORE_CHECK: Final = 2.0
+"""Seconds without an event after which the client asks the server whether the run has ended."""
+POLL_INTERVAL: Final = 0.5
+"""Seconds between two status queries while the live stream is unavailable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streamed:
+    """An event of the live stream."""
+
+    offset: int
+    task: Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Polled:
+    """The run's status, asked for because the live stream is away."""
+
+    status: JsonObject
+    why: str
+
+
+Watched: TypeAlias = Streamed | Polled
 
 
 class LoomClient:
@@ -79,35 +105,48 @@ class LoomClient:
         async with connected(chosen) as temporal:
             yield cls(temporal, task_queue=chosen.task_queue, events=events)
 
-    async def start(self, task: str, *, run_id: str | None = None, output: Any = None, **request: Any) -> str:
-        """Start a run and return its id; keyword arguments are the fields of the request (`model`, `workspace`, …).
+    async def start(
+        self, task: str, *, run_id: str | None = None, output: Any = None, **request: Unpack[RunFields]
+    ) -> str:
+        """Start a run and return its id; the other keyword arguments are the fields of the request.
 
-        `output`, such as a pydantic model, is the type that the answer has to have; give it to `result`, too.
-        Raises BadRequest before anything is sent, RunExistsError when `run_id` is taken.
+        `output` is the type that the answer must have: a pydantic model, a dataclass, or anything else that pydantic
+        reads. Pass the same type to `result` to get the answer as a value of that type.
+        Raises BadRequest before anything is sent, and RunExistsError when `run_id` is taken.
         """
-        payload = {"task": task, **({} if output is None else {"output_schema": schema_of(output)}), **request}
+        payload = {"task": task, **_output_schema(output), **request}
         return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
 
     async def start_crew(
-        self, crew: str | JsonObject, task: str, *, run_id: str | None = None, output: Any = None, **request: Any
+        self,
+        crew: str | JsonObject,
+        task: str,
+        *,
+        run_id: str | None = None,
+        output: Any = None,
+        **request: Unpack[CrewRunFields],
     ) -> str:
-        """Start a run of a crew, by its name or with its fields (docs/crews.md), and return the run's id.
+        """Start a run of a crew and return its id; `crew` is a registered name or the crew's fields (docs/crews.md).
 
-        Everything else is as for `start`, and everything that can be done with a run can be done with this one.
+        The other arguments are those of `start`. Every method for runs works for this run, too.
         """
-        form = {} if output is None else {"output_schema": schema_of(output)}
-        payload = {"crew": crew, "task": task, **form, **request}
+        payload = {"crew": crew, "task": task, **_output_schema(output), **request}
         return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id)
 
     async def fork(
-        self, run_id: str, *, turn: int, message: str | None = None, fork_id: str | None = None, **changes: Any
+        self,
+        run_id: str,
+        *,
+        turn: int,
+        message: str | None = None,
+        fork_id: str | None = None,
+        **changes: Unpack[ForkFields],
     ) -> str:
-        """Start a run from where `turn` left another one and return its id; 0 is the other's beginning.
+        """Start a run from the end of another run's `turn` and return its id; turn 0 is the other run's beginning.
 
-        `message` is said to the agent there; `changes` are fields of the request: `model`, `permissions`, `mode`,
-        `workspace`, `max_turns`, `budget`, `require_done_tool`, `session_id`, `metadata`. Nothing that the other run
-        did is done again, and files are as they are now. Raises BadRequest for a turn that is not there, or not over,
-        and for a field that a fork cannot have otherwise.
+        `message` is a message to the agent at that point, and `changes` replace fields of the other run's request.
+        The fork repeats nothing that the other run did, and finds files as they are now. Raises BadRequest when the
+        turn does not exist or has not ended, and when a field cannot be changed.
         """
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
@@ -118,7 +157,7 @@ class LoomClient:
         return await self._start(CREW_RUN if is_crew else AGENT_RUN, payload, asked, fork_id)
 
     async def fork_point(self, forked: ForkedFrom) -> ForkPoint:
-        """What a fork would begin with; raises as `fork` does."""
+        """The state that a fork would begin with; raises the errors of `fork`."""
         point = fork_point(await self._pasts.records(forked.run_id), forked.turn)
         return begun_at(point, forked)
 
@@ -174,8 +213,19 @@ class LoomClient:
         messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
 
+    @overload
+    async def result(self, run_id: str) -> RunResult: ...
+    @overload
+    async def result(self, run_id: str, *, output: type[T]) -> TypedResult[T]: ...
+    @overload
+    async def result(self, run_id: str, *, output: Any) -> RunResult: ...
+
     async def result(self, run_id: str, *, output: Any = None) -> RunResult:
-        """Wait for the run's end and return its result, of a failed run, too; `output` is the type of its answer."""
+        """Wait for the run to end and return its result; a failed run has a result, too.
+
+        With `output`, `structured_output` is a value of that type, or None when the run gave no answer. Raises
+        OutputSchemaError when the answer fits the schema but the type refuses it, for example in a validator.
+        """
         try:
             with answered(run_id):
                 result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
@@ -291,8 +341,76 @@ class LoomClient:
         return {"accepted": True, "run_id": run_id, "queued": True}
 
 
+def _output_schema(output: Any) -> JsonObject:
+    return {} if output is None else {"output_schema": schema_of(output)}
+
+
 def _checked(name: str, payload: JsonObject) -> JsonObject:
     """What is sent of a request, without what was left out; raises BadRequest as the run would."""
     given = {field: value for field, value in payload.items() if value not in (None, "")}
     read_steering(name, given, datetime.now().astimezone())
     return given
+
+
+async def streamed(
+    reader: EventReader | None, run_id: str, *, after: int, follow: bool = False
+) -> AsyncIterator[Streamed]:
+    """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
+    if reader is None:
+        raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
+    async with closing(reader.read(run_id, after, follow=follow)) as tasks:
+        async for offset, task in tasks:
+            yield Streamed(offset=offset, task=task)
+
+
+async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *, after: int) -> AsyncIterator[Watched]:
+    """Events as they happen, until the run has ended; while the stream is away its status, when that changes."""
+    shown: JsonObject | None = None
+    while True:
+        try:
+            async with closing(_until_silent(reader, server, run_id, after)) as events:
+                async for event in events:
+                    after = event.offset
+                    yield event
+                    if is_last(event.task, run_id):
+                        return
+            # The run ended without a last event that we saw: what is there still counts.
+            async for event in streamed(reader, run_id, after=after):
+                yield event
+            return
+        except StreamUnavailable as error:
+            ended, status = await server.has_ended(run_id), await server.status(run_id)
+            if status != shown:
+                shown = status
+                yield Polled(status=status, why=str(error))
+            if ended:
+                return
+            await asyncio.sleep(POLL_INTERVAL)
+
+
+async def _until_silent(
+    reader: EventReader | None, server: LoomClient, run_id: str, after: int
+) -> AsyncIterator[Streamed]:
+    """The stream as it goes on, until a silence in which the server says that the run has ended."""
+    coming: asyncio.Task[Streamed] | None = None
+    async with closing(streamed(reader, run_id, after=after, follow=True)) as stream:
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(stream))
+                while not (await asyncio.wait({coming}, timeout=SILENCE_BEFORE_CHECK))[0]:
+                    if await server.has_ended(run_id):
+                        return
+                try:
+                    yield coming.result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            if coming is not None and not coming.done():
+                coming.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await coming
+
+
+def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
+    """Events, closed when they are left early: a reader that is only collected outlives its loop."""
+    return aclosing(events)  # type: ignore[type-var]  # async generators, all of them

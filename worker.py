@@ -1,4 +1,4 @@
-"""A worker: the parts that the settings make (`loom_parts/`), polled for by Temporal until it is told to stop.
+"""A worker: the parts that the settings make (`loom/composition/`), polled for by Temporal until it is told to stop.
 
 Everything Loom brings to a Temporal worker is one plugin, so that it fits beside a team's own workflows:
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
@@ -98,16 +98,17 @@ async def _beside(parts: Parts, settings: Settings, client: Client) -> AsyncIter
 
 
 @asynccontextmanager
-async def working(settings: Settings) -> AsyncIterator[Client]:
+async def worker(settings: Settings | None = None) -> AsyncIterator[Worker]:
     """A worker that polls until the body ends, then lets running activities end."""
+    settings = settings or load_settings()
     async with (
         connected(settings, _runtime(settings)) as client,
         parts_from(settings, TemporalMailbox(client)) as parts,
     ):
         await register_missing(client)
         plugin = LoomPlugin(parts, client, settings)
-        async with Worker(client, task_queue=settings.task_queue, plugins=[plugin]):
-            yield client
+        async with Worker(client, task_queue=settings.task_queue, plugins=[plugin]) as serving:
+            yield serving
 
 
 def main() -> None:
@@ -122,7 +123,7 @@ async def _main(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with working(settings):
+    async with worker(settings):
         _log.info(
             "worker_ready",
             pid=os.getpid(),

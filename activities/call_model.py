@@ -9,13 +9,12 @@ from temporalio import activity
 
 from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered
 from loom.activities.failures import to_application_error
-from loom.activities.heartbeat import heartbeating
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
 from loom.activities.plan_calls import Planner
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import ContextSource, recalled
-from loom.activities.stream_writer import StreamWriter, stream_writer
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
@@ -93,7 +92,9 @@ class LanguageModel:
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
     ) -> ModelReply:
         writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn, request.stage))
-        found = await recalled(self._sources, before.messages, request.origin, spec)
+        # Without a session there are no memories to recall, without bases no passages.
+        recalls = spec.knowledge or request.origin.session_id
+        found = await recalled(self._sources, before.messages, request.origin, spec) if recalls else ()
         transcript = before.extended(found)
         tools = _tools(spec, request)
         sight = look(spec, transcript.messages, tools=tools, measures=request.measures)
@@ -178,7 +179,7 @@ class LanguageModel:
             estimated=context.tokens,
             reserved=bound.reserved if request.allowance is not None else None,
             checked=checked(spec, transcript.messages, message, plans, stop=answer.stop, pieces=request.pieces)
-            if call.may_call
+            if spec.output_schema is not None and call.may_call
             else None,
             approves=request.stage == "critique" and approves(message.text),
         )
@@ -203,7 +204,7 @@ def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int
 
 def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
     """The tools that the model may use; for a last answer only names, which some providers want of old calls."""
-    tools = offered(spec.tools, spec.permissions)
+    tools = offered(spec.tools, spec.permissions) if spec.permissions else spec.tools
     if not request.wrap_up:
         return tools
     return [replace(tool, description="", parameters={"type": "object"}) for tool in tools]

@@ -12,9 +12,8 @@ from temporalio import activity
 
 from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, worst_case
 from loom.activities.failures import to_application_error
-from loom.activities.heartbeat import heartbeating
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
-from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context import summary_sections as sections
 from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, promising

@@ -10,13 +10,12 @@ import structlog
 from temporalio import activity
 
 from loom.activities.failures import to_application_error
-from loom.activities.heartbeat import heartbeating
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.activities.output_schema import checked
 from loom.activities.plan_calls import Planner
 from loom.activities.ports import ArtifactStore, EventStream, TranscriptStore
-from loom.activities.stream_writer import stream_writer
+from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom.domain.core.messages import Message

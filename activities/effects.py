@@ -50,9 +50,10 @@ class Effects:
     async def carried_out(
         self, request: ToolRequest, scope: Scope, execute: Execute, warn: Callable[[str], None]
     ) -> ToolResult:
-        """The result of the call, from now or from before; raises ApplicationError when the ledger is away."""
-        if request.effect is Effect.READ:
-            return await execute()
+        """The result of a call that may change something, from now or from before.
+
+        Raises ApplicationError when the ledger is away.
+        """
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
         if not request.accounted:

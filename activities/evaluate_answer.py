@@ -9,9 +9,8 @@ from temporalio import activity
 
 from loom.activities.budget_reservation import worst_case
 from loom.activities.failures import to_application_error
-from loom.activities.heartbeat import heartbeating
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
-from loom.activities.stream_writer import stream_writer
+from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.answer_rating import OUTPUT_TOKENS, SYSTEM, question, read_ratings
 from loom.domain.core.errors import LoomError

@@ -7,9 +7,8 @@ from typing import Final
 
 from temporalio import activity
 
-from loom.activities.heartbeat import heartbeating
 from loom.activities.ports import EventStream, ToolBox
-from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.hooks import gates_of, objection_to
 from loom.activities.toolbox.interceptors import before_call
 from loom.activities.toolbox.output_sanitizer import Hygiene
@@ -37,7 +36,7 @@ class Planner:
         tools: ToolBox,
         own: OwnTools,
         hygiene: Hygiene,
-        registered: Callable[..., Sequence[Registered]],
+        registered: Callable[..., Sequence[Registered]] | None,
         agents: Sequence[str] = (),
     ) -> None:
         self._tools = tools
@@ -51,6 +50,8 @@ class Planner:
     ) -> tuple[CallPlan, ...]:
         """One plan per call that the model has just asked for, in their order."""
         registered = self._of(spec)
+        if not registered:
+            return await self.plans_again(calls, spec, grants=grants, run_id=run_id)
         met = await asyncio.gather(*(before_call(call, run_id, spec.name, registered) for call in calls))
         plans = await self.plans_again([each.call for each in met], spec, grants=grants, run_id=run_id)
         return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
@@ -59,9 +60,9 @@ class Planner:
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[CallPlan, ...]:
         """The same for calls that interceptors have seen, when rules or a person have changed something since."""
-        box = self._own.added_to(self._tools, spec.tools)
-        hooks = gates_of(self._of(spec))
-        objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
+        of_the_run = spec.skills or any(tool.source for tool in spec.tools)
+        box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
+        objections = await self._objections(calls, spec, run_id)
         return tuple(
             plan(call, box=box, spec=spec, grants=grants, run_id=run_id, agents=self._agents, objection=objection)
             for call, objection in zip(calls, objections, strict=True)
@@ -72,14 +73,22 @@ class Planner:
 
         What the members then do is judged by rules; the crew's own task is to have members.
         """
-        hooks = gates_of(self._of(spec))
-        objections = await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
+        objections = await self._objections(calls, spec, run_id)
         return tuple(
             _with_objection(call, run_id, objection) for call, objection in zip(calls, objections, strict=True)
         )
 
+    async def _objections(self, calls: Sequence[ToolCall], spec: AgentSpec, run_id: str) -> Sequence[Objection | None]:
+        registered = self._of(spec)
+        if not registered:
+            return [None] * len(calls)
+        hooks = gates_of(registered)
+        return await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
+
     def _of(self, spec: AgentSpec) -> Sequence[Registered]:
-        """What the agent has now, and what was pinned into the run."""
+        """The hooks and interceptors that the agent has now, and those that were pinned into the run."""
+        if self._registered is None:
+            return ()
         return self._registered(spec.name, {step.name for step in spec.hooks})
 
     def tell_asks(

@@ -11,18 +11,16 @@ from temporalio import activity
 from loom.activities.crew_lookup import Crews, refuse_form, refuse_ignored
 from loom.activities.failures import to_application_error
 from loom.activities.forks import Forks
-from loom.activities.heartbeat import heartbeating
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests
 from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolBox, TranscriptStore
+from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
-from loom.activities.stream_writer import stream_writer
-from loom.domain.agents.autonomy_rules import autonomy_rules
-from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
+from loom.domain.agents.definitions import AgentDefinition, spec_of, told_apart, tools_of
 from loom.domain.agents.hooks import Registered, named_for, steps_of
-from loom.domain.agents.request_options import read_options
-from loom.domain.agents.spec import AgentSpec
-from loom.domain.agents.sub_agent import as_its_maker, sub_agent, told_apart
+from loom.domain.agents.request_options import KEY, RunOptions, read_options
+from loom.domain.agents.spec import AgentSpec, autonomy_rules
+from loom.domain.agents.sub_agent import as_its_maker, sub_agent
 from loom.domain.agents.tree_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
@@ -155,7 +153,7 @@ class Preparation:
             hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
         agent = spec_of(definition, self._default)
-        wanted = read_options(request.metadata)
+        wanted = read_options(request.metadata) if KEY in request.metadata else RunOptions()
         # What a sub-agent says is judged by the one who asked it, unless somebody wants it rated all the same.
         # What a branch says is scored with the others.
         is_branch = lineage is not None and lineage.branch
@@ -175,7 +173,7 @@ class Preparation:
             workspace=str(self._workspace(request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
-            hooks=steps_of(self._hooks, definition.name, definition.hooks),
+            hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
             evaluates=_given(wanted.evaluate, evaluates),
             pattern="react" if is_branch else wanted.pattern or agent.pattern,
             rounds=wanted.rounds or agent.rounds,
@@ -188,10 +186,10 @@ class Preparation:
         if spec.output_schema is not None:
             OutputSchema(spec.output_schema)
         equipped = await self._skills.equipped(spec, request)
-        names = [tool.name for tool in offered(equipped.spec.tools, spec.permissions)]
-        hooks = named_for(self._hooks, definition.name, definition.hooks)
+        shown = offered(equipped.spec.tools, spec.permissions) if spec.permissions else equipped.spec.tools
+        hooks = named_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
-        spec = replace(equipped.spec, rules=autonomy_rules(names), manifest=manifest)
+        spec = replace(equipped.spec, rules=autonomy_rules([tool.name for tool in shown]), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
@@ -258,6 +256,8 @@ class Preparation:
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
         """A rule that can never match protects nobody; whoever wrote it believes that it does."""
+        if not spec.permissions:
+            return
         place = Place(workspace=spec.workspace, home=str(Path.home()))
         every = [tool.spec for tool in self._tools.values()]
         if dead := dead_rules(spec.permissions, every, servers=self._servers, place=place):

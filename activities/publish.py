@@ -1,15 +1,148 @@
-"""Activity `publish`: what happened while no other activity ran, written to the live stream."""
+"""What activities report while they work: events to the live stream, heartbeats to Temporal.
+
+`stream_writer` writes beside the work and never in its way. The activity `publish` writes what happened while no other
+activity ran. A stream that is away costs its readers events, never a run anything: history has them.
+"""
 
 import asyncio
-from contextlib import suppress
-from typing import Final
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, Final
 
+import structlog
 from temporalio import activity
 
-from loom.activities.ports import EventStream
-from loom.activities.stream_writer import stream_writer
-from loom.domain.core.tasks import FINAL_ACTIONS, Published
+from loom.activities.ports import EventStream, StreamAbsent, StreamUnavailable
+from loom.domain.core.messages import JsonObject
+from loom.domain.core.tasks import (
+    FINAL_ACTIONS,
+    Action,
+    Notice,
+    Origin,
+    Published,
+    Segment,
+    Task,
+    task_of,
+    task_of_notice,
+)
 from loom.domain.run.activity_payloads import PublishRequest
+from loom.domain.run.stream_events import where_of
+
+_log = structlog.get_logger("loom.stream")
+
+CLOSE_LIMIT: Final = 2.0
+"""Seconds that the end of an activity waits for its last events."""
+
+
+class AbsentStream:
+    """The event stream of a worker without Redis."""
+
+    async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
+        """Raise StreamAbsent, always."""
+        raise StreamAbsent("no Redis is configured: set LOOM_REDIS_URL")
+
+
+class StreamWriter:
+    """Collects events and writes them in order: whatever gathers during one round trip goes out with the next."""
+
+    def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
+        self._stream = stream
+        self._origin = origin
+        self._turn = turn
+        self._segment = segment
+        self._queue: deque[Task] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._serial = 0
+        self.fenced = False
+        """A later attempt has taken over: nothing of this one is shown any more."""
+        self.dropped = 0
+        """Events that a store that is away has not taken."""
+
+    def emit(
+        self,
+        action: Action,
+        *,
+        key: str = "",
+        status: str = "completed",
+        result: JsonObject | None = None,
+        parent_task_id: str | None = None,
+        **parameters: Any,
+    ) -> None:
+        """Queue one event; `key` makes it unique within run, turn and attempt."""
+        self._serial += 1
+        name = key or str(self._serial)
+        where = f"t{self._turn}" if self._segment is None else where_of(self._segment)
+        now = datetime.now(UTC)
+        self._put(
+            task_of(
+                self._origin,
+                action,
+                f"{where}/{name}",
+                at=now,
+                status=status,
+                parameters=parameters,
+                result=result,
+                parent_task_id=parent_task_id,
+            )
+        )
+
+    def notices(self, notices: tuple[Notice, ...]) -> None:
+        """Queue what happened while no activity ran; written twice, it appears once."""
+        for notice in notices:
+            self._put(task_of_notice(self._origin, notice))
+
+    async def close(self) -> None:
+        """Wait until everything is written, or the stream is known to be away; never longer than `CLOSE_LIMIT`."""
+        while (writing := self._writing) is not None:
+            await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
+            if not writing.done():
+                writing.cancel()
+                _log.warning("stream_slow", run_id=self._origin.run_id, dropped=len(self._queue))
+                return
+            if (error := writing.exception()) is not None:
+                _log.error("stream_write_failed", run_id=self._origin.run_id, exc_info=error)
+
+    def _put(self, task: Task) -> None:
+        self._queue.append(task)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            # One tick first, so that what is emitted together is written together.
+            await asyncio.sleep(0)
+            while self._queue:
+                batch = tuple(self._queue)
+                self._queue.clear()
+                await self._publish(batch)
+        finally:
+            self._writing = None
+
+    async def _publish(self, batch: tuple[Task, ...]) -> None:
+        if self.fenced:
+            return
+        try:
+            self.fenced = not await self._stream.publish(batch, self._segment)
+        except StreamAbsent:
+            return
+        except StreamUnavailable as error:
+            self.dropped += len(batch)
+            _log.debug("stream_away", run_id=self._origin.run_id, dropped=len(batch), error=str(error))
+
+
+@asynccontextmanager
+async def stream_writer(
+    stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None
+) -> AsyncIterator[StreamWriter]:
+    """A writer whose events are out when the body ends, however it ends."""
+    writer = StreamWriter(stream, origin, turn, segment)
+    try:
+        yield writer
+    finally:
+        await writer.close()
+
 
 LONGEST: Final = 4.0
 """Seconds in all: less than the activity has, since what it was to tell enters history as its result."""
@@ -39,3 +172,25 @@ class Progress:
                 writer.notices(request.notices)
             if not writer.dropped:
                 return
+
+
+INTERVAL: Final = 0.4
+"""Seconds. A cancellation reaches an activity with the answer to its next heartbeat."""
+
+
+@asynccontextmanager
+async def heartbeating() -> AsyncIterator[None]:
+    """Heartbeat in the background while the body runs."""
+    beat = asyncio.create_task(_beat())
+    try:
+        yield
+    finally:
+        beat.cancel()
+        with suppress(asyncio.CancelledError):
+            await beat
+
+
+async def _beat() -> None:
+    while True:
+        await asyncio.sleep(INTERVAL)
+        activity.heartbeat()

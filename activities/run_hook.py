@@ -9,10 +9,9 @@ import structlog
 from temporalio import activity
 
 from loom.activities.failures import to_application_error
-from loom.activities.heartbeat import heartbeating
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests
 from loom.activities.ports import EventStream
-from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.hooks import answer_of
 from loom.activities.toolbox.interceptors import checked_text
 from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment

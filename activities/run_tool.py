@@ -1,17 +1,17 @@
 """Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect accounted for."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
 from temporalio import activity
 
 from loom.activities.effects import Effects
-from loom.activities.heartbeat import heartbeating
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests
 from loom.activities.memory.ephemeral import EphemeralMemory, EphemeralState
 from loom.activities.ports import EventStream, StreamRedactor, ToolBox, ToolContext, TranscriptStore
-from loom.activities.stream_writer import StreamWriter, stream_writer
+from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.interceptors import after_call
 from loom.activities.toolbox.output_sanitizer import Hygiene
 from loom.activities.toolbox.pipeline import execute
@@ -21,7 +21,7 @@ from loom.domain.core.digests import arguments_digest
 from loom.domain.core.errors import ManifestChangedError
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.tasks import Action
-from loom.domain.core.tool_calls import Scope, ToolResult, artifact_id, describe, failed, tool_message
+from loom.domain.core.tool_calls import Effect, Scope, ToolResult, artifact_id, describe, failed, tool_message
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.stream_events import call_facts, has_made_a_tool, registered_facts, result_facts, tool_segment
 
@@ -44,7 +44,7 @@ class ToolRunner:
         hygiene: Hygiene,
         effects: Effects,
         masked: Callable[[], StreamRedactor],
-        registered: Callable[..., Sequence[Registered]],
+        registered: Callable[..., Sequence[Registered]] | None,
         manifests: Manifests,
     ) -> None:
         self._tools = tools
@@ -87,9 +87,9 @@ class ToolRunner:
     ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         run_id, agent = request.origin.run_id, request.origin.agent
-        told = _Told(writer, request, self._masked())
+        told = _Told(writer, request, self._masked)
         told.began(call, self._hygiene)
-        box = self._own.added_to(self._tools, [request.made] if request.made else [])
+        box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
         context = ToolContext(
             workspace=Path(request.workspace),
             run_id=run_id,
@@ -103,20 +103,22 @@ class ToolRunner:
             progress=told.progress,
             skill=request.skill,
         )
-        result = await self._effects.carried_out(
-            request,
-            box[call.name].spec.scope if call.name in box else Scope.MCP,
-            lambda: execute(
-                call,
-                box=box,
-                context=context,
-                hygiene=self._hygiene,
-                is_cancelled=activity.is_cancelled,
-                note=request.note,
-                after=lambda result: after_call(call, result, run_id, agent, self._registered(agent)),
-            ),
-            warn=told.show,
+        registered = self._registered(agent) if self._registered else ()
+        run = partial(
+            execute,
+            call,
+            box=box,
+            context=context,
+            hygiene=self._hygiene,
+            is_cancelled=activity.is_cancelled,
+            note=request.note,
+            after=partial(after_call, call, run_id=run_id, agent=agent, registered=registered) if registered else None,
         )
+        if request.effect is Effect.READ:
+            result = await run()
+        else:
+            scope = box[call.name].spec.scope if call.name in box else Scope.MCP
+            result = await self._effects.carried_out(request, scope, run, warn=told.show)
         told.ended(result)
         if has_made_a_tool(request.tool, result):
             shown = self._hygiene.clean_arguments(arguments)
@@ -132,10 +134,12 @@ class ToolRunner:
 class _Told:
     """What the live stream is told of one call, without secrets."""
 
-    def __init__(self, writer: StreamWriter, request: ToolRequest, masked: StreamRedactor) -> None:
+    def __init__(self, writer: StreamWriter, request: ToolRequest, masked: Callable[[], StreamRedactor]) -> None:
         self._writer = writer
         self._effect = request.effect
-        self._masked = masked
+        self._make_masked = masked
+        self._masked: StreamRedactor | None = None
+        """None: there has been no partial output."""
         self._named = call_facts(request)
 
     def began(self, call: ToolCall, hygiene: Hygiene) -> None:
@@ -152,6 +156,8 @@ class _Told:
 
     def progress(self, piece: str) -> None:
         """Partial output; what may be the beginning of a secret is held back."""
+        if self._masked is None:
+            self._masked = self._make_masked()
         self.show(self._masked.feed(piece))
 
     def show(self, text: str) -> None:
@@ -161,7 +167,8 @@ class _Told:
 
     def ended(self, result: ToolResult) -> None:
         """What came of it, after what was held back."""
-        self.show(self._masked.flush())
+        if self._masked is not None:
+            self.show(self._masked.flush())
         self._writer.emit(
             Action.TOOL_RESULT, key="result", status=result.status, result=result_facts(result), **self._named
         )

@@ -12,14 +12,13 @@ from loom.activities.toolbox.authorization import chain_of
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_content import within_limit
 from loom.activities.toolbox.built_in.skills import SkillTools
-from loom.domain.agents.config import Activation, AgentConfig
 from loom.domain.agents.skill_selection import Chosen, chosen
-from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_calls import ToolSpec, Verdict
-from loom.domain.permissions.ancestor_rules import judge_under
+from loom.domain.permissions.judge import judge_under
 from loom.domain.permissions.subjects import Subject
 from loom.domain.skills.catalog import (
     LOAD_SKILL,
@@ -81,6 +80,8 @@ class RunSkills:
         if not (spec.config.enabled_skills or request.skills or LOAD_SKILL in has):
             return Equipped(spec=plain)
         found = await self.library.find(Path(spec.workspace))
+        if not (found.skills or found.problems or spec.config.enabled_skills or request.skills):
+            return Equipped(spec=plain)
         wanted = _wanted(request, found, spec)
         allowed = [skill for skill in found.skills if skill.name in wanted or not _is_denied(skill, spec)]
         choice = chosen(allowed, _config(spec, has), request.task, wanted=wanted)

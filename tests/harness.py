@@ -11,7 +11,7 @@ from uuid import uuid4
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from loom._worker import working
+from loom._worker import worker
 from loom.client import LoomClient
 from loom.composition.settings import Settings
 from loom.domain.core.errors import RunNotFoundError
@@ -98,7 +98,7 @@ async def harness(
     """A worker on a queue of its own, talking to a model server that follows `script`."""
     async with ModelServer(script) as model:
         chosen = settings_for(addresses, workspace, model, **settings)
-        async with working(chosen), LoomClient.connected(chosen) as client:
+        async with worker(chosen), LoomClient.connected(chosen) as client:
             ready = Harness(client=client, settings=chosen, workspace=workspace)
             yield ready, model
             if replay:

@@ -14,8 +14,8 @@ from loom.app.agent_files import agent_files, read_agent_file, read_agents
 from loom.app.file_kinds import schema_of
 from loom.app.forms.agent import AgentFields, AgentForm
 from loom.app.registry import Registry, merged
-from loom.domain.agents.config import Activation, AgentConfig
 from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import Budget
 from loom.domain.permissions.judge import Mode

@@ -28,7 +28,7 @@ from tests.test_cli_permissions import Unused
 APP_FILE = """
 from dataclasses import replace
 
-from loom.app.loom_app import Ask, Deny, Instead, LoomApp, ToolCall
+from loom import Ask, Deny, Instead, LoomApp, ToolCall
 
 app = LoomApp()
 app.create_agent(

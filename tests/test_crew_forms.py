@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from loom import LoomApp
 from loom.app.crew_files import crew_files, read_crews
 from loom.app.forms.crew import CrewForm, complaints, read_crew
-from loom.app.loom_app import BadRequest, LoomApp
 from loom.app.registry import merged
+from loom.domain.core.errors import BadRequest
 from loom.domain.crews.crew import Crew, CrewMode, Member, Route, Router
 
 ROUTED = {

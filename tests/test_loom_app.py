@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel, Field, FilePath
 
 from examples.tools import shop
+from loom import Ask, Deny, LoomApp, Task, ToolCall, ToolContext
 from loom.activities.adapters.models.demo.model import DemoModel
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.ports import Tool
@@ -21,7 +22,6 @@ from loom.activities.toolbox.built_in.conversation import done_tool
 from loom.activities.toolbox.built_in.shell import Finished
 from loom.app.agent_files import read_agent_file
 from loom.app.loading import load_app, with_absolute_file
-from loom.app.loom_app import Ask, BadRequest, Deny, LoomApp, Task, ToolCall, ToolContext
 from loom.app.package_preview import described
 from loom.app.packages import enabled, installed
 from loom.app.registry import Registry, collect, merged
@@ -29,7 +29,7 @@ from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
 from loom.domain.agents.hook_steps import Moment
 from loom.domain.agents.inheritance import resolved
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.errors import BadRequest, ToolValidationError
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from tests.commands import forget_modules_of
 

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 import structlog
 from temporalio import activity
 
-from loom.activities.heartbeat import heartbeating
 from loom.activities.memory.ports import MemoryStore, ScopedMemory
 from loom.activities.memory.task_sharing import share_tasks
+from loom.activities.publish import heartbeating
 from loom.domain.core.tasks import Task
 from loom.domain.history.facts import Fact
 from loom.domain.history.task_rebuilding import Mask, tasks_of

@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 from temporalio import activity
 
-from loom.activities.heartbeat import heartbeating
 from loom.activities.memory.ports import (
     Distiller,
     DistillerUnavailable,
@@ -19,6 +18,7 @@ from loom.activities.memory.ports import (
     MemoryUpkeepStore,
     TextRefused,
 )
+from loom.activities.publish import heartbeating
 from loom.domain.core.tokens import text_tokens
 from loom.domain.memory.content import facts_from, is_small_talk, summary_of
 from loom.domain.memory.layers import MemorySettings

@@ -12,8 +12,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.tool_calls import Effect, ToolSpec, Verdict
 from loom.domain.core.tool_names import ASK_USER, DONE
-from loom.domain.permissions.ancestor_rules import Level, judge_under
-from loom.domain.permissions.judge import GUARD, Judgement
+from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
 from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.rules import Kind, kind_of
 from loom.domain.permissions.subjects import Place, Subject

@@ -36,7 +36,7 @@ from loom.domain.core.errors import (
 )
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tool_calls import CallPlan, ErrorType, ToolResult, ToolSpec, Verdict, failed
-from loom.domain.core.tool_names import CREATE_TOOL, MADE
+from loom.domain.core.tool_names import CREATE_PLAN, CREATE_TOOL, DELEGATE, MADE
 
 _log = structlog.get_logger("loom.tool")
 
@@ -71,10 +71,13 @@ def plan(
         tool = _discover(call, box, [tool.name for tool in spec.tools])
         arguments = _validate(call, tool)
         _refuse_taken_name(call, spec)
-        refuse_wrong_delegation(call, arguments, spec, agents)
-        refuse_wrong_plan(call, arguments, spec, agents)
+        if call.name == DELEGATE:
+            refuse_wrong_delegation(call, arguments, spec, agents)
+        if call.name == CREATE_PLAN:
+            refuse_wrong_plan(call, arguments, spec, agents)
         authorized = authorize(call, tool, arguments, spec, grants)
-        authorized = replace(authorized, judgement=tightened(authorized.judgement, objection))
+        if objection is not None:
+            authorized = replace(authorized, judgement=tightened(authorized.judgement, objection))
         judged = authorized.judgement
         # An allowed call's rule says it all; the sentence would cost every turn of every run some history.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason

@@ -25,10 +25,10 @@ import structlog
 
 from examples.audit.proof import Evidence, broken_promises, history_of
 from examples.audit.telling import Teller
+from loom import LoomClient
 from loom.cli.output import console, counted, seconds
 from loom.cli.watch.follower import Follower
 from loom.cli.watch.pending_approvals import Answer, Ask
-from loom.client import LoomClient
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import JsonObject

@@ -8,7 +8,7 @@ from typing import Final
 
 from temporalio.api.history.v1 import HistoryEvent
 
-from loom.client import LoomClient
+from loom import LoomClient
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action, Task
 

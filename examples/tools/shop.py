@@ -12,7 +12,7 @@ from zlib import compress, crc32
 
 from pydantic import BaseModel, Field
 
-from loom.app.loom_app import Ask, Deny, LoomApp, Part, ToolCall, ToolContext, ToolOutput, part_of
+from loom import Ask, Deny, LoomApp, Part, ToolCall, ToolContext, ToolOutput, part_of
 
 app = LoomApp()
 

@@ -1,6 +1,6 @@
 """What a user's module builds and the worker loads: tools, agents, skills, MCP servers and hooks.
 
-    from loom.app.loom_app import LoomApp
+    from loom import LoomApp
 
     app = LoomApp()
 
@@ -13,59 +13,30 @@
 nothing is global, and importing this module does nothing.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
-from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, Tool, ToolContext, ToolOutput
+from loom.activities.ports import LLMProvider, Tool
 from loom.activities.toolbox.user_tools.options import ToolOptions, check_name
-from loom.activities.toolbox.user_tools.output import part_of
 from loom.activities.toolbox.user_tools.registration import origin_of, tool_of
 from loom.app.forms.agent import AgentFields, plain_fields, read_agent
 from loom.app.forms.crew import CrewFields, listed, read_crew
 from loom.app.forms.handler import handler_of
 from loom.app.forms.hook import HookDecorator, InterceptorOptions, interceptor_of
-from loom.app.forms.names import caller, folder_of, found, refuse_twice
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.hook_steps import Moment
-from loom.domain.agents.hooks import Ask, Deny, Instead, Registered, RunInfo
-from loom.domain.core.errors import BadRequest, ToolExecutionError, ToolUnavailableError
-from loom.domain.core.messages import Message, Part, ToolCall, Usage
-from loom.domain.core.requests import RunError, RunResult
+from loom.domain.agents.hooks import Registered
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.suggestions import nearest
 from loom.domain.core.task_routing import TaskHandler
-from loom.domain.core.tasks import Task
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CREATE_PLAN
 from loom.domain.crews.crew import Crew
 from loom.domain.memory.knowledge import KnowledgeFolder, checked_name
 from loom.domain.tools.mcp_servers import McpServer, read_servers
-
-__all__ = [
-    "AgentDefinition",
-    "Ask",
-    "BadRequest",
-    "Deny",
-    "Instead",
-    "LLMProvider",
-    "LoomApp",
-    "McpServer",
-    "Message",
-    "ModelAnswer",
-    "ModelCall",
-    "Part",
-    "RunError",
-    "RunInfo",
-    "RunResult",
-    "Task",
-    "ToolCall",
-    "ToolContext",
-    "ToolExecutionError",
-    "ToolOutput",
-    "ToolUnavailableError",
-    "Usage",
-    "part_of",
-]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -286,3 +257,33 @@ class LoomApp:
     def handlers(self) -> Mapping[str, TaskHandler]:
         """Every handler of Tasks by name."""
         return MappingProxyType(self._handlers)
+
+
+def caller() -> str:
+    """The line of the user's module that called the caller of this."""
+    frame = inspect.currentframe()
+    outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
+
+
+def refuse_twice(kind: str, name: str, first: object, origin: str) -> None:
+    """Raises BadRequest where there is a `first` of that name: the thing itself, or where it is from."""
+    if first is not None:
+        first = getattr(first, "origin", first)
+        raise BadRequest(f"two {kind}s are called {name!r}: {first} and {origin}: give one another name", field=kind)
+
+
+def folder_of(given: str | Path, line: str, what: str) -> Path:
+    """A folder that has to be there; a relative one is meant from the file of that line."""
+    path = (Path(line.rpartition(":")[0]).parent / Path(given).expanduser()).resolve()
+    if not path.is_dir():
+        raise BadRequest(f"there is no folder {path} with {what}", field=what)
+    return path
+
+
+def found(kind: str, name: str, among: Mapping[str, T]) -> T:
+    """The one of that name; raises BadRequest with the nearest one."""
+    if name in among:
+        return among[name]
+    hint = nearest(name, among, f"there are {', '.join(sorted(among)) or 'none'}")
+    raise BadRequest(f"there is no {kind} {name!r}: {hint}", field=kind)

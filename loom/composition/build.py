@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -20,7 +21,6 @@ from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.redaction.stream import StreamingMask
-from loom.activities.adapters.redis.absent_stream import AbsentStream
 from loom.activities.adapters.redis.connection import RedisLink
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
@@ -28,6 +28,7 @@ from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from loom.activities.effects import Effects
 from loom.activities.memory.question_vector import IN_A_RUN
+from loom.activities.publish import AbsentStream
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
 from loom.activities.toolbox.output_sanitizer import Hygiene
@@ -79,13 +80,13 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
                 anthropic_base_url=settings.anthropic_base_url,
                 unknown=settings.unknown_price,
             ),
-            tools=JoinedBoxes(registry.tools, servers.tools),
+            tools=JoinedBoxes(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
             transcripts=transcripts,
             stream=AbsentStream() if link is None else RedisStream(link),
             artifacts=artifacts,
             embedder=embedder,
             hygiene=Hygiene(mask, artifacts),
-            masked=lambda: StreamingMask(mask),
+            masked=partial(StreamingMask, mask),
             own=OwnTools(made=made, skills=skill_tools(settings, made)),
             skills=skills_from(settings, registry),
             memory=memory,

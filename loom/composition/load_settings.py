@@ -59,11 +59,11 @@ def _refuse_unknown_keys() -> None:
 
 _NOT_FROM_DOTENV: Final = re.compile(
     r"LOOM_(HOME|WORKSPACE|APP|AGENTS|CREWS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS"
-    r"|SKILLS_HOME)",
+    r"|SKILLS_HOME|REDIS_SERVER)",
     re.IGNORECASE,
 )
-"""What loads code or agents, says where they may work, or opens a guard. A command in the sandbox may make a `.env`,
-where many programs want one."""
+"""What loads code or agents, names a program, says where agents may work, or opens a guard. A command in the sandbox
+may make a `.env`, where many programs want one."""
 
 
 def _refuse_what_agents_could_write() -> None:

@@ -124,6 +124,9 @@ class Settings(BaseSettings):
     redis_url: Annotated[str, _url_of("redis", "rediss", "unix")] | None = Field(
         None, repr=False, description="Redis for live events and transcripts; without it runs go on, unseen."
     )
+    redis_server: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+        None, description="Redis or Valkey server that `loom up` runs; None: the packaged one, else one on PATH."
+    )
     home: Directory = Field(Path(".loom"), validate_default=True, description="State of the embedded stack.")
 
     workspace: Directory = Field(

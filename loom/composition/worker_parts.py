@@ -13,7 +13,7 @@ from loom.activities.effects import Effects
 from loom.activities.evaluate_answer import Evaluator
 from loom.activities.forks import Forks
 from loom.activities.knowledge.ports import KnowledgeStore
-from loom.activities.manifest_check import Manifests
+from loom.activities.manifest import Manifests, agent_digest, manifest_of, own_parts
 from loom.activities.memory.ports import Embedder
 from loom.activities.plan_calls import CallPlanner, Planner
 from loom.activities.ports import (
@@ -40,7 +40,6 @@ from loom.composition.memory import Remembering
 from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
-from loom.domain.agents.manifest import agent_digest, manifest_of, own_parts
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.tree.lineage import TreeLimits
 
@@ -81,7 +80,7 @@ class Parts:
             tools=self.tools,
             own=self.own,
             hygiene=self.hygiene,
-            registered=self.registry.hooks_for,
+            registered=self.registry.hooks_for if self.registry.hooks else None,
             agents=sorted(self.registry.agents),
         )
 
@@ -151,7 +150,7 @@ class Parts:
             effects=self.effects,
             own=self.own,
             masked=self.masked,
-            registered=self.registry.hooks_for,
+            registered=self.registry.hooks_for if self.registry.hooks else None,
             manifests=manifests,
         )
         compressor = Compressor(

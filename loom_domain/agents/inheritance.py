@@ -1,15 +1,20 @@
 """Agents that extend others: what a definition leaves open comes from the one that it names.
 
-Given values take the place of the other's; rules are laid over its rules, key by key; skills and tools are inherited by
-`agent_config.inherit`; hooks add up.
+Given values take the place of the other's. Rules are laid over its rules, key by key. Hooks add up. For skills and
+tools:
+
+    child = (parent + added) − removed
+
+What is removed stays removed: the disabled sets only grow from parent to child, so that no descendant gets back what
+one of its ancestors was denied, however often it is added.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from loom.domain.agents.config import inherit
 from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.agents.spec import Activation, AgentConfig, covers
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 
@@ -21,6 +26,29 @@ _TAKEN: Final = (
     *("temperature", "context_window", "approval_timeout", "require_done_tool", "activation"),
     *("output_schema", "pattern", "rounds", "branches", "evaluates", "knowledge"),
 )
+
+
+def inherit(
+    parent: AgentConfig,
+    *,
+    add_skills: Iterable[str] = (),
+    remove_skills: Iterable[str] = (),
+    add_tools: Iterable[str] = (),
+    remove_tools: Iterable[str] = (),
+    activation: Activation | None = None,
+) -> AgentConfig:
+    """The child's configuration: (parent + added) − removed, where what the parent was denied counts as removed."""
+    disabled_skills = _union(parent.disabled_skills, remove_skills)
+    disabled_tools = _union(parent.disabled_tools, remove_tools)
+    skills = _union(parent.enabled_skills, add_skills)
+    tools = _union(parent.extra_tools, add_tools)
+    return AgentConfig(
+        enabled_skills=tuple(name for name in skills if name not in disabled_skills),
+        disabled_skills=disabled_skills,
+        extra_tools=tuple(name for name in tools if not covers(disabled_tools, name)),
+        disabled_tools=disabled_tools,
+        activation=parent.activation if activation is None else activation,
+    )
 
 
 def resolved(agents: Mapping[str, AgentDefinition]) -> Mapping[str, AgentDefinition]:
@@ -96,3 +124,7 @@ def _below(name: str, children: Mapping[str, list[str]], margin: str) -> Iterato
         last = child == children[name][-1]
         yield f"{margin}{'└─ ' if last else '├─ '}{child}"
         yield from _below(child, children, f"{margin}{'   ' if last else '│  '}")
+
+
+def _union(one: Iterable[str], other: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*one, *other}))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loom.domain.agents.config import Activation, AgentConfig
+from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.lexemes import asked_lexemes, lexemes_of
 from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import CATALOG_TOKENS, PinnedSkill, Skill, line_of
@@ -65,11 +65,11 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
     asked = set(asked_lexemes(task))
     named = {skill.name: set(lexemes_of(skill.name)) for skill in skills}
     words = {skill.name: named[skill.name] | set(lexemes_of(skill.description)) for skill in skills}
-    spread = Counter(word for found in words.values() for word in found)
+    spread = Counter(word for found in words.values() for word in sorted(found))
     scores: dict[str, float] = {}
     for skill in skills:
-        shared = asked & words[skill.name]
-        if shared & named[skill.name] or len(shared) > 1:
+        shared = sorted(asked & words[skill.name])
+        if named[skill.name].intersection(shared) or len(shared) > 1:
             # A word that every skill has says nothing, and one of the name says more than one of the description.
             weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
             scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())

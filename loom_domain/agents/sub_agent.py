@@ -8,17 +8,33 @@ from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import ToolSpec, Verdict
-from loom.domain.core.tool_names import DONE, MESSAGE_AGENT, READ_ARTIFACT, SHARE
-from loom.domain.permissions.ancestor_rules import SUB_AGENT
+from loom.domain.core.tool_names import DONE
 from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 TOOLS: Final = ("read_file", "glob", "grep")
 """What a sub-agent has when nobody says what it gets."""
-TOGETHER: Final = (MESSAGE_AGENT, SHARE)
-"""Tools that only make sense where several agents work at once."""
 MAX_TURNS: Final = 10
 """Of a sub-agent whose definition names no limit."""
+SUB_AGENT: Final[Mapping[str, str]] = {
+    "read_file": "allow",
+    "glob": "allow",
+    "grep": "allow",
+    "write_file": "deny",
+    "bash": "ask",
+    "todo": "allow",
+    "load_skill": "allow",
+    "read_skill_resource": "allow",
+    "run_skill_script": "ask",
+    "skill__*": "ask",
+    "delegate_task": "allow",
+    "create_plan": "allow",
+    "read_artifact": "allow",
+    "share_artifact": "allow",
+    "message_agent": "allow",
+    "default": "deny",
+}
+"""The rules of a sub-agent that has none of its own."""
 
 
 def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) -> AgentSpec:
@@ -41,19 +57,6 @@ def as_its_maker(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
     """The crew of a plan: it may what the run may that made it, and adds no rules of its own."""
     maker = lineage.above[-1]
     return replace(spec, permissions=maker.rules, mode=maker.mode)
-
-
-def told_apart(
-    chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
-) -> tuple[ToolSpec, ...]:
-    """The tools without those for working together, but for agents that others work beside, or that name them."""
-    named = definition.tools or ()
-    alone = tuple(tool for tool in chosen if tool.name not in TOGETHER or tool.name in named)
-    if lineage is None or not lineage.named or lineage.tools:
-        return alone
-    together = {tool.name: tool for tool in every if tool.name in (*TOGETHER, READ_ARTIFACT)}
-    every_one = {**{tool.name: tool for tool in alone}, **together}
-    return tuple(tool for _, tool in sorted(every_one.items()))
 
 
 def handed_on(tools: Iterable[ToolSpec]) -> tuple[str, ...]:

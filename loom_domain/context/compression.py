@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from loom.domain.context.model_context import is_summary
 from loom.domain.context.summary_sections import SECTIONS, tag_of
-from loom.domain.core.message_groups import Group, groups_of, is_from_person, last_turn, unanswered
-from loom.domain.core.messages import JsonObject, Message
+from loom.domain.core.messages import Group, JsonObject, Message, groups_of, is_from_person, last_turn, unanswered
 from loom.domain.core.tokens import conversation_tokens, message_tokens, text_tokens, within
 from loom.domain.core.tool_calls import Effect, ToolSpec
 from loom.domain.core.transcript import Transcript, transcript_of
@@ -162,7 +161,7 @@ def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) 
     answered = last_turn(messages, groups)
     said = max((a for a, _ in groups if is_from_person(messages[a])), default=-1)
     stays = {(a, b) for a, b in groups if a in (said, answered) or b == len(messages) or unanswered(messages[a:b])}
-    room -= sum(conversation_tokens(messages[a:b]) for a, b in stays)
+    room -= sum(conversation_tokens(messages[a:b]) for a, b in groups if (a, b) in stays)
     for start, stop in reversed(groups):
         if (start, stop) in stays:
             continue

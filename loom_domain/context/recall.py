@@ -7,8 +7,7 @@ enters history once, stays where the model read it, and is compressed like every
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message
+from loom.domain.core.messages import Message, is_from_person
 from loom.domain.core.tasks import Action
 from loom.domain.core.tokens import text_tokens, within
 from loom.domain.memory.knowledge import KnowledgeHit, place_of

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from loom.domain.agents.skill_selection import hint
 from loom.domain.context.assembler import Component, Placement, Priority
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message
+from loom.domain.core.messages import Message, is_from_person
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.catalog import LOAD_SKILL, PinnedSkill, active_instructions, catalog
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message, last_text
+from loom.domain.core.messages import Message, is_from_person, last_text
 from loom.domain.core.tokens import text_tokens, within
 from loom.domain.core.tool_calls import describe
 

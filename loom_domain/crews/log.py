@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import AGENT, JsonObject, Message, ToolCall
+from loom.domain.core.messages import AGENT, JsonObject, Message, ToolCall, is_from_person
 from loom.domain.core.tool_names import DELEGATE
 
 CREW: Final = "crew"

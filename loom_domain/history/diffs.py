@@ -80,7 +80,7 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
     for turn in turns:
         handed_on = {child.call_id for child in turn.children}
         done |= {(call.id, call.name) for call in _answer(turn).tool_calls if call.id in handed_on}
-    return dict(sorted(Counter(tool for _, tool in done).items()))
+    return Counter(sorted(tool for _, tool in done))
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:

@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from loom.domain.agents.reflection import CRITICISE, REVISE, Reflection
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import reminder
+from loom.domain.core.messages import is_from_person, reminder
 from loom.domain.core.output_schema import repair
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed, read_done

@@ -5,7 +5,7 @@ from dataclasses import replace
 from loom.domain.agents.sub_agent import as_its_maker
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.steering import under_other_rules
-from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.permissions.judge import Level
 from loom.domain.run.pending_approvals import open_asks, told_above
 from loom.domain.run.state import RunState, status_of, total_micros, total_tool_calls, total_usage, waiting_on
 from loom.domain.tree.events import AncestryChanged

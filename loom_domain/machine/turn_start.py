@@ -3,8 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message, reminder
+from loom.domain.core.messages import Message, is_from_person, reminder
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.answers import with_draft

@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message, reminder
+from loom.domain.core.messages import Message, is_from_person, reminder
 from loom.domain.core.tasks import Action
 from loom.domain.machine.limits import exhausted, left, limit_hit, spent_by, time_told
 from loom.domain.machine.steering import note

@@ -8,10 +8,14 @@ the tool's declared verdict, the built-in default, else deny. What would destroy
 What a pattern is held against — the commands inside a shell line, the path a file tool touches — is prepared by the
 caller as `Subject`s, since a shell parser and a file system are not pure. A deny or ask needs one matching subject, an
 allow needs every one. That a rule is narrower than another changes nothing.
+
+A sub-agent may never do more than the agents above it (`judge_under`). Each level judges the call by its own rules,
+mode and grants, and the strictest answer counts: a deny anywhere above is a deny, and what a parent would ask about is
+asked although the child's rules allow it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -286,3 +290,53 @@ def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
     if subject.reaches and may_reach(rule, call.tool, subject.text, subject.loose, call.place):
         return True
     return any(file.opaque and guards_too(rule, file.tool) for file in subject.files)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """One agent of an ancestry."""
+
+    whose: str
+    """Its name, as people know it."""
+    rules: Mapping[str, str] = field(default_factory=dict)
+    mode: Mode = Mode.DEFAULT
+    grants: tuple[str, ...] = ()
+
+
+def judge_under(
+    tool: str,
+    subjects: Sequence[Subject],
+    chain: Sequence[Level],
+    *,
+    arguments: JsonObject = _NOTHING,
+    reads: bool = False,
+    declared: Verdict | None = None,
+    place: Place = _NOWHERE,
+) -> Judgement:
+    """The strictest of what the levels say, root first; of equally strict ones the one nearest to the root.
+
+    An ask that a level above would make is put to a person in the child's name, and a person's grant answers it there.
+    """
+    said = [
+        replace(
+            judge(
+                tool,
+                subjects,
+                level.rules,
+                arguments=arguments,
+                mode=level.mode,
+                reads=reads,
+                declared=declared,
+                grants=level.grants,
+                place=place,
+            ),
+            whose=level.whose,
+        )
+        for level in chain
+    ]
+    if not said:
+        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="nobody's rules were given")
+    strictest = max(said, key=lambda judged: STRICTNESS.index(judged.verdict))
+    if strictest is said[-1]:
+        return strictest
+    return replace(strictest, reason=f"{strictest.reason}, in the rules of {strictest.whose} above")

@@ -9,8 +9,7 @@ from typing import Any
 from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import JsonObject, Message, Usage, last_text
+from loom.domain.core.messages import JsonObject, Message, Usage, is_from_person, last_text
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tool_calls import OpenCall, describe

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from loom.domain.core.message_groups import Group
-from loom.domain.core.messages import Message
+from loom.domain.core.messages import Group, Message
 from loom.domain.core.tokens import conversation_tokens
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 

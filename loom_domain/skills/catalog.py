@@ -5,7 +5,7 @@ when the model loads it; resources and scripts, when the body sends it to them. 
 run is prepared and pinned into its spec, each skill with a digest of its files.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -140,7 +140,7 @@ def active_instructions(skills: Iterable[PinnedSkill]) -> str:
 
 
 def use_of(
-    skills: Iterable[PinnedSkill], tool: str, arguments: JsonObject, *, active: Collection[str] = ()
+    skills: Iterable[PinnedSkill], tool: str, arguments: JsonObject, *, active: Set[str] = frozenset()
 ) -> SkillUse | None:
     """The skill that a call of this tool is about: the one whose script it is, or that its arguments name."""
     named = arguments.get("name" if tool == LOAD_SKILL else "skill")

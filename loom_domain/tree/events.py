@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from loom.domain.core.requests import RunError, RunResult
-from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.permissions.judge import Level
 from loom.domain.tree.budget import Spend, Want
 from loom.domain.tree.tree import ChildReport
 

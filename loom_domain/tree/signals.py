@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from loom.domain.core.digests import canonical, short_digest
 from loom.domain.core.messages import JsonObject
-from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.permissions.judge import Level
 from loom.domain.tree.tree import Child, ChildReport, Letter, Tree, TreeAsk, child_of, with_child
 
 REPORT: Final = "child_report"

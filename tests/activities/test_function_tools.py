@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from examples.tools.shop import app as shop
+from loom import Ask, Deny, LoomApp, Part, ToolCall
 from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.hooks import objection_to
 from loom.activities.toolbox.user_tools.output import PARTS_LIMIT, as_json, part_of, to_output
-from loom.app.loom_app import Ask, Deny, LoomApp, Part, ToolCall
 from loom.domain.agents.hook_steps import Moment
 from loom.domain.agents.hooks import Hook, Objection, strictest, tightened
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError

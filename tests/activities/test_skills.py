@@ -15,8 +15,7 @@ from loom.activities.skills import RunSkills
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_files import digest_of
 from loom.activities.toolbox.built_in.skills import SkillTools
-from loom.domain.agents.config import Activation, AgentConfig
-from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest, ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.core.requests import RunRequest
 from loom.domain.skills.catalog import (

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import Compressing, KnownFacts, compress
-from loom.domain.context.model_context import Measures, explained, look
-from loom.domain.context.older_results import collapsed
+from loom.domain.context.model_context import Measures, collapsed, explained, look
 from loom.domain.context.summary_sections import tag_of
 from loom.domain.core.messages import Message, ToolCall, user
 from loom.domain.core.tokens import conversation_tokens

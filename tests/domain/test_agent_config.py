@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.agents.config import Activation, AgentConfig, covers, inherit
+from loom.domain.agents.inheritance import inherit
+from loom.domain.agents.spec import Activation, AgentConfig, covers
 
 NAMES = st.frozensets(st.sampled_from(["a", "b", "c", "d", "mcp__x", "mcp__x__y", "done"]))
 CHANGES = st.fixed_dictionaries(

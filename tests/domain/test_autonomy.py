@@ -1,7 +1,6 @@
 """The layer of every prompt that Loom itself writes."""
 
-from loom.domain.agents.autonomy_rules import autonomy_rules
-from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec
+from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec, autonomy_rules
 from loom.domain.context.model_context import Measures, explained, look
 from loom.domain.core.messages import user
 from loom.domain.core.tokens import text_tokens

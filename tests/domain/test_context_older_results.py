@@ -6,10 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.context.model_context import Measures, explained, look
-from loom.domain.context.older_results import BEGINNING, collapsed, limited, without_ephemeral
-from loom.domain.core.message_groups import groups_of, last_turn
-from loom.domain.core.messages import Message, ToolCall, recollection, user
+from loom.domain.context.model_context import (
+    BEGINNING,
+    Measures,
+    collapsed,
+    explained,
+    limited,
+    look,
+    without_ephemeral,
+)
+from loom.domain.core.messages import Message, ToolCall, groups_of, last_turn, recollection, user
 from loom.domain.core.tokens import conversation_tokens
 from loom.domain.core.tool_calls import ToolSpec
 from tests.domain.conversations import conversations, split_calls, talk, turn

@@ -12,7 +12,7 @@ from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
 from loom.domain.machine.limits import left
 from loom.domain.machine.transitions import closed, evolve, next_action, start
-from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.permissions.judge import Level
 from loom.domain.run.actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
 from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.agents.config import Activation, AgentConfig
 from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.inheritance import resolved, tree
-from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import Budget
 from loom.domain.permissions.judge import Mode

@@ -16,7 +16,7 @@ from loom.domain.history.forks import begun_at, fork_point, fork_request
 from loom.domain.history.past_turns import ModelAttempt, Record, ToolAttempt
 from loom.domain.machine.activity_requests import model_request, tool_request
 from loom.domain.machine.transitions import evolve, next_action, start
-from loom.domain.permissions.ancestor_rules import Level
+from loom.domain.permissions.judge import Level
 from loom.domain.run.actions import BeginTurn, CallModel, Finish, RunTools
 from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.events import Event, MessageReceived, ModelReplied, RunPrepared, ToolsReturned, TurnBegan

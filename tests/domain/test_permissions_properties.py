@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom.domain.agents.sub_agent import SUB_AGENT
 from loom.domain.core.tool_calls import ToolSpec, Verdict
-from loom.domain.permissions.ancestor_rules import SUB_AGENT, Level, judge_under
 from loom.domain.permissions.dead_rules import dead_rules
-from loom.domain.permissions.judge import BUILT_IN, Judgement, Mode, judge
+from loom.domain.permissions.judge import BUILT_IN, Judgement, Level, Mode, judge, judge_under
 from loom.domain.permissions.subjects import Place, Subject
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY

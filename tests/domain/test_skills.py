@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from loom.domain.agents.config import Activation, AgentConfig
 from loom.domain.agents.skill_selection import Chosen, chosen, hint, relevance, resolved
+from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import (
     CATALOG_TOKENS,

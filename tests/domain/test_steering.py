@@ -6,8 +6,7 @@ from typing import Final
 
 import pytest
 
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import user
+from loom.domain.core.messages import is_from_person, user
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.core.tool_names import ASK_USER
 from loom.domain.machine.steering import refusal

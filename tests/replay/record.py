@@ -1,7 +1,7 @@
 """Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-Only for a new release, with the stories of what is new in it: a recorded history is never recorded again, since what it
-holds is what users have in flight.
+With the name of a story after the release, only that story is recorded. Record for a new release, and only stories of
+what is new in it: a recorded history is never recorded again, since it is what users have in flight.
 """
 
 import asyncio
@@ -63,6 +63,13 @@ async def aborted(loom: Harness) -> str:
 async def plain(loom: Harness) -> str:
     """Whatever the script says."""
     return await loom.start("do it")
+
+
+async def reading_path(loom: Harness) -> str:
+    """One tool call and an answer, by the model that needs no key: what `bench/reading_path.py` follows."""
+    run_id = await loom.client.start("Look around.")
+    loom.started.append(run_id)
+    return run_id
 
 
 async def refused(loom: Harness) -> str:
@@ -224,6 +231,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {},
     ),
     "forked": (forked, script([READ, text("done"), text("done again")]), {}),
+    "reading-path": (reading_path, script([]), {"model": "demo", "loop_window": 5}),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
 
@@ -233,8 +241,8 @@ def _portable(history: str) -> str:
     return re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', history)
 
 
-async def main(release: str) -> None:
-    """Run every story and keep its histories, one file for each execution."""
+async def main(release: str, only: str = "") -> None:
+    """Run every story, or only the named one, and keep its histories, one file for each execution."""
     settings = load_settings()
     addresses = Addresses(
         temporal=settings.temporal_address,
@@ -243,6 +251,8 @@ async def main(release: str) -> None:
         ui="",
     )
     for name, (story, replies, given) in STORIES.items():
+        if only not in ("", name):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "a.txt").write_text("alpha\nbeta\n")
             async with harness(addresses, Path(folder), replies, **given) as (loom, _):
@@ -255,4 +265,4 @@ async def main(release: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

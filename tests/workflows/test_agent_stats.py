@@ -23,7 +23,7 @@ async def counted(loom: Harness, agent: str, runs: int, state: NodeState) -> Age
 async def test_state_and_figures_follow_an_agents_runs(working: Working, tmp_path: Path) -> None:
     agent = f"clerk {uuid4().hex[:8]}"
     app = tmp_path / "mine.py"
-    app.write_text(f"from loom.app.loom_app import *\napp = LoomApp()\napp.create_agent({agent!r})\n")
+    app.write_text(f"from loom import *\napp = LoomApp()\napp.create_agent({agent!r})\n")
 
     def reply(request: SeenRequest) -> Reply:
         asks = "delete it" in str(request.messages[1:]) and request.turn == 0
@@ -53,7 +53,7 @@ async def test_state_and_figures_follow_an_agents_runs(working: Working, tmp_pat
 async def test_a_run_that_continued_as_new_counts_once(working: Working, tmp_path: Path) -> None:
     agent = f"long {uuid4().hex[:8]}"
     app = tmp_path / "mine.py"
-    app.write_text(f"from loom.app.loom_app import *\napp = LoomApp()\napp.create_agent({agent!r})\n")
+    app.write_text(f"from loom import *\napp = LoomApp()\napp.create_agent({agent!r})\n")
     use = ToolUse("list_dir", {"path": "."})
     loom, _ = await working(
         lambda request: calls(use) if request.turn < 12 else text("done"), app=f"{app}:app", rotate_after_events=100

@@ -76,7 +76,7 @@ async def test_an_answer_that_is_put_together_takes_no_form(working: Working, mo
 
 
 HOOKS: Final = """
-from loom.app.loom_app import Ask, Deny, LoomApp
+from loom import Ask, Deny, LoomApp
 
 app = LoomApp()
 

@@ -19,7 +19,7 @@ BEGINNING = """
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from loom.app.loom_app import *
+from loom import *
 app = LoomApp()
 LOG = Path(__file__).with_name("log")
 

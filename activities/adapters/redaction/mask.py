@@ -95,7 +95,8 @@ def _formats(text: str) -> Iterator[Span]:
     for shape in IN_RUNS:
         if shape.literal in together:
             yield from _shaped(shape, text)
-    yield from discord_tokens(text, runs)
+    if runs:
+        yield from discord_tokens(text, runs)
     for shape in ANYWHERE:
         if shape.literal in text:
             yield from _shaped(shape, text)
@@ -114,7 +115,8 @@ def _places(text: str) -> Iterator[Span]:
     yield from assigned(text, folded)
     yield from authorization(text, folded)
     yield from userinfo(text)
-    yield from private_keys(text)
+    if "-----" in text:
+        yield from private_keys(text)
     yield from headers(text, folded)
     yield from options(text)
     yield from pgpass(text)

@@ -46,7 +46,8 @@ class SkillFolders:
         trusted = is_home or self.trusts(workspace)
         looks = [look_into(folder) for folder in (*(own if trusted and not is_home else ()), *users, *self.others)]
         closed = () if trusted else tuple(folder for folder in own if Path(folder.path).is_dir())
-        skills, hidden = resolved([look.skills for look in looks])
+        levels = [look.skills for look in looks if look.skills]
+        skills, hidden = resolved(levels) if levels else ((), ())
         problems = [problem for look in looks for problem in look.problems]
         return FoundSkills(
             skills=skills,

@@ -12,9 +12,10 @@ from typing_extensions import TypedDict
 from loom.activities.output_schema import OutputSchema
 from loom.app.forms.form import Count, Form, Model, Name, Verdict, explained
 from loom.app.output_types import schema_of
-from loom.domain.agents.config import Activation, AgentConfig, inherit
 from loom.domain.agents.definitions import AgentDefinition
+from loom.domain.agents.inheritance import inherit
 from loom.domain.agents.reflection import MOST_ROUNDS
+from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import LONGEST_RUN, Budget
 from loom.domain.crews.crew import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS

@@ -28,12 +28,11 @@ from loom.cli.connection import with_client
 from loom.cli.output import console, print_json, tell
 from loom.cli.watch import panels
 from loom.cli.watch.watch_run import watch_run
-from loom.client import LoomClient, Streamed
+from loom.client import LoomClient, Streamed, closing
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.exit_codes import ABORTED, COMPLETED, FAILED, LIMIT
-from loom.watching import closing
 from loom.workflows.validation import read_request
 
 CODES: Final = {

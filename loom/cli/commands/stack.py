@@ -93,6 +93,7 @@ def _plan(settings: Settings, *, no_worker: bool) -> Plan:
         namespace=settings.temporal_namespace,
         metrics_port=settings.metrics_port,
         app=settings.app,
+        redis_server=settings.redis_server,
     )
     return plan.without_worker() if no_worker else plan
 

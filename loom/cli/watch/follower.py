@@ -13,12 +13,11 @@ from typing import Any, Final, Protocol, TypeAlias
 from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import user_name
 from loom.cli.watch.pending_approvals import Answer, Ask, Asks, Question, Waiting, question_in
-from loom.client import LoomClient, Polled, Streamed, Watched
+from loom.client import LoomClient, Polled, Streamed, Watched, closing
 from loom.domain.core.errors import BadRequest, RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Action, Task
-from loom.watching import closing
 
 QUIET: Final = 0.2
 """Seconds without an event after which what has happened so far counts as shown."""

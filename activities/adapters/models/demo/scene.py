@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from loom.activities.ports import ModelCall
-from loom.domain.core.message_groups import is_from_person
-from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.messages import Message, ToolCall, is_from_person
 from loom.domain.core.tool_names import DONE
 from loom.domain.crews.prompts import BROUGHT, CREW_TASK, HEARD
 from loom.domain.machine.delegation import ALONE

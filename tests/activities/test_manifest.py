@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from loom.domain.agents.config import AgentConfig
+from loom.activities.manifest import agent_digest, changes, manifest_of, met_by, own_parts
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.hook_steps import HookStep, Moment
-from loom.domain.agents.manifest import agent_digest, changes, manifest_of, met_by, own_parts
-from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.spec import AgentConfig, AgentSpec
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.permissions.judge import Mode
 

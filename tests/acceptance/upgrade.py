@@ -1,0 +1,175 @@
+"""Runs that an earlier release started, finished by this one: `python -m tests.acceptance.upgrade --base v0.3.0`.
+
+Installs the earlier release from this repository's history, starts runs on it, stops it while they wait, starts this
+release in the same home, and finishes them. It takes about two minutes and is run before a release (`make upgrade`);
+the recorded histories under `tests/replay` are its short form, which runs with every test.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+CHECKOUT: Final = Path(__file__).parents[2]
+SOURCES: Final = CHECKOUT / "examples" / "audit" / "sources"
+PATIENCE: Final = 90.0
+"""Seconds that one wait may take."""
+ROTATE_AFTER: Final = 100
+"""History events after which a run continues as new, the least that the setting takes."""
+
+AUDIT: Final = "Audit the source code in this folder and write the report to report.md."
+DELEGATE: Final = "delegate the review of each folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One installed release and the home that it works in."""
+
+    root: Path
+    home: Path
+
+    def loom(self, *arguments: str) -> Any:
+        """What a command printed, with `--json` as a value; raises RuntimeError with what it said when it failed."""
+        done = subprocess.run(
+            [str(self.root / ".venv/bin/loom"), *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.home.parent,
+        )
+        if done.returncode:
+            raise RuntimeError(f"loom {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout) if "--json" in arguments and done.stdout.strip() else done.stdout
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOOM_", "TEMPORAL_", "PYTHON"))}
+        return {
+            **clean,
+            "LOOM_HOME": str(self.home),
+            "LOOM_MODEL": "demo",
+            "LOOM_ROTATE_AFTER_EVENTS": str(ROTATE_AFTER),
+        }
+
+
+def main() -> int:
+    """Upgrade once; the exit code says whether every run was finished."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", required=True, help="the tag or commit of the earlier release")
+    base = parser.parse_args().base
+    with TemporaryDirectory(prefix="loom-upgrade-") as place:
+        where = Path(place)
+        where.chmod(0o755)  # releases up to 0.3.0 start Postgres as another user, who must be able to enter
+        before = Release(root=_installed(base, where / "before"), home=where / "home")
+        after = Release(root=CHECKOUT, home=where / "home")
+        runs = _started(before, where)
+        print(f"{base}: {len(runs)} runs wait; stopping it")
+        before.loom("down")
+        after.loom("up", "--detach")
+        try:
+            return _finished(after, runs, where)
+        finally:
+            after.loom("down")
+
+
+def _installed(base: str, place: Path) -> Path:
+    subprocess.run(["git", "clone", "--quiet", "--shared", str(CHECKOUT), str(place)], check=True)
+    subprocess.run(["git", "-C", str(place), "checkout", "--quiet", base], check=True)
+    subprocess.run(["make", "-C", str(place), "install", f"PYTHON={sys.executable}"], check=True)
+    return place
+
+
+def _started(release: Release, where: Path) -> Sequence[str]:
+    """Runs that wait for a person: a plain one, one that has continued as new, and one whose sub-agents wait."""
+    release.loom("up", "--detach")
+    plain = _start(release, where, "plain", AUDIT)
+    rotated = _start(release, where, "rotated", AUDIT)
+    tree = _start(release, where, "tree", DELEGATE, "--permissions", json.dumps({"read_file": "ask"}))
+    for run in (plain, rotated, tree):
+        _until_it_asks(release, run)
+    _rotate(release, rotated)
+    if not _continued_as_new(release, rotated):
+        raise RuntimeError(f"{rotated} has not continued as new: no state of the earlier release is carried over")
+    return (plain, rotated, tree)
+
+
+def _start(release: Release, where: Path, name: str, task: str, *options: str) -> str:
+    workspace = where / name
+    shutil.copytree(SOURCES, workspace / "app")
+    given = ("--id", name, "--workspace", str(workspace), "--detach", "--json", *options)
+    return str(release.loom("run", task, *given)["run_id"])
+
+
+def _rotate(release: Release, run: str) -> None:
+    """Pause and resume until the run has continued as new: each order adds five events to its history."""
+    for _ in range(ROTATE_AFTER // 5):
+        release.loom("pause", run)
+        release.loom("resume", run)
+    _until_it_asks(release, run)
+
+
+def _continued_as_new(release: Release, run: str) -> bool:
+    address = release.loom("doctor", "--json")["parts"]["temporal"]["address"]
+    query = f"WorkflowId = '{run}' AND ExecutionStatus = 'ContinuedAsNew'"
+    command = ("temporal", "workflow", "list", "--address", address, "--query", query, "--output", "json")
+    listed = subprocess.run([release.root / ".venv/bin" / command[0], *command[1:]], check=True, capture_output=True)
+    return bool(json.loads(listed.stdout or "[]"))
+
+
+def _finished(release: Release, runs: Sequence[str], where: Path) -> int:
+    wrong = []
+    for run in runs:
+        result = _answered(release, run)
+        print(f"{run}: {result['status']}, {result['turns']} turns, {result['tool_calls']} tool calls")
+        if result["status"] != "completed":
+            wrong.append(f"{run} ended as {result['status']}: {result['error']}")
+    reports = ((run, where / run / "report.md") for run in ("plain", "rotated"))
+    wrong += [f"{run} wrote no report" for run, report in reports if not report.is_file()]
+    print("\n".join(wrong) or "every run of the earlier release was finished by this one")
+    return 1 if wrong else 0
+
+
+def _answered(release: Release, run: str) -> Any:
+    """The result of a run whose every ask is approved for the rest of the run."""
+
+    def ended() -> bool:
+        status = _status(release, run)
+        for ask in status["pending_approvals"]:
+            try:
+                release.loom("approve", run, ask["call_id"], "--for-run")
+            except RuntimeError as error:  # an approval for the run has answered this ask, too
+                if "ended with 2" not in str(error):
+                    raise
+        return status["status"] not in ("running", "waiting_for_approval")
+
+    _until(f"{run} has ended", ended)
+    return release.loom("result", run, "--json")
+
+
+def _until_it_asks(release: Release, run: str) -> None:
+    _until(f"{run} waits for approval", lambda: _status(release, run)["pending_approvals"])
+
+
+def _status(release: Release, run: str) -> Any:
+    return release.loom("status", run, "--json")
+
+
+def _until(what: str, holds: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {PATIENCE:.0f} s: {what}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The public interface: which names `loom` has, what importing it costs, and how requests and results are typed."""
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from pydantic import BaseModel
+
+import loom
+from loom import RunResult, RunStatus, TypedResult, errors
+from loom.app.output_types import typed
+from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, ForkPointFields, RunFields
+from loom.workflows.validation import read_crew_request, read_request
+
+PUBLIC = [
+    "Action",
+    "AgentDefinition",
+    "AgentStats",
+    "Ask",
+    "BudgetFields",
+    "Crew",
+    "CrewRunFields",
+    "Deny",
+    "ForkFields",
+    "Instead",
+    "LLMProvider",
+    "LoomApp",
+    "LoomClient",
+    "LoomPlugin",
+    "McpServer",
+    "Message",
+    "ModelAnswer",
+    "ModelCall",
+    "Part",
+    "PastTurn",
+    "Polled",
+    "RunError",
+    "RunFields",
+    "RunInfo",
+    "RunResult",
+    "RunStatus",
+    "RunSummary",
+    "Settings",
+    "StreamUnavailable",
+    "Streamed",
+    "Task",
+    "Tool",
+    "ToolCall",
+    "ToolContext",
+    "ToolOutput",
+    "ToolSpec",
+    "TypedResult",
+    "Usage",
+    "Watched",
+    "errors",
+    "load_settings",
+    "part_of",
+    "worker",
+]
+
+HEAVY = ("openai", "anthropic", "redis", "psycopg", "temporalio", "mcp", "pydantic", "tree_sitter", "httpx2")
+
+RESULT = RunResult(
+    status=RunStatus.COMPLETED,
+    output='{"title": "t"}',
+    structured_output={"title": "t"},
+    completed_explicitly=False,
+    turns=1,
+    usage={},
+    cost=None,
+    quality_metrics=None,
+    tool_calls=0,
+    artifacts=(),
+    error=None,
+)
+
+
+class Report(BaseModel):
+    """An answer."""
+
+    title: str
+
+
+@dataclass
+class Other:
+    """An answer that is not there."""
+
+    missing: int
+
+
+def test_the_public_names_are_these_and_no_others() -> None:
+    assert loom.__all__ == PUBLIC
+    assert set(PUBLIC) <= set(dir(loom))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_each_public_name_can_be_imported(name: str) -> None:
+    assert getattr(loom, name) is not None
+
+
+def test_type_checkers_see_the_names_that_exist_at_run_time() -> None:
+    tree = ast.parse(Path(loom.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == loom._MODULE_OF
+    assert sorted(seen) == sorted(PUBLIC)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'loom' has no attribute 'Agent'"):
+        loom.Agent  # noqa: B018
+
+
+def imported(statement: str) -> set[str]:
+    """The modules of a new process that runs this statement."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout))
+
+
+def test_importing_loom_imports_no_sdk_and_no_driver() -> None:
+    modules = imported("import loom")
+    assert not modules & set(HEAVY)
+    assert {name for name in modules if name.startswith("loom")} == {"loom"}
+
+
+def test_an_app_is_built_without_an_sdk_a_driver_or_temporal() -> None:
+    modules = imported("from loom import LoomApp, Ask, Deny, ToolContext; LoomApp()")
+    assert not modules & {"openai", "anthropic", "redis", "psycopg", "mcp", "tree_sitter"}
+
+
+def test_a_client_is_imported_without_a_provider_s_sdk() -> None:
+    modules = imported("from loom import LoomClient")
+    assert not modules & {"openai", "anthropic", "psycopg", "mcp"}
+
+
+def test_importing_loom_takes_at_most_a_quarter_of_a_second() -> None:
+    def taken(code: str) -> float:
+        began = perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return perf_counter() - began
+
+    assert min(taken("import loom") - taken("pass") for _ in range(5)) < 0.25
+
+
+def test_requests_are_typed_with_the_fields_that_a_worker_reads() -> None:
+    rejected = set()
+    for field in (*RunFields.__annotations__, "agents"):
+        try:
+            read_request({"task": "t", field: object()})
+        except errors.BadRequest as error:
+            rejected |= {field} if "unknown field" in error.message else set()
+    assert rejected == {"agents"}
+
+    with pytest.raises(errors.BadRequest) as caught:
+        read_request({"task": "t", "x": 1})
+    assert sorted({*RunFields.__annotations__, "task"}) == caught.value.message.partition("known: ")[2].split(", ")
+    with pytest.raises(errors.BadRequest) as caught:
+        read_crew_request({"task": "t", "crew": "c", "xyz": 1})
+    known = caught.value.message.partition("known: ")[2].split(", ")
+    assert sorted({*CrewRunFields.__annotations__, "task", "crew"}) == known
+    assert set(ForkFields.__annotations__) < set(CrewRunFields.__annotations__) < set(RunFields.__annotations__)
+
+
+@pytest.mark.parametrize(("field", "kind"), [("budget", BudgetFields), ("forked_from", ForkPointFields)])
+def test_inner_objects_are_typed_with_the_fields_that_a_worker_reads(field: str, kind: type) -> None:
+    with pytest.raises(errors.BadRequest) as caught:
+        read_request({"task": "t", field: {"xyzxyz": 1}})
+    unknown = caught.value.message.partition("unknown field")[2].split(";")
+    known = next(part.partition("known: ")[2].split(", ") for part in unknown if "known: " in part)
+    assert sorted(kind.__annotations__) == known
+
+
+def test_a_typed_result_holds_the_answer_as_a_value_of_the_type() -> None:
+    result = typed(RESULT, Report)
+    assert isinstance(result, TypedResult)
+    assert result.structured_output == Report(title="t")
+    assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, RESULT.output, 1)
+
+
+def test_a_result_without_an_answer_has_none_and_a_schema_leaves_it_as_it_is() -> None:
+    without = typed(TypedResult(**{name: getattr(RESULT, name) for name in RESULT.__dataclass_fields__}), Report)
+    assert without.structured_output == Report(title="t")
+    assert typed(RESULT, {"type": "object"}) is RESULT
+
+
+def test_an_answer_that_the_type_refuses_is_an_error_that_carries_it() -> None:
+    with pytest.raises(errors.OutputSchemaError, match=r"not a valid Other: `missing`") as caught:
+        typed(RESULT, Other)
+    assert caught.value.context["answer"] == RESULT.output
