@@ -41,6 +41,8 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 
 _log = structlog.get_logger("loom.worker")
 
+WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
+"""Each has recorded histories, which today's code must be able to replay."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 """How long a run waits for the worker that knows it before any other takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
@@ -64,7 +66,7 @@ class LoomPlugin(SimplePlugin):
 
         super().__init__(
             "loom",
-            workflows=[AgentRun, CrewRun, MemoryUpkeep],
+            workflows=WORKFLOWS,
             activities=[*parts.activities(search_attributes, TemporalPasts(client)), *_upkeep(parts, client, settings)],
             workflow_runner=WORKFLOW_RUNNER,
             run_context=lambda: _beside(parts, settings, client),
@@ -87,7 +89,7 @@ class LoomPlugin(SimplePlugin):
 def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callable[..., Any]]:
     if parts.memory is None:
         return ()
-    return parts.memory.activities(client, settings.task_queue, parts.hygiene)
+    return parts.memory.activities(client, settings.task_queue, parts.sanitizer)
 
 
 @asynccontextmanager

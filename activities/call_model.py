@@ -18,15 +18,22 @@ from loom.activities.recall import ContextSource, recalled
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
-from loom.domain.context.model_context import Sight, is_summary, look
+from loom.domain.context.model_context import ModelContext, build_context, is_summary
 from loom.domain.core.errors import LLMContextLengthError, LoomError
 from loom.domain.core.messages import Message
-from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.transcript import Transcript
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest
-from loom.domain.run.stream_events import milliseconds, model_facts, model_segment, spent, turn_facts
+from loom.domain.run.stream_events import (
+    milliseconds,
+    model_failed,
+    model_replied,
+    model_said,
+    model_segment,
+    segment_reset,
+    turn_began,
+)
 from loom.domain.run.window import TooLong
 from loom.domain.tree.budget import Spend
 
@@ -72,7 +79,7 @@ class LanguageModel:
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 if request.attempt > 1:
                     # Only for the model: this tells clients to forget the turn's text, which a tool's retry must not.
-                    writer.emit(Action.SEGMENT_RESET, key="reset", turn=request.turn, attempt=request.attempt)
+                    writer.emit(segment_reset(request))
                 writer.notices(request.notices)
                 spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
                 transcript = await self._transcripts.load(run_id, request.tail)
@@ -91,45 +98,45 @@ class LanguageModel:
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
     ) -> ModelReply:
-        writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn, request.stage))
+        writer.emit(turn_began(request.origin, request.turn, request.stage))
         # Without a session there are no memories to recall, without bases no passages.
         recalls = spec.knowledge or request.origin.session_id
         found = await recalled(self._sources, before.messages, request.origin, spec) if recalls else ()
         transcript = before.extended(found)
         tools = _tools(spec, request)
-        sight = look(spec, transcript.messages, tools=tools, measures=request.measures)
-        if request.compresses and sight.is_full:
-            return await self._put_off(request, before, sight, TooLong(trigger="window", tokens=sight.tokens))
-        context = _seen(sight, request)
-        most = _room_for_output(spec, request, context.tokens)
-        bound = await self._bounded(request, spec, context, most)
+        context = build_context(spec, transcript.messages, tools=tools, measures=request.measures)
+        if request.compresses and context.is_full:
+            return await self._put_off(request, before, context, TooLong(trigger="window", tokens=context.tokens))
+        assembled = _assembled(context, request)
+        most = _room_for_output(spec, request, assembled.tokens)
+        bound = await self._bounded(request, spec, assembled, most)
         if isinstance(bound, Uncovered):
             _log.info("budget_short", need=bound.need.named)
             return ModelReply(uncovered=bound.need)
         try:
-            reply = await self._ask(request, spec, transcript, writer, context=context, bound=bound)
+            reply = await self._ask(request, spec, transcript, writer, assembled=assembled, bound=bound)
         except LLMContextLengthError as error:
             if not request.compresses or request.refused:
                 raise
             self._tell_failure(writer, request, spec.model, error)
-            return await self._put_off(request, before, sight, _refused(error, sight))
-        return replace(reply, collapsed=sight.collapsed, recalled=found)
+            return await self._put_off(request, before, context, _refused(error, context))
+        return replace(reply, collapsed=context.collapsed, recalled=found)
 
     async def _put_off(
-        self, request: ModelRequest, transcript: Transcript, sight: Sight, too_long: TooLong
+        self, request: ModelRequest, transcript: Transcript, context: ModelContext, too_long: TooLong
     ) -> ModelReply:
         """No answer: the run compresses the conversation first, which this worker keeps for that."""
-        _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=sight.window)
+        _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=context.window)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript)
-        return ModelReply(too_long=too_long, collapsed=sight.collapsed)
+        return ModelReply(too_long=too_long, collapsed=context.collapsed)
 
     async def _bounded(
-        self, request: ModelRequest, spec: AgentSpec, context: Assembled, most: int
+        self, request: ModelRequest, spec: AgentSpec, assembled: Assembled, most: int
     ) -> Covered | Uncovered:
         """How long the answer may be, by the window and by what is left of the budget."""
         if request.allowance is None:
             return Covered(output=most, reserved=Spend())
-        prompt = round(context.tokens * request.measures.ratio)
+        prompt = round(assembled.tokens * request.measures.ratio)
         return await covered(
             self._prices, spec.model, prompt=prompt, most=most, allowance=request.allowance, last=request.wrap_up
         )
@@ -141,34 +148,31 @@ class LanguageModel:
         transcript: Transcript,
         writer: StreamWriter,
         *,
-        context: Assembled,
+        assembled: Assembled,
         bound: Covered,
     ) -> ModelReply:
-        turn, attempt = request.turn, request.attempt
         provider, model = self._providers.resolve(spec.model)
         call = ModelCall(
             model=model,
-            system=context.system,
-            messages=context.messages,
+            system=assembled.system,
+            messages=assembled.messages,
             tools=_tools(spec, request),
             may_call=not request.wrap_up and request.stage != "critique",
             max_output_tokens=bound.output,
             temperature=spec.temperature,
         )
         started = perf_counter()
-        answer = await provider.answer(
-            call, lambda text: writer.emit(Action.THINKING, content=text, turn=turn, attempt=attempt)
-        )
+        answer = await provider.answer(call, lambda text: writer.emit(model_said(request, text)))
         # Not every server heeds that there are no tools in this turn.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
         message = _with_new_ids(said, transcript.messages, request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
-        took = spent(answer.usage, cost, milliseconds(perf_counter() - started))
-        facts = {**model_facts(spec.model, request), **took}
-        writer.emit(Action.MODEL_CALL, key="call", **facts)
-        _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **facts)
-        self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=turn)
+        took = milliseconds(perf_counter() - started)
+        replied = model_replied(spec.model, request, answer.usage, cost, ms=took)
+        writer.emit(replied)
+        _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **replied.parameters)
+        self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript.extended([message]))
         return ModelReply(
             message=message,
@@ -176,7 +180,7 @@ class LanguageModel:
             stop=answer.stop,
             usage=answer.usage,
             cost_micros=cost,
-            estimated=context.tokens,
+            estimated=assembled.tokens,
             reserved=bound.reserved if request.allowance is not None else None,
             checked=checked(spec, transcript.messages, message, plans, stop=answer.stop, pieces=request.pieces)
             if spec.output_schema is not None and call.may_call
@@ -186,14 +190,7 @@ class LanguageModel:
 
     def _tell_failure(self, writer: StreamWriter, request: ModelRequest, model: str, error: LoomError) -> None:
         _log.warning("model_failed", model=model, error=type(error).__name__, message=error.message)
-        writer.emit(
-            Action.MODEL_CALL,
-            key="call",
-            status="failed",
-            **model_facts(model, request),
-            error=type(error).__name__,
-            message=self._redact(error.message),
-        )
+        writer.emit(model_failed(model, request, error=type(error).__name__, message=self._redact(error.message)))
 
 
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
@@ -210,18 +207,18 @@ def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
     return [replace(tool, description="", parameters={"type": "object"}) for tool in tools]
 
 
-def _seen(sight: Sight, request: ModelRequest) -> Assembled:
+def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
     """What the model sees: all of it, or for a last answer as much as the budget for tokens leaves room for."""
     if not request.wrap_up or request.allowance is None or request.allowance.tokens is None:
-        return sight.assembled()
+        return context.assembled()
     fits = int((request.allowance.tokens - LEAST_LAST_ANSWER) / request.measures.ratio)
-    return replace(sight, budget=max(1, min(sight.budget, fits))).assembled()
+    return replace(context, budget=max(1, min(context.budget, fits))).assembled()
 
 
-def _refused(error: LLMContextLengthError, sight: Sight) -> TooLong:
+def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
     told = (error.context.get(name) for name in ("tokens", "limit"))
     tokens, limit = (value if isinstance(value, int) and value > 0 else 0 for value in told)
-    return TooLong(trigger="provider", tokens=tokens or sight.tokens, limit=limit)
+    return TooLong(trigger="provider", tokens=tokens or context.tokens, limit=limit)
 
 
 def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:

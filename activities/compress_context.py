@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil
 from time import perf_counter
-from typing import Any
 
 import structlog
 from temporalio import activity
@@ -17,15 +16,14 @@ from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context import summary_sections as sections
 from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, promising
-from loom.domain.context.model_context import Measures, Sight, look
+from loom.domain.context.model_context import Measures, ModelContext, build_context
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import Message, Usage, user
-from loom.domain.core.tasks import Action
 from loom.domain.core.tokens import conversation_tokens, text_tokens
 from loom.domain.core.transcript import Tail, Transcript
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import Compressed, CompressRequest
-from loom.domain.run.stream_events import compression_segment
+from loom.domain.run.stream_events import compression_segment, context_compressed, milliseconds, model_failed
 from loom.domain.tree.budget import Share
 
 _log = structlog.get_logger("loom.compression")
@@ -80,18 +78,12 @@ class Compressor:
         summing = _Summing(self._providers, spec, work, room, purse)
         error = await self._summed(summing, request, writer)
         shorter = compress(work, summing.sections or sections.without_model(work.spoken, work.earlier))
-        after = _sight(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
+        after = _context(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
         cost = await self._prices.cost_micros(spec.model, summing.usage) if summing.usage.model_calls else 0
-        ms = round((perf_counter() - started) * 1000, 1)
-        facts: dict[str, Any] = {
-            "trigger": request.trigger,
-            "pre_tokens": request.tokens,
-            "post_tokens": after,
-            "duration_ms": ms,
-        }
-        facts |= {"success": not error, **({"error": error} if error else {})}
-        writer.emit(Action.COMPRESSION, key="compressed", turn=request.turn, **facts)
-        _log.info("context_compressed", **facts)
+        ms = milliseconds(perf_counter() - started)
+        event = context_compressed(request, tokens=after, ms=ms, success=not error, error=error)
+        writer.emit(event)
+        _log.info("context_compressed", **event.parameters)
         # Under its own name, as a conversation that begins anew.
         await self._transcripts.save(request.origin.run_id, Tail(), shorter.transcript)
         return Compressed(
@@ -117,11 +109,8 @@ class Compressor:
         except LoomError as error:
             message = self._redact(error.message)
             _log.warning("compression_failed", error=type(error).__name__, message=message)
-            told: dict[str, Any] = {"model": summing.spec.model, "turn": request.turn, "attempt": request.attempt}
-            told["purpose"] = "compression"
-            writer.emit(
-                Action.MODEL_CALL, key="call", status="failed", error=type(error).__name__, message=message, **told
-            )
+            kind, model = type(error).__name__, summing.spec.model
+            writer.emit(model_failed(model, request, error=kind, message=message, purpose="compression"))
             raise to_application_error(error, self._redact) from None
         return "" if summing.sections else "the model's answer has none of the sections"
 
@@ -194,15 +183,15 @@ class _Summing:
 def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]) -> tuple[Compressing, Measures]:
     """What has to be done, and how tokens are to be measured for it."""
     measures = request.measures
-    whole = _sight(spec, messages, measures).tokens
+    whole = _context(spec, messages, measures).tokens
     if request.tokens > whole:  # the provider counted more than we do
         measures = replace(measures, ratio=measures.ratio * request.tokens / whole)
     target = spec.compress_target * min(request.tokens, measures.window(spec))
 
     def count(these: Sequence[Message]) -> int:
-        return _sight(spec, these, replace(measures, collapsed=0)).estimated - around
+        return _context(spec, these, replace(measures, collapsed=0)).estimated - around
 
-    around = _sight(spec, (), measures).estimated
+    around = _context(spec, (), measures).estimated
     work = Compressing(
         messages=tuple(messages),
         tools=spec.tools,
@@ -216,6 +205,6 @@ def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]
     return work, measures
 
 
-def _sight(spec: AgentSpec, messages: Sequence[Message], measures: Measures) -> Sight:
+def _context(spec: AgentSpec, messages: Sequence[Message], measures: Measures) -> ModelContext:
     tools = offered(spec.tools, spec.permissions)
-    return look(spec, messages, tools=tools, measures=measures, fixed=True)
+    return build_context(spec, messages, tools=tools, measures=measures, fixed=True)

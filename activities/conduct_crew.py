@@ -19,7 +19,6 @@ from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom.domain.core.messages import Message
-from loom.domain.core.tasks import Action
 from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut, Step
 from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Log, answering, handing_out, plan_view, read_log
@@ -27,7 +26,7 @@ from loom.domain.crews.next_step import chosen, next_step, so_far
 from loom.domain.crews.prompts import INLINE, artifact_of
 from loom.domain.crews.routing import by_likeness, descriptions
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest, StopReason
-from loom.domain.run.stream_events import model_segment, turn_facts
+from loom.domain.run.stream_events import crew_planned, model_segment, turn_began
 from loom.domain.tree.budget import Spend, more_than
 
 _log = structlog.get_logger("loom.crew")
@@ -38,7 +37,7 @@ NO_EMBEDDER = (
 )
 
 
-class Conductor:
+class CrewConductor:
     """Leads crews."""
 
     def __init__(
@@ -72,7 +71,7 @@ class Conductor:
                 return ModelReply()
             if request.spec is not None:
                 await self._transcripts.save_spec(spec)
-            writer.emit(Action.TURN, key="turn", **turn_facts(request.origin, request.turn))
+            writer.emit(turn_began(request.origin, request.turn))
             try:
                 self._manifests.check(spec, run_id, writer)
                 message = await self._next(request, spec, transcript.messages)
@@ -80,7 +79,7 @@ class Conductor:
                 return ModelReply(uncovered=spent.need)
             except LoomError as error:
                 raise to_application_error(error, self._redact) from None
-            writer.emit(Action.PLANNING, key="plan", **plan_view(message, request.turn))
+            writer.emit(crew_planned(plan_view(message, request.turn)))
             _log.info("crew_conducted", **request.origin.log_ids, turn=request.turn, step=message.text[:200])
             await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
             plans = await self._planner.handed_out(message.tool_calls, spec, run_id=run_id)

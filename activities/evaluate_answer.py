@@ -16,11 +16,10 @@ from loom.domain.context.answer_rating import OUTPUT_TOKENS, SYSTEM, question, r
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import user
 from loom.domain.core.output_schema import NotJson
-from loom.domain.core.tasks import Action
 from loom.domain.core.tokens import text_tokens
 from loom.domain.core.transcript import Transcript
 from loom.domain.run.activity_payloads import Evaluated, EvaluateRequest
-from loom.domain.run.stream_events import evaluation_facts, evaluation_segment, milliseconds, spent
+from loom.domain.run.stream_events import answer_evaluated, evaluation_segment, milliseconds
 
 _log = structlog.get_logger("loom.evaluation")
 
@@ -66,10 +65,9 @@ class Evaluator:
                 if evaluated.uncovered is not None:
                     _log.info("budget_short", purpose="evaluation", need=evaluated.uncovered.named)
                     return evaluated
-                facts = evaluation_facts(request, evaluated)
-                took = spent(evaluated.usage, evaluated.cost_micros, milliseconds(perf_counter() - started))
-                writer.emit(Action.MODEL_CALL, key="call", model=spec.model, **facts, **took)
-                _log.info("answer_evaluated", model=spec.model, **facts)
+                rated = answer_evaluated(spec.model, request, evaluated, ms=milliseconds(perf_counter() - started))
+                writer.emit(rated)
+                _log.info("answer_evaluated", **rated.parameters)
                 return evaluated
 
     async def _rated(self, request: EvaluateRequest, spec: AgentSpec, transcript: Transcript) -> Evaluated:

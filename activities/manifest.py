@@ -3,18 +3,18 @@
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import structlog
 
-from loom.activities.ports import ToolBox, TranscriptStore
+from loom.activities.ports import ToolSet, TranscriptStore
 from loom.activities.publish import StreamWriter
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.digests import canonical, short_digest
 from loom.domain.core.errors import ManifestChangedError
-from loom.domain.core.tasks import Action
+from loom.domain.core.messages import canonical, short_digest
 from loom.domain.core.tool_names import DELEGATE
+from loom.domain.run.stream_events import manifest_changed
 from loom.domain.skills.catalog import is_of_the_run
 
 _PARTS: Final[Mapping[str, Sequence[str]]] = {
@@ -123,7 +123,7 @@ class Manifests:
         *,
         agents: Mapping[str, Mapping[str, str]],
         own: Mapping[str, str],
-        tools: ToolBox,
+        tools: ToolSet,
         transcripts: TranscriptStore,
         refuse: bool,
     ) -> None:
@@ -179,11 +179,10 @@ class Manifests:
             )
         if fresh := [change for change in changed if (run_id, change) not in self._said]:
             self._said.extend((run_id, change) for change in fresh)
-            said: dict[str, Any] = {"parts": _names(fresh, "part"), "tools": _names(fresh, "tool")}
-            if new := _names(fresh, "own"):
-                said["new"] = new
-            _log.warning("manifest_changed", kept="pinned", manifest=spec.digest, **said)
-            writer.emit(Action.MANIFEST, key="manifest", kept="pinned", **said)
+            parts, tools, new = (_names(fresh, kind) for kind in ("part", "tool", "own"))
+            changed_event = manifest_changed(parts=parts, tools=tools, new=new)
+            _log.warning("manifest_changed", manifest=spec.digest, **changed_event.parameters)
+            writer.emit(changed_event)
 
 
 def _names(changed: Sequence[Change], kind: str) -> list[str]:

@@ -7,22 +7,20 @@ from typing import Final
 
 from temporalio import activity
 
-from loom.activities.ports import EventStream, ToolBox
+from loom.activities.ports import EventStream, ToolSet
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.hooks import gates_of, objection_to
 from loom.activities.toolbox.interceptors import before_call
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import plan
-from loom.activities.toolbox.tool_sets import OwnTools
+from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Objection, Registered, tightened
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.digests import call_digest
-from loom.domain.core.messages import ToolCall
-from loom.domain.core.tasks import Action
+from loom.domain.core.messages import ToolCall, call_digest
 from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
 from loom.domain.permissions.judge import Judgement
 from loom.domain.run.activity_payloads import CallPlans, PlanRequest
-from loom.domain.run.stream_events import ask_facts, ask_key, asked_arguments, asks
+from loom.domain.run.stream_events import approval_requested, asked_arguments, waits_for_person
 
 _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew gives out its own work")
 
@@ -33,15 +31,15 @@ class Planner:
     def __init__(
         self,
         *,
-        tools: ToolBox,
-        own: OwnTools,
-        hygiene: Hygiene,
+        tools: ToolSet,
+        own: RunTools,
+        sanitizer: OutputSanitizer,
         registered: Callable[..., Sequence[Registered]] | None,
         agents: Sequence[str] = (),
     ) -> None:
         self._tools = tools
         self._own = own
-        self._hygiene = hygiene
+        self._hygiene = sanitizer
         self._registered = registered
         self._agents = agents
 
@@ -96,10 +94,10 @@ class Planner:
     ) -> None:
         """Show on the stream which calls wait for a person."""
         for call, made in zip(calls, plans, strict=True):
-            if asks(made):
+            if waits_for_person(made):
                 arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
-                facts = ask_facts(call, made, turn=turn, arguments=arguments, expires_in=spec.approval_timeout)
-                writer.emit(Action.APPROVAL_REQUESTED, key=ask_key(call, made), status="pending", **facts)
+                expires_in = spec.approval_timeout
+                writer.emit(approval_requested(call, made, turn=turn, arguments=arguments, expires_in=expires_in))
 
 
 def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> CallPlan:

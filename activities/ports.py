@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Usage
@@ -157,6 +157,10 @@ class ToolOutput:
     """It worked, but not quite as asked; the text says how."""
 
 
+MAX_GRANTS: Final = 5
+"""Rules that one approval may add."""
+
+
 class Tool(Protocol):
     """Something a model can call."""
 
@@ -186,7 +190,7 @@ class Tool(Protocol):
         ...
 
 
-ToolBox: TypeAlias = Mapping[str, Tool]
+ToolSet: TypeAlias = Mapping[str, Tool]
 """The worker's tools by name; may grow while it runs, as MCP servers come and change."""
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 from temporalio import activity
@@ -13,7 +12,7 @@ from loom.activities.failures import to_application_error
 from loom.activities.forks import Forks
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import OutputSchema
-from loom.activities.ports import EventStream, Prices, Providers, ToolBox, TranscriptStore
+from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
 from loom.domain.agents.definitions import AgentDefinition, spec_of, told_apart, tools_of
@@ -26,13 +25,12 @@ from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError
 from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
-from loom.domain.core.tasks import Action
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
 from loom.domain.permissions.dead_rules import dead_rules, offered
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.subjects import Place
 from loom.domain.run.activity_payloads import Prepared, PrepareRequest
-from loom.domain.run.stream_events import run_facts
+from loom.domain.run.stream_events import run_started
 from loom.domain.skills.catalog import COMPILED
 from loom.domain.tree.lineage import Lineage, TreeLimits
 
@@ -62,7 +60,7 @@ class Preparation:
         default_workspace: Path,
         providers: Providers,
         prices: Prices,
-        tools: ToolBox,
+        tools: ToolSet,
         withheld: Collection[str],
         skills: RunSkills,
         crews: Crews,
@@ -115,9 +113,7 @@ class Preparation:
             await self._forks.begin(run_id, asked.forked_from, point.earlier)
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, request.origin, 0) as writer:
-            told = run_facts(asked, spec, lineage) | _skipped(resolved)
-            above = lineage.task_id if lineage else None
-            writer.emit(Action.START, key="start", status="running", parent_task_id=above, **told)
+            writer.emit(run_started(asked, spec, lineage, skipped_skills=_skipped(resolved)))
         _log.info("run_prepared", **request.origin.log_ids, agent=spec.name, model=spec.model, manifest=spec.digest)
         return Prepared(
             spec=spec,
@@ -291,9 +287,8 @@ class Preparation:
         return path
 
 
-def _skipped(resolved: Equipped) -> dict[str, Any]:
-    told = [f"{problem.path}: {problem.why}" for problem in resolved.skipped[:MOST_TOLD]]
-    return {"skipped_skills": told} if told else {}
+def _skipped(resolved: Equipped) -> list[str]:
+    return [f"{problem.path}: {problem.why}" for problem in resolved.skipped[:MOST_TOLD]]
 
 
 def _given(asked: bool | None, default: bool) -> bool:

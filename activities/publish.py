@@ -9,26 +9,23 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from temporalio import activity
 
 from loom.activities.ports import EventStream, StreamAbsent, StreamUnavailable
-from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import (
     FINAL_ACTIONS,
-    Action,
     Notice,
     Origin,
     Published,
     Segment,
     Task,
-    task_of,
     task_of_notice,
 )
 from loom.domain.run.activity_payloads import PublishRequest
-from loom.domain.run.stream_events import where_of
+from loom.domain.run.stream_events import StreamEvent, scope_of, turn_scope
 
 _log = structlog.get_logger("loom.stream")
 
@@ -50,8 +47,8 @@ class StreamWriter:
     def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
         self._stream = stream
         self._origin = origin
-        self._turn = turn
         self._segment = segment
+        self._scope = turn_scope(turn) if segment is None else scope_of(segment)
         self._queue: deque[Task] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._serial = 0
@@ -60,33 +57,10 @@ class StreamWriter:
         self.dropped = 0
         """Events that a store that is away has not taken."""
 
-    def emit(
-        self,
-        action: Action,
-        *,
-        key: str = "",
-        status: str = "completed",
-        result: JsonObject | None = None,
-        parent_task_id: str | None = None,
-        **parameters: Any,
-    ) -> None:
-        """Queue one event; `key` makes it unique within run, turn and attempt."""
+    def emit(self, event: StreamEvent) -> None:
+        """Queue one event."""
         self._serial += 1
-        name = key or str(self._serial)
-        where = f"t{self._turn}" if self._segment is None else where_of(self._segment)
-        now = datetime.now(UTC)
-        self._put(
-            task_of(
-                self._origin,
-                action,
-                f"{where}/{name}",
-                at=now,
-                status=status,
-                parameters=parameters,
-                result=result,
-                parent_task_id=parent_task_id,
-            )
-        )
+        self._put(event.task(self._origin, self._scope, datetime.now(UTC), key=event.key or str(self._serial)))
 
     def notices(self, notices: tuple[Notice, ...]) -> None:
         """Queue what happened while no activity ran; written twice, it appears once."""

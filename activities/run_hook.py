@@ -14,12 +14,12 @@ from loom.activities.ports import EventStream
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.hooks import answer_of
 from loom.activities.toolbox.interceptors import checked_text
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.agents.hook_steps import HookAnswer, Moment
 from loom.domain.agents.hooks import Ask, Deny, Hook, Instead, Interceptor, Registered, RunInfo
 from loom.domain.core.errors import HookFailedError, ManifestChangedError
 from loom.domain.core.tasks import Action, Task, task_of
 from loom.domain.run.activity_payloads import HookRequest
-from loom.domain.run.stream_events import hook_facts, hook_key, milliseconds
+from loom.domain.run.stream_events import StreamEvent, hook_asked, milliseconds
 
 _log = structlog.get_logger("loom.hook")
 
@@ -52,9 +52,10 @@ class HookRunner:
                     await self._manifests.check_only(step.name, request.spec_digest, request.origin.run_id, writer)
                     answer = await self._answer(request)
                 except (HookFailedError, ManifestChangedError) as error:
-                    _told(writer, step, started, status="failed", message=self._redact(error.message))
+                    _report(writer, hook_asked(step, _since(started), failure=self._redact(error.message)))
                     raise to_application_error(error, self._redact) from None
-                _told(writer, step, started, verdict=answer.verdict, reason=self._redact(answer.reason))
+                reason = self._redact(answer.reason)
+                _report(writer, hook_asked(step, _since(started), verdict=answer.verdict, reason=reason))
                 return answer
 
     async def _answer(self, request: HookRequest) -> HookAnswer:
@@ -127,7 +128,10 @@ def _task(request: HookRequest) -> Task:
     return task_of(request.origin, Action.EXECUTE, "intercepted", at=datetime.now(UTC), parameters=parameters)
 
 
-def _told(writer: StreamWriter, step: HookStep, started: float, *, status: str = "completed", **more: str) -> None:
-    facts = hook_facts(step, milliseconds(perf_counter() - started), **more)
-    writer.emit(Action.HOOK, key=hook_key(step), status=status, **facts)
-    _log.info("hook_asked", status=status, **facts)
+def _report(writer: StreamWriter, event: StreamEvent) -> None:
+    writer.emit(event)
+    _log.info("hook_asked", status=event.status, **event.parameters)
+
+
+def _since(started: float) -> float:
+    return milliseconds(perf_counter() - started)

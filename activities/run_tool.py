@@ -1,29 +1,35 @@
 """Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect accounted for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 from temporalio import activity
 
 from loom.activities.effects import Effects
 from loom.activities.manifest import Manifests
-from loom.activities.memory.ephemeral import EphemeralMemory, EphemeralState
-from loom.activities.ports import EventStream, StreamRedactor, ToolBox, ToolContext, TranscriptStore
+from loom.activities.memory.ephemeral import EphemeralMemory
+from loom.activities.ports import EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.interceptors import after_call
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import execute
-from loom.activities.toolbox.tool_sets import OwnTools
+from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Registered
-from loom.domain.core.digests import arguments_digest
 from loom.domain.core.errors import ManifestChangedError
-from loom.domain.core.messages import JsonObject, ToolCall
-from loom.domain.core.tasks import Action
+from loom.domain.core.messages import JsonObject, ToolCall, arguments_digest
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, artifact_id, describe, failed, tool_message
 from loom.domain.run.activity_payloads import ToolRequest
-from loom.domain.run.stream_events import call_facts, has_made_a_tool, registered_facts, result_facts, tool_segment
+from loom.domain.run.stream_events import (
+    has_made_a_tool,
+    tool_called,
+    tool_progressed,
+    tool_registered,
+    tool_returned,
+    tool_segment,
+)
 
 _log = structlog.get_logger("loom.tool")
 
@@ -37,11 +43,11 @@ class ToolRunner:
     def __init__(
         self,
         *,
-        tools: ToolBox,
-        own: OwnTools,
+        tools: ToolSet,
+        own: RunTools,
         transcripts: TranscriptStore,
         stream: EventStream,
-        hygiene: Hygiene,
+        sanitizer: OutputSanitizer,
         effects: Effects,
         masked: Callable[[], StreamRedactor],
         registered: Callable[..., Sequence[Registered]] | None,
@@ -52,7 +58,7 @@ class ToolRunner:
         self._own = own
         self._transcripts = transcripts
         self._stream = stream
-        self._hygiene = hygiene
+        self._hygiene = sanitizer
         self._effects = effects
         self._masked = masked
         self._ephemeral = EphemeralMemory()
@@ -74,6 +80,8 @@ class ToolRunner:
                     await self._manifests.check_only(request.tool, request.spec_digest, run_id, writer)
                 except ManifestChangedError as error:
                     return failed(f"Not run: {error.message}", "unavailable")
+                if not getattr(self._tools.get(request.tool), "uses_state", True):
+                    return await self._run(request, arguments, writer, {})
                 with self._ephemeral.of(run_id, request.call_id) as state:
                     return await self._run(request, arguments, writer, state)
 
@@ -83,7 +91,7 @@ class ToolRunner:
         return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
     async def _run(
-        self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter, state: EphemeralState
+        self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter, state: MutableMapping[str, Any]
     ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         run_id, agent = request.origin.run_id, request.origin.agent
@@ -109,7 +117,7 @@ class ToolRunner:
             call,
             box=box,
             context=context,
-            hygiene=self._hygiene,
+            sanitizer=self._hygiene,
             is_cancelled=activity.is_cancelled,
             note=request.note,
             after=partial(after_call, call, run_id=run_id, agent=agent, registered=registered) if registered else None,
@@ -122,7 +130,7 @@ class ToolRunner:
         told.ended(result)
         if has_made_a_tool(request.tool, result):
             shown = self._hygiene.clean_arguments(arguments)
-            writer.emit(Action.REGISTERED, key="registered", **registered_facts(shown, agent, request.turn))
+            writer.emit(tool_registered(request, shown))
         stages = result.metadata["stage_breakdown"]
         _log.info("tool_finished", status=result.status, error_type=result.error_type, **stages)
         if state:
@@ -136,23 +144,15 @@ class _Told:
 
     def __init__(self, writer: StreamWriter, request: ToolRequest, masked: Callable[[], StreamRedactor]) -> None:
         self._writer = writer
-        self._effect = request.effect
+        self._request = request
         self._make_masked = masked
         self._masked: StreamRedactor | None = None
         """None: there has been no partial output."""
-        self._named = call_facts(request)
 
-    def began(self, call: ToolCall, hygiene: Hygiene) -> None:
+    def began(self, call: ToolCall, sanitizer: OutputSanitizer) -> None:
         """The call is on its way."""
-        self._writer.emit(
-            Action.TOOL_CALL,
-            key="call",
-            status="running",
-            arguments=hygiene.clean_arguments(call.arguments),
-            summary=hygiene.clean(describe(call)),
-            effect=self._effect,
-            **self._named,
-        )
+        arguments, summary = sanitizer.clean_arguments(call.arguments), sanitizer.clean(describe(call))
+        self._writer.emit(tool_called(self._request, arguments=arguments, summary=summary))
 
     def progress(self, piece: str) -> None:
         """Partial output; what may be the beginning of a secret is held back."""
@@ -163,12 +163,10 @@ class _Told:
     def show(self, text: str) -> None:
         """Something to see at once."""
         if text:
-            self._writer.emit(Action.TOOL_PROGRESS, content=text, **self._named)
+            self._writer.emit(tool_progressed(self._request, text))
 
     def ended(self, result: ToolResult) -> None:
         """What came of it, after what was held back."""
         if self._masked is not None:
             self.show(self._masked.flush())
-        self._writer.emit(
-            Action.TOOL_RESULT, key="result", status=result.status, result=result_facts(result), **self._named
-        )
+        self._writer.emit(tool_returned(self._request, result))

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from loom.activities.toolbox.authorization import chain_of
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_content import within_limit
 from loom.activities.toolbox.built_in.skills import SkillTools
+from loom.activities.toolbox.pipeline import chain_of
 from loom.domain.agents.skill_selection import Chosen, chosen
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest

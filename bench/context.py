@@ -15,7 +15,7 @@ from time import perf_counter
 from bench.report import table
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import Compressing, KnownFacts, compress
-from loom.domain.context.model_context import Measures, look
+from loom.domain.context.model_context import Measures, build_context
 from loom.domain.context.summary_sections import SECTIONS, question
 from loom.domain.core.messages import Message, ToolCall, user
 from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
@@ -55,14 +55,14 @@ def _savings() -> str:
 
 def _totals(messages: Sequence[Message]) -> tuple[int, int, int]:
     """Tokens of all calls as they are, as assembled, and how many calls began as the one before them did."""
-    around = tools_tokens(TOOLS) + look(SPEC, (), tools=(), measures=Measures()).estimated
+    around = tools_tokens(TOOLS) + build_context(SPEC, (), tools=(), measures=Measures()).estimated
     measures, before = Measures(), ""
     plain = seen = kept = 0
     for place, message in enumerate(messages):
         if message.role != "assistant":
             continue
         plain += around + conversation_tokens(messages[:place])
-        sight = look(SPEC, messages[:place], tools=TOOLS, measures=measures)
+        sight = build_context(SPEC, messages[:place], tools=TOOLS, measures=measures)
         measures = replace(measures, collapsed=sight.collapsed)
         assembled = sight.assembled()
         seen += assembled.tokens

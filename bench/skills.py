@@ -21,7 +21,7 @@ from loom.activities.toolbox.built_in.skill_files import files_of, read
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.domain.agents.skill_selection import hint
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.context.model_context import Measures, look
+from loom.domain.context.model_context import Measures, build_context
 from loom.domain.core.messages import user
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.tokens import text_tokens
@@ -70,8 +70,8 @@ async def measured(collection: Path) -> Figures:
             name="bench", model="demo", workspace=folder, tools=tuple(tool.spec for tool in tools.tools())
         )
         spec = (await RunSkills(library=library, tools=tools).equipped(general, RunRequest(task=TASK))).spec
-    bare = look(plain, [user(TASK)], tools=(), measures=Measures())
-    full = look(spec, [user(TASK)], tools=spec.tools, measures=Measures())
+    bare = build_context(plain, [user(TASK)], tools=(), measures=Measures())
+    full = build_context(spec, [user(TASK)], tools=spec.tools, measures=Measures())
     documents = [read_skill(skill.root, "")[1] for skill in spec.skills]
     return Figures(
         bodies=tuple(text_tokens(document.body) for document in documents),

@@ -14,8 +14,8 @@ from loom.activities.plan_calls import Planner
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.skills import SkillTools
-from loom.activities.toolbox.output_sanitizer import Hygiene
-from loom.activities.toolbox.tool_sets import OwnTools
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.activities.toolbox.tool_sets import RunTools
 from loom.cli.commands import permissions
 from loom.composition.logs import configure_logs
 from loom.domain.agents.definitions import spec_of, tools_of
@@ -147,9 +147,9 @@ def test_interceptors_come_first_as_in_a_run(app: Commands) -> None:
 def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about(app: Commands) -> None:
     _, _, registry = permissions.worker_tools("bash")
     box = built_in_tools(sandbox=Unused(), shell_parser=BashParser(), tool_timeout=120)  # type: ignore[arg-type]
-    own = OwnTools(made=MadeTools(sandbox=None), skills=SkillTools(sandbox=None, missing="", timeout=1))
-    hygiene = Hygiene(SecretMask(frozenset()), None)
-    planner = Planner(tools=box, own=own, hygiene=hygiene, registered=registry.hooks_for)
+    own = RunTools(made=MadeTools(sandbox=None), skills=SkillTools(sandbox=None, missing="", timeout=1))
+    sanitizer = OutputSanitizer(SecretMask(frozenset()), None)
+    planner = Planner(tools=box, own=own, sanitizer=sanitizer, registered=registry.hooks_for)
     every = tuple(tool.spec for tool in box.values())
     for name in ("clerk", "changed", "reader"):
         agent = registry.agents[name]

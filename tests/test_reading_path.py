@@ -2,7 +2,7 @@
 
 from bench.reading_path import reading_path
 
-MOST_FILES = 80
+MOST_FILES = 72
 
 
 async def test_a_plain_run_with_one_tool_call_enters_few_files() -> None:

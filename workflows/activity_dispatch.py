@@ -9,7 +9,7 @@ from temporalio.workflow import ActivityHandle
 
 from loom.activities.call_model import LanguageModel
 from loom.activities.compress_context import Compressor
-from loom.activities.conduct_crew import Conductor
+from loom.activities.conduct_crew import CrewConductor
 from loom.activities.evaluate_answer import Evaluator
 from loom.activities.plan_calls import CallPlanner
 from loom.activities.prepare_run import Preparation
@@ -93,7 +93,7 @@ def call_model(state: RunState) -> Started[ModelReply]:
     key = options.numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
     with turn_group(state):
         handle = workflow.start_activity_method(
-            LanguageModel.call_model if state.agent.crew is None else Conductor.conduct_crew,
+            LanguageModel.call_model if state.agent.crew is None else CrewConductor.conduct_crew,
             request,
             **options.named(options.MODEL, key, summary_of(state)),
         )

@@ -9,8 +9,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.messages import JsonObject, ToolCall, canonical
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import last_choice

@@ -6,7 +6,7 @@ from typing import Final
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
-from loom.domain.core.digests import short_digest
+from loom.domain.core.messages import short_digest
 
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker that has been silent this long is dead; activities beat every 0.4 s."""

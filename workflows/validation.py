@@ -8,9 +8,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from loom.domain.core.digests import canonical
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from loom.domain.core.digests import short_digest
+from loom.domain.core.messages import short_digest
 
 
 def code_digest(*pieces: Callable[..., Any] | None) -> str:

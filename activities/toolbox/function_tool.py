@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
@@ -15,9 +15,8 @@ from pydantic_core import ErrorDetails
 
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.truncation import RESULT_LIMIT
-from loom.domain.core.digests import canonical
 from loom.domain.core.errors import ToolValidationError
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.permissions.subjects import Subject
 
@@ -44,6 +43,9 @@ class FunctionTool(Generic[A]):
     missing: str | None = None
     """What it lacks to work here, and what to do about it."""
     max_output: int = RESULT_LIMIT
+
+    uses_state: ClassVar[bool] = False
+    """Loom's own tools keep nothing in `ToolContext.state`."""
 
     def is_available(self) -> str | None:
         """None when it can work here; else what is missing and what to do."""

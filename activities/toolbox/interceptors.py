@@ -11,9 +11,8 @@ from typing import Any
 
 from loom.activities.toolbox.hooks import FREE, answer_of
 from loom.domain.agents.hooks import TOOL, Deny, Instead, Interceptor, Registered
-from loom.domain.core.digests import canonical
 from loom.domain.core.errors import HookFailedError
-from loom.domain.core.messages import ToolCall
+from loom.domain.core.messages import ToolCall, canonical
 from loom.domain.core.tasks import Action, Origin, Task, task_of
 from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict, failed
 

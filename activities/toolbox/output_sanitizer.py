@@ -17,7 +17,7 @@ LONGEST: Final = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shaped:
+class SanitizedOutput:
     """Output as the model reads it."""
 
     text: str
@@ -27,21 +27,21 @@ class Shaped:
     """Characters of the whole, where `text` is not."""
 
 
-class Hygiene:
+class OutputSanitizer:
     """Shapes output; keeps the whole of what is cut."""
 
     def __init__(self, redactor: Redactor, artifacts: ArtifactStore | None) -> None:
         self._redactor = redactor
         self._artifacts = artifacts
 
-    async def shaped(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> Shaped:
+    async def sanitize(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> SanitizedOutput:
         """The output, after `note`, within `limit` characters and without secrets; never raises."""
         text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
-            return Shaped(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
+            return SanitizedOutput(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
         artifact = await self._kept(clip(text, LONGEST), context)
         more = f"; read_artifact shows them: artifact {artifact}" if artifact else ", and could not be kept"
-        return Shaped(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
+        return SanitizedOutput(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
 
     def clean(self, text: str) -> str:
         """The text without secrets, as every store takes it."""

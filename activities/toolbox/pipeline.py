@@ -10,21 +10,21 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from pathlib import Path
 from time import perf_counter
 from typing import Final
 
 import structlog
+from pydantic import BaseModel
 
-from loom.activities.ports import Tool, ToolBox, ToolContext, ToolOutput
-from loom.activities.toolbox.authorization import authorize
+from loom.activities.ports import MAX_GRANTS, Tool, ToolContext, ToolOutput, ToolSet
 from loom.activities.toolbox.built_in.delegation import refuse_wrong_delegation
 from loom.activities.toolbox.built_in.plan import refuse_wrong_plan
 from loom.activities.toolbox.built_in.shell import GRACE
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.agents.hooks import Objection, tightened
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.digests import call_digest
 from loom.domain.core.errors import (
     ExecutionAbortedError,
     LoomError,
@@ -34,9 +34,13 @@ from loom.domain.core.errors import (
     ToolUnavailableError,
     ToolValidationError,
 )
-from loom.domain.core.messages import ToolCall
-from loom.domain.core.tool_calls import CallPlan, ErrorType, ToolResult, ToolSpec, Verdict, failed
-from loom.domain.core.tool_names import CREATE_PLAN, CREATE_TOOL, DELEGATE, MADE
+from loom.domain.core.messages import JsonObject, ToolCall, call_digest
+from loom.domain.core.tool_calls import CallPlan, Effect, ErrorType, ToolResult, ToolSpec, Verdict, failed
+from loom.domain.core.tool_names import ASK_USER, CREATE_PLAN, CREATE_TOOL, DELEGATE, DONE, MADE
+from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
+from loom.domain.permissions.patterns import escaped
+from loom.domain.permissions.rules import Kind, kind_of
+from loom.domain.permissions.subjects import Place, Subject
 
 _log = structlog.get_logger("loom.tool")
 
@@ -53,7 +57,7 @@ _ERROR_TYPES: Final[dict[type[LoomError], ErrorType]] = {
 def plan(
     call: ToolCall,
     *,
-    box: ToolBox,
+    box: ToolSet,
     spec: AgentSpec,
     grants: Sequence[str],
     run_id: str,
@@ -96,9 +100,9 @@ def plan(
 async def execute(
     call: ToolCall,
     *,
-    box: ToolBox,
+    box: ToolSet,
     context: ToolContext,
-    hygiene: Hygiene,
+    sanitizer: OutputSanitizer,
     is_cancelled: Callable[[], bool],
     note: str = "",
     after: Callable[[ToolResult], Awaitable[ToolResult]] | None = None,
@@ -132,11 +136,15 @@ async def execute(
         result = failed(_unexpected(error), "unknown")
     if after is not None:
         result = await after(result)
-    # A stage that was not reached has no time: what failed is shaped, too, but outside the six.
+    # A stage that was not reached has no time: what failed is sanitized, too, but outside the six.
     with watch.stage() if result.status != "error" else nullcontext():
-        shaped = await hygiene.shaped(result.content, context, limit=limit, note=note)
+        clean = await sanitizer.sanitize(result.content, context, limit=limit, note=note)
     return replace(
-        result, content=shaped.text, artifact=shaped.artifact, length=shaped.length, stage_ms=tuple(watch.spent)
+        result,
+        content=clean.text,
+        artifact=clean.artifact,
+        length=clean.length,
+        stage_ms=tuple(watch.spent),
     )
 
 
@@ -165,7 +173,7 @@ def _limits(pinned: ToolSpec) -> CallPlan:
     )
 
 
-def _discover(call: ToolCall, box: ToolBox, names: Sequence[str]) -> Tool:
+def _discover(call: ToolCall, box: ToolSet, names: Sequence[str]) -> Tool:
     tool = box.get(call.name)
     if tool is None or call.name not in names:
         known = ", ".join(names) or "none"
@@ -227,3 +235,77 @@ def _error_type(error: LoomError) -> ErrorType:
 
 def _unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {error}; this is a fault of the tool: try another way"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Authorized:
+    """The judgement and what it was made of."""
+
+    judgement: Judgement
+    subjects: Sequence[Subject]
+    arguments: JsonObject
+    place: Place
+
+    def grants(self, tool: Tool, arguments: object) -> tuple[str, ...]:
+        """What approving for the run adds: after a scoped ask or a guard exactly this, or nothing."""
+        return _grants(self, tool, arguments)
+
+
+def authorize(
+    call: ToolCall, tool: Tool | None, arguments: object, spec: AgentSpec, grants: Sequence[str] = ()
+) -> Authorized:
+    """Judge a call whose arguments are valid; of a tool that is not known here no pattern can mean anything."""
+    place = Place(workspace=spec.workspace, home=str(Path.home()))
+    subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
+    given = _validated(arguments, call)
+    if call.name in (DONE, ASK_USER):
+        judged = Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself, or ask")
+        return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
+    pinned = _pinned(call.name, tool, spec)
+    judged = judge_under(
+        call.name,
+        subjects,
+        chain_of(spec, grants),
+        arguments=given,
+        reads=pinned is not None and pinned.effect is Effect.READ,
+        declared=pinned.declared if pinned else None,
+        place=place,
+    )
+    return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
+
+
+def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:
+    """The levels that a call is judged by; what a person grants the run holds against those above it as well."""
+    above = (replace(level, grants=(*level.grants, *grants)) for level in spec.above)
+    return (*above, Level(whose=spec.name, rules=spec.permissions, mode=spec.mode, grants=tuple(grants)))
+
+
+def _pinned(name: str, tool: Tool | None, spec: AgentSpec) -> ToolSpec | None:
+    """The tool as the run began with it, not as this worker has it now."""
+    pinned = next((each for each in spec.tools if each.name == name), None)
+    return pinned or (tool.spec if tool else None)
+
+
+def _validated(arguments: object, call: ToolCall) -> JsonObject:
+    """The arguments as the tool will get them, so that no other spelling of a value slips past a rule."""
+    if isinstance(arguments, BaseModel):
+        return arguments.model_dump(mode="json")
+    return call.arguments
+
+
+def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
+    judged = made.judgement
+    if judged.verdict is not Verdict.ASK or not judged.can_be_granted:
+        return ()
+    if "(" not in judged.rule and not judged.rule.startswith(GUARD):
+        return tuple(tool.grants(arguments))[:MAX_GRANTS]
+    if any(subject.opaque for subject in made.subjects):
+        return ()
+    exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in made.subjects))
+    # A part of them would leave the rest asked: worse than no offer.
+    return exact if len(exact) <= MAX_GRANTS else ()
+
+
+def _exact(tool: str, subject: Subject) -> str:
+    special = "*?[~" if kind_of(tool) is Kind.PATH else "*"
+    return f"{tool}({escaped(subject.text, special)})"

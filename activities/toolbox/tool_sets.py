@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from loom.activities.ports import Tool, ToolBox
+from loom.activities.ports import Tool, ToolSet
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.domain.core.tool_calls import ToolSpec
 
 
-class JoinedBoxes(Mapping[str, Tool]):
+class JoinedToolSets(Mapping[str, Tool]):
     """All tools of all boxes, sorted by name; an earlier box wins a name from a later one."""
 
-    def __init__(self, *boxes: ToolBox) -> None:
+    def __init__(self, *boxes: ToolSet) -> None:
         self._boxes = boxes
 
     def __getitem__(self, name: str) -> Tool:
@@ -32,13 +32,13 @@ class JoinedBoxes(Mapping[str, Tool]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnTools:
+class RunTools:
     """Tools that a run has by itself: those that its agent made, and those of its skills."""
 
     made: MadeTools
     skills: SkillTools
 
-    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+    def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
         """The box with what these specs describe."""
         every = tuple(specs)
         return self.skills.added_to(self.made.added_to(box, every), every)

@@ -31,8 +31,8 @@ from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.publish import AbsentStream
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
-from loom.activities.toolbox.output_sanitizer import Hygiene
-from loom.activities.toolbox.tool_sets import JoinedBoxes, OwnTools
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.activities.toolbox.tool_sets import JoinedToolSets, RunTools
 from loom.composition.memory import memory_from
 from loom.composition.settings import Settings
 from loom.composition.tool_registry import registry_from, skill_tools, skills_from, withheld
@@ -80,14 +80,14 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
                 anthropic_base_url=settings.anthropic_base_url,
                 unknown=settings.unknown_price,
             ),
-            tools=JoinedBoxes(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
+            tools=JoinedToolSets(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
             transcripts=transcripts,
             stream=AbsentStream() if link is None else RedisStream(link),
             artifacts=artifacts,
             embedder=embedder,
-            hygiene=Hygiene(mask, artifacts),
+            sanitizer=OutputSanitizer(mask, artifacts),
             masked=partial(StreamingMask, mask),
-            own=OwnTools(made=made, skills=skill_tools(settings, made)),
+            own=RunTools(made=made, skills=skill_tools(settings, made)),
             skills=skills_from(settings, registry),
             memory=memory,
             knowledge=knowledge,

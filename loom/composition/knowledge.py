@@ -29,7 +29,7 @@ async def taken_in(parts: Parts) -> AsyncIterator[None]:
         yield
         return
     ingestion = Ingestion(
-        parts.knowledge, reader=SeparateDocumentReader(), redact=parts.hygiene.clean, embedder=parts.embedder
+        parts.knowledge, reader=SeparateDocumentReader(), redact=parts.sanitizer.clean, embedder=parts.embedder
     )
     work = asyncio.create_task(_one_after_the_other(ingestion, folders))
     try:

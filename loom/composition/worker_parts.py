@@ -7,7 +7,7 @@ from typing import Any
 
 from loom.activities.call_model import LanguageModel
 from loom.activities.compress_context import Compressor
-from loom.activities.conduct_crew import Conductor
+from loom.activities.conduct_crew import CrewConductor
 from loom.activities.crew_lookup import Crews
 from loom.activities.effects import Effects
 from loom.activities.evaluate_answer import Evaluator
@@ -23,7 +23,7 @@ from loom.activities.ports import (
     Prices,
     Providers,
     StreamRedactor,
-    ToolBox,
+    ToolSet,
     TranscriptStore,
 )
 from loom.activities.prepare_run import Preparation
@@ -32,8 +32,8 @@ from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.skills import RunSkills, SkillLibrary
-from loom.activities.toolbox.output_sanitizer import Hygiene
-from loom.activities.toolbox.tool_sets import OwnTools
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew
 from loom.app.registry import Registry
 from loom.composition.memory import Remembering
@@ -54,14 +54,14 @@ class Parts:
     workspace: Path
     providers: Providers
     prices: Prices
-    tools: ToolBox
+    tools: ToolSet
     transcripts: TranscriptStore
     stream: EventStream
     artifacts: ArtifactStore | None
     embedder: Embedder | None
-    hygiene: Hygiene
+    sanitizer: OutputSanitizer
     effects: Effects
-    own: OwnTools
+    own: RunTools
     skills: SkillLibrary
     memory: Remembering | None
     """What runs leave behind; None: nothing."""
@@ -79,7 +79,7 @@ class Parts:
         return Planner(
             tools=self.tools,
             own=self.own,
-            hygiene=self.hygiene,
+            sanitizer=self.sanitizer,
             registered=self.registry.hooks_for if self.registry.hooks else None,
             agents=sorted(self.registry.agents),
         )
@@ -116,7 +116,7 @@ class Parts:
             planner=self.planner,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),
@@ -135,7 +135,7 @@ class Parts:
             skills=self.run_skills,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             search_attributes=search_attributes,
             ledger=self.effects.has_ledger,
             limits=self.limits,
@@ -146,7 +146,7 @@ class Parts:
             tools=self.tools,
             transcripts=self.transcripts,
             stream=self.stream,
-            hygiene=self.hygiene,
+            sanitizer=self.sanitizer,
             effects=self.effects,
             own=self.own,
             masked=self.masked,
@@ -157,28 +157,28 @@ class Parts:
             providers=self.providers,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             prices=self.prices,
         )
         evaluator = Evaluator(
             providers=self.providers,
             transcripts=self.transcripts,
             stream=self.stream,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             prices=self.prices,
         )
         progress = Progress(self.stream)
-        conductor = Conductor(
+        conductor = CrewConductor(
             transcripts=self.transcripts,
             stream=self.stream,
             artifacts=self.artifacts,
             embedder=self.embedder,
             planner=self.planner,
-            redact=self.hygiene.clean,
+            redact=self.sanitizer.clean,
             manifests=manifests,
         )
         hooks = HookRunner(
-            registered=self.registry.hooks, stream=self.stream, redact=self.hygiene.clean, manifests=manifests
+            registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
         )
         return [
             preparation.prepare_run,

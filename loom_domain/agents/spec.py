@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.reflection import Pattern
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import Budget
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CREATE_PLAN, DONE, MCP

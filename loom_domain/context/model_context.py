@@ -4,9 +4,9 @@
                                           ▲
              from half of the window on, in steps, so that most turns leave a provider's prompt cache alone
 
-`look` decides it, inside the activity that calls the model: how many tokens there are, up to where old results are
-collapsed, and whether the conversation has to be compressed first. What it decides comes back with the answer and is
-recorded. `explained` says the same of any turn of the past.
+`build_context` decides it, inside the activity that calls the model: how many tokens there are, up to where old results
+are collapsed, and whether the conversation has to be compressed first. What it decides comes back with the answer and
+is recorded. `context_parts` explains the context of any turn of the past.
 
 Tool results that are no longer new are shown shorter. The conversation itself keeps them whole:
 
@@ -68,7 +68,7 @@ class Measures:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sight:
+class ModelContext:
     """What a model call is about to see."""
 
     components: tuple[Component, ...]
@@ -93,14 +93,14 @@ class Sight:
         return assemble(self.components, budget=self.budget, reserved=self.reserved, sizes=self.sizes)
 
 
-def look(
+def build_context(
     spec: AgentSpec,
     messages: Sequence[Message],
     *,
     tools: Sequence[ToolSpec],
     measures: Measures,
     fixed: bool = False,
-) -> Sight:
+) -> ModelContext:
     """What a call with this conversation sees; `fixed`: as far collapsed as measured, as in a turn of the past."""
     window = measures.window(spec)
     reserved = tools_tokens(tools)
@@ -122,7 +122,7 @@ def look(
         if (sum(sizes) - sum(less)) * measures.ratio >= STEP * window:
             until, components, sizes, estimated = further, fewer, less, reserved + sum(less)
     tokens = round(estimated * measures.ratio)
-    return Sight(
+    return ModelContext(
         components=components,
         sizes=sizes,
         collapsed=until,
@@ -135,7 +135,7 @@ def look(
     )
 
 
-def explained(
+def context_parts(
     spec: AgentSpec,
     messages: Sequence[Message],
     *,
@@ -143,11 +143,11 @@ def explained(
     measures: Measures,
 ) -> tuple[ContextPart, ...]:
     """Each part of the context of a model call: its source, its tokens by Loom's own count, and what it lost."""
-    sight = look(spec, messages, tools=tools, measures=measures, fixed=True)
+    context = build_context(spec, messages, tools=tools, measures=measures, fixed=True)
     names = ", ".join(tool.name for tool in tools)
     described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
     described = replace(described, priority=Priority.CRITICAL, place=Placement.PRIMACY)
-    return (ContextPart(component=described, tokens=sight.reserved), *sight.assembled().parts)
+    return (ContextPart(component=described, tokens=context.reserved), *context.assembled().parts)
 
 
 def is_summary(message: Message) -> bool:

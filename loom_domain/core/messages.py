@@ -4,9 +4,11 @@ A model's answer and the results of its tool calls belong together: a provider r
 result without its call. So whatever leaves messages out leaves out whole groups (`groups_of`).
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -164,3 +166,23 @@ def _ends(messages: Sequence[Message]) -> list[int]:
             ends[callers[message.tool_call_id]] = place + 1
         callers.update((call.id, place) for call in message.tool_calls)
     return ends
+
+
+def canonical(arguments: JsonObject) -> str:
+    """One spelling for equal arguments: sorted keys, no spaces (RFC 8785 without its number rules)."""
+    return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def call_digest(run_id: str, call: ToolCall) -> str:
+    """12 hex digits that name this call, of this run, with these arguments."""
+    return short_digest("\0".join((run_id, call.id, call.name, canonical(call.arguments))))
+
+
+def short_digest(text: str) -> str:
+    """12 hex digits that name this text (BLAKE2b-48)."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def arguments_digest(arguments: JsonObject) -> str:
+    """12 hex digits that name these arguments."""
+    return short_digest(canonical(arguments))

@@ -8,8 +8,7 @@ counted four times too low. What is left of the error is the run's own: `learned
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import Message, Part, ToolCall
+from loom.domain.core.messages import Message, Part, ToolCall, canonical
 from loom.domain.core.tool_calls import ToolSpec
 
 MESSAGE: Final = 4

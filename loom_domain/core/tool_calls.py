@@ -7,8 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
-from loom.domain.core.digests import short_digest
-from loom.domain.core.messages import JsonObject, Message, Part, ToolCall
+from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, short_digest
 from loom.domain.core.tool_names import ASK_USER, MADE
 
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, TypeAlias
 
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import Message
+from loom.domain.core.messages import Message, canonical
 from loom.domain.core.requests import ForkedFrom
 from loom.domain.history.past_turns import PastTurn
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import ContextPart
 from loom.domain.context.compression import transcript_after
-from loom.domain.context.model_context import explained
+from loom.domain.context.model_context import context_parts
 from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tool_calls import ToolResult, tool_message
@@ -111,7 +111,7 @@ class PastCall:
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
         measures = replace(self.attempt.request.measures, collapsed=reply.collapsed)
         tools = offered(self.spec.tools, self.spec.permissions)
-        return explained(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
+        return context_parts(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ from loom.domain.agents.hook_steps import HookAnswer
 from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunStatus
-from loom.domain.core.tasks import Action, Notice, Origin, Task, task_of, task_of_notice
+from loom.domain.core.tasks import Action, Notice, Task, task_of_notice
 from loom.domain.core.tool_calls import CallPlan, ToolResult, describe
 from loom.domain.crews.log import plan_view
 from loom.domain.history.facts import Began, Did, Ended, Fact, Failed, History, Pinned, Told
@@ -48,27 +48,28 @@ from loom.domain.run.activity_payloads import (
     ToolRequest,
 )
 from loom.domain.run.stream_events import (
-    ask_facts,
-    ask_key,
+    answer_evaluated,
+    approval_requested,
     asked_arguments,
-    asks,
-    call_facts,
     compression_segment,
-    evaluation_facts,
+    context_compressed,
+    crew_planned,
     evaluation_segment,
     has_made_a_tool,
-    hook_facts,
-    hook_key,
+    hook_asked,
     milliseconds,
-    model_facts,
+    model_failed,
+    model_replied,
     model_segment,
-    registered_facts,
-    result_facts,
-    run_facts,
-    spent,
+    run_started,
+    scope_of,
+    tool_called,
+    tool_registered,
+    tool_returned,
     tool_segment,
-    turn_facts,
-    where_of,
+    turn_began,
+    turn_scope,
+    waits_for_person,
 )
 
 _BEFORE_THE_TURN: Final = "ManifestChangedError"
@@ -138,7 +139,11 @@ def _work(
         case PlanRequest():
             plans = did.came.plans if isinstance(did.came, CallPlans) else ()
             return _asks(
-                asked, f"t{asked.turn}", zip(asked.calls, plans, strict=False), asked.spec.approval_timeout, did.ended
+                asked,
+                turn_scope(asked.turn),
+                zip(asked.calls, plans, strict=False),
+                asked.spec.approval_timeout,
+                did.ended,
             )
         case CompressRequest():
             return _compression(asked, did, began, known.pinned(asked))
@@ -149,134 +154,98 @@ def _work(
 
 
 def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
-    said = run_facts(asked.request, prepared.spec, asked.lineage)
-    above = asked.lineage.task_id if asked.lineage else None
-    at = did.began or did.ended
-    return task_of(
-        asked.origin, Action.START, "t0/start", at=at, status="running", parameters=said, parent_task_id=above
-    )
+    event = run_started(asked.request, prepared.spec, asked.lineage)
+    return event.task(asked.origin, turn_scope(0), did.began or did.ended)
 
 
 def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator[Task]:
-    step, said = asked.step, {}
+    took = _ms(began, did.ended)
     match did.came:
         case Failed(type="HookFailedError" | "ManifestChangedError", message=message):
-            status, said = "failed", {"message": message}
+            event = hook_asked(asked.step, took, failure=message)
         case HookAnswer(verdict=verdict, reason=reason):
-            status, said = "completed", {"verdict": verdict, "reason": mask.clean(reason)}
+            event = hook_asked(asked.step, took, verdict=verdict, reason=mask.clean(reason))
         case _:
             return
-    shown = hook_facts(step, _ms(began, did.ended), **said)
-    key = f"t{asked.turn}/{hook_key(step)}"
-    yield task_of(asked.origin, Action.HOOK, key, at=did.ended, status=status, parameters=shown)
+    yield event.task(asked.origin, turn_scope(asked.turn), did.ended)
 
 
 def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    where = where_of(model_segment(asked.turn, asked.attempt))
-    came = did.came
+    origin, scope, came = asked.origin, scope_of(model_segment(asked.turn, asked.attempt)), did.came
     resent = isinstance(came, ModelReply) and all(
         said is None for said in (came.message, came.too_long, came.uncovered)
     )
     if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
-        said = turn_facts(asked.origin, asked.turn, asked.stage)
-        yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=said)
-    named = model_facts(pinned.model, asked)
+        yield turn_began(origin, asked.turn, asked.stage).task(origin, scope, began)
     match came:
         case Failed(type=kind, message=message) if kind in BY_NAME:
-            failure = {**named, "error": kind, "message": message}
-            yield _model_call(asked.origin, where, did.ended, "failed", failure)
+            yield model_failed(pinned.model, asked, error=kind, message=message).task(origin, scope, did.ended)
         case ModelReply(too_long=too_long) if too_long is not None and too_long.trigger == "provider":
-            yield _model_call(asked.origin, where, did.ended, "failed", {**named, "error": "LLMContextLengthError"})
+            yield model_failed(pinned.model, asked, error="LLMContextLengthError").task(origin, scope, did.ended)
         case ModelReply(message=message) if message is not None:
-            took = spent(came.usage, came.cost_micros, _ms(began, did.ended))
-            yield _model_call(asked.origin, where, did.ended, "completed", {**named, **took})
+            took = _ms(began, did.ended)
+            replied = model_replied(pinned.model, asked, came.usage, came.cost_micros, ms=took)
+            yield replied.task(origin, scope, did.ended)
             yield from _asks(
-                asked, where, zip(message.tool_calls, came.plans, strict=False), pinned.approval_timeout, did.ended
+                asked, scope, zip(message.tool_calls, came.plans, strict=False), pinned.approval_timeout, did.ended
             )
         case _:
             return
 
 
 def _crew_step(asked: ConductRequest, did: Did, began: datetime) -> Iterator[Task]:
-    came, where = did.came, where_of(model_segment(asked.turn, asked.attempt))
+    came, scope = did.came, scope_of(model_segment(asked.turn, asked.attempt))
     if isinstance(came, ModelReply) and came.message is None and came.uncovered is None:
         return
-    yield task_of(asked.origin, Action.TURN, f"{where}/turn", at=began, parameters=turn_facts(asked.origin, asked.turn))
+    yield turn_began(asked.origin, asked.turn).task(asked.origin, scope, began)
     if isinstance(came, ModelReply) and came.message is not None:
-        said = plan_view(came.message, asked.turn)
-        yield task_of(asked.origin, Action.PLANNING, f"{where}/plan", at=did.ended, parameters=said)
-
-
-def _model_call(origin: Origin, where: str, at: datetime, status: str, said: JsonObject) -> Task:
-    return task_of(origin, Action.MODEL_CALL, f"{where}/call", at=at, status=status, parameters=said)
+        yield crew_planned(plan_view(came.message, asked.turn)).task(asked.origin, scope, did.ended)
 
 
 def _asks(
     asked: ModelRequest | PlanRequest,
-    where: str,
+    scope: str,
     planned: Iterable[tuple[ToolCall, CallPlan]],
     timeout: float | None,
     at: datetime,
 ) -> Iterator[Task]:
     for call, plan in planned:
-        if not asks(plan):
-            continue
-        said = ask_facts(call, plan, turn=asked.turn, arguments=asked_arguments(call, plan), expires_in=timeout)
-        key = f"{where}/{ask_key(call, plan)}"
-        yield task_of(asked.origin, Action.APPROVAL_REQUESTED, key, at=at, status="pending", parameters=said)
+        if waits_for_person(plan):
+            arguments = asked_arguments(call, plan)
+            event = approval_requested(call, plan, turn=asked.turn, arguments=arguments, expires_in=timeout)
+            yield event.task(asked.origin, scope, at)
 
 
 def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: Mask) -> Iterator[Task]:
-    came = did.came
+    origin, came = asked.origin, did.came
     if isinstance(came, ToolResult) and came.resend:
         return
-    where = where_of(tool_segment(asked.turn, asked.call_id, asked.attempt))
-    named = call_facts(asked)
-    said = {
-        "arguments": mask.clean_arguments(call.arguments),
-        "summary": mask.clean(describe(call)),
-        "effect": asked.effect,
-        **named,
-    }
-    yield task_of(asked.origin, Action.TOOL_CALL, f"{where}/call", at=began, status="running", parameters=said)
+    scope = scope_of(tool_segment(asked.turn, asked.call_id, asked.attempt))
+    arguments, summary = mask.clean_arguments(call.arguments), mask.clean(describe(call))
+    yield tool_called(asked, arguments=arguments, summary=summary).task(origin, scope, began)
     if isinstance(came, ToolResult):
-        result = result_facts(came)
-        key = f"{where}/result"
-        yield task_of(
-            asked.origin, Action.TOOL_RESULT, key, at=did.ended, status=came.status, parameters=named, result=result
-        )
+        yield tool_returned(asked, came).task(origin, scope, did.ended)
         if has_made_a_tool(asked.tool, came):
-            made = registered_facts(said["arguments"], asked.origin.agent, asked.turn)
-            yield task_of(asked.origin, Action.REGISTERED, f"{where}/registered", at=did.ended, parameters=made)
+            yield tool_registered(asked, arguments).task(origin, scope, did.ended)
 
 
 def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    where = where_of(compression_segment(asked.turn, asked.attempt))
     match did.came:
         case Failed(type=kind, message=message) if kind in BY_NAME:
-            said = {**model_facts(pinned.model, asked), "purpose": "compression"}
-            yield _model_call(asked.origin, where, did.ended, "failed", {**said, "error": kind, "message": message})
-        case Compressed(summary=summary) as shorter if summary is not None:
-            said = {
-                "turn": asked.turn,
-                "trigger": asked.trigger,
-                "pre_tokens": asked.tokens,
-                "post_tokens": shorter.tokens,
-                "duration_ms": _ms(began, did.ended),
-                "success": shorter.usage.model_calls > 0,
-            }
-            yield task_of(asked.origin, Action.COMPRESSION, f"{where}/compressed", at=did.ended, parameters=said)
+            event = model_failed(pinned.model, asked, error=kind, message=message, purpose="compression")
+        case Compressed(summary=summary, tokens=tokens, usage=usage) if summary is not None:
+            took = _ms(began, did.ended)
+            event = context_compressed(asked, tokens=tokens, ms=took, success=usage.model_calls > 0)
         case _:
             return
+    yield event.task(asked.origin, scope_of(compression_segment(asked.turn, asked.attempt)), did.ended)
 
 
 def _evaluation(asked: EvaluateRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
     came = did.came
     if isinstance(came, Evaluated) and not came.resend and came.uncovered is None:
-        named = {"model": pinned.model, **evaluation_facts(asked, came)}
-        where = where_of(evaluation_segment(asked.turn, asked.attempt))
-        took = spent(came.usage, came.cost_micros, _ms(began, did.ended))
-        yield _model_call(asked.origin, where, did.ended, "completed", {**named, **took})
+        event = answer_evaluated(pinned.model, asked, came, ms=_ms(began, did.ended))
+        yield event.task(asked.origin, scope_of(evaluation_segment(asked.turn, asked.attempt)), did.ended)
 
 
 def _end(ended: Ended) -> Notice:

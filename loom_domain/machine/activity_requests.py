@@ -4,8 +4,7 @@ from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.tree_pattern import is_tree
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
-from loom.domain.core.digests import arguments_digest, canonical
-from loom.domain.core.messages import ToolCall
+from loom.domain.core.messages import ToolCall, arguments_digest, canonical
 from loom.domain.core.tasks import Origin, correlation_of
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.transcript import tail_of

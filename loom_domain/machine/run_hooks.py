@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment, first_steps, last_steps, next_last_step
-from loom.domain.core.digests import call_digest
-from loom.domain.core.messages import ToolCall, user
+from loom.domain.core.messages import ToolCall, call_digest, user
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import CallPlan, OpenCall, Verdict

@@ -10,9 +10,8 @@ from datetime import datetime
 from typing import Any, Final, assert_never
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.digests import call_digest, canonical
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import AGENT, JsonObject, user
+from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical, user
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed

@@ -10,8 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from loom.domain.core.digests import call_digest, canonical
-from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.messages import JsonObject, ToolCall, call_digest, canonical
 from loom.domain.core.tool_calls import (
     CallPlan,
     Effect,

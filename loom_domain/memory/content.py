@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import well_formed
+from loom.domain.core.messages import canonical, well_formed
 from loom.domain.core.tasks import Task
 
 LONGEST: Final = 8_000

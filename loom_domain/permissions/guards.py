@@ -15,6 +15,9 @@ from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 
 Words = Sequence[str | None]
 
+EDITS: Final = frozenset({"write_file", "edit_file"})
+"""Tools that write files; beside commands, only these are guarded."""
+
 _PROTECTED_FOLDERS: Final = frozenset(
     {
         ".git",
@@ -88,7 +91,7 @@ def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) 
     """What is guarded about this subject; `moved`: the shell line goes to another folder first."""
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, place, moved=moved)
-    if tool in ("write_file", "edit_file") and (name := protected(subject.text)):
+    if tool in EDITS and (name := protected(subject.text)):
         return Guard(what=f"write to {name}")
     return None
 

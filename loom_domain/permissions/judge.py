@@ -48,7 +48,6 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
 GUARD: Final = "guard: "
 """What a judgement's rule begins with when a guard decided."""
 
-_EDITS: Final = frozenset({"write_file", "edit_file"})
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
 _REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&"})
@@ -183,7 +182,7 @@ def _means(call: _Call, rule: Rule, subject: Subject) -> bool:
 def _by_mode(tool: str, mode: Mode, *, reads: bool) -> Judgement | None:
     if mode is Mode.BYPASS:
         return Judgement(verdict=Verdict.ALLOW, rule="mode bypass", reason="the run bypasses permissions")
-    if mode is Mode.ACCEPT_EDITS and tool in _EDITS:
+    if mode is Mode.ACCEPT_EDITS and tool in guards.EDITS:
         return Judgement(verdict=Verdict.ALLOW, rule="mode accept-edits", reason="the run accepts edits")
     if mode is Mode.READ_ONLY and not reads and tool != "done":
         return Judgement(verdict=Verdict.DENY, rule="mode read-only", reason="the run may only read")
@@ -222,7 +221,7 @@ def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: S
 def _write_allow(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], file: Touched) -> str | None:
     if file.opaque:
         return None
-    found = (_allow(rules, given, (tool, file.text, file.loose), call.place) for tool in sorted(_EDITS))
+    found = (_allow(rules, given, (tool, file.text, file.loose), call.place) for tool in sorted(guards.EDITS))
     return next((text for text in found if text is not None), None)
 
 
@@ -252,6 +251,8 @@ def _by_default(tool: str, rules: Mapping[str, str], declared: Verdict | None) -
 
 
 def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: Mode) -> Judgement | None:
+    if kind_of(call.tool) is not Kind.COMMAND and call.tool not in guards.EDITS:
+        return None
     moved = guards.moves(call.subjects, call.place)
     for subject in call.subjects:
         guard = guards.guard_of(call.tool, subject, call.place, moved=moved)

@@ -13,8 +13,8 @@ from loom.domain.agents.reflection import Stage
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
-from loom.domain.core.digests import arguments_digest as digest_of
 from loom.domain.core.messages import Group, JsonObject, Message, ToolCall, Usage
+from loom.domain.core.messages import arguments_digest as digest_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tasks import Notice, Origin

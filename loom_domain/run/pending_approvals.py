@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from loom.domain.core.digests import canonical
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.permissions.risk import risk_of
 from loom.domain.run.state import RunState, expires_at

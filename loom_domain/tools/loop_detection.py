@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loom.domain.core.digests import canonical, short_digest
-from loom.domain.core.messages import ToolCall
+from loom.domain.core.messages import ToolCall, canonical, short_digest
 from loom.domain.core.tool_calls import OpenCall, ToolResult
 
 WARN_AFTER: Final = 2

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from loom.domain.core.digests import short_digest
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, short_digest
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.core.tool_names import MCP

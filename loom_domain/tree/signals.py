@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from loom.domain.core.digests import canonical, short_digest
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical, short_digest
 from loom.domain.permissions.judge import Level
 from loom.domain.tree.tree import Child, ChildReport, Letter, Tree, TreeAsk, child_of, with_child
 

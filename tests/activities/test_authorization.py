@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.shell.parser import BashParser
-from loom.activities.ports import Tool
-from loom.activities.toolbox.authorization import MAX_GRANTS, Authorized, authorize
+from loom.activities.ports import MAX_GRANTS, Tool
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.http_fetch import http_fetch_tool
+from loom.activities.toolbox.pipeline import Authorized, authorize
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tool_calls import Verdict

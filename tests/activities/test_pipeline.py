@@ -13,12 +13,11 @@ from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import execute, plan
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.digests import call_digest
 from loom.domain.core.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
-from loom.domain.core.messages import JsonObject, Part, ToolCall
+from loom.domain.core.messages import JsonObject, Part, ToolCall, call_digest
 from loom.domain.core.tool_calls import EMPTY_OUTPUT, STAGES, CallPlan, Effect, ToolResult, Verdict, tool_message
 from loom.domain.permissions.judge import Mode
 
@@ -35,7 +34,7 @@ class Masked:
         return value
 
 
-HYGIENE = Hygiene(Masked(), None)
+SANITIZER = OutputSanitizer(Masked(), None)
 
 
 class Sandboxed:
@@ -83,7 +82,7 @@ async def run(
     made: ToolCall, box: dict[str, Tool], place: Path = Path("/"), seconds: float = 5, *, cancelled: bool = False
 ) -> ToolResult:
     context = ToolContext(workspace=place, run_id="run", call_id=made.id, idempotency_key="k", timeout=seconds)
-    return await execute(made, box=box, context=context, hygiene=HYGIENE, is_cancelled=lambda: cancelled)
+    return await execute(made, box=box, context=context, sanitizer=SANITIZER, is_cancelled=lambda: cancelled)
 
 
 def test_an_allowed_call_is_planned_with_its_limits(tmp_path: Path) -> None:
@@ -307,7 +306,7 @@ async def test_no_secret_gets_out_by_way_of_a_note() -> None:
         call("say", text="you"),
         box=tool(_hello),
         context=context,
-        hygiene=HYGIENE,
+        sanitizer=SANITIZER,
         is_cancelled=lambda: False,
         note="changed to hunter2",
     )
@@ -331,7 +330,7 @@ async def test_a_note_stands_before_the_output() -> None:
         call("say", text="you"),
         box=tool(_hello),
         context=context,
-        hygiene=HYGIENE,
+        sanitizer=SANITIZER,
         is_cancelled=lambda: False,
         note="changed by a person",
     )
@@ -346,7 +345,7 @@ async def test_planning_and_reading_a_file_take_less_than_a_millisecond(tmp_path
     for _ in range(200):
         begun = time.process_time()
         planned(made, spec)
-        result = await execute(made, box=FULL, context=context, hygiene=HYGIENE, is_cancelled=lambda: False)
+        result = await execute(made, box=FULL, context=context, sanitizer=SANITIZER, is_cancelled=lambda: False)
         best = min(best, time.process_time() - begun)
         assert result.status == "success"
     assert best < 0.001

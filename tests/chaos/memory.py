@@ -32,7 +32,7 @@ from loom.activities.adapters.redis.connection import RedisLink
 from loom.activities.adapters.redis.stream import BUS
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.memory.backfill import CatchUp, Moved
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
 from loom.domain.memory.backfill import CaughtUp
 from tests.acceptance.processes import Process, Workers, environment
@@ -274,7 +274,7 @@ async def _caught_up(scene: Scene, own: Collection[str]) -> CaughtUp:
     """What the schedule has done every minute."""
     database = Database(scene.postgres.url, name="catch-up")
     histories = _Histories(scene.client.temporal, scene.queue, own)
-    mask = Hygiene(SecretMask(frozenset()), None)
+    mask = OutputSanitizer(SecretMask(frozenset()), None)
     try:
         catching = CatchUp(histories, PostgresMemory(database), mask, settled_after=timedelta())
         return await catching.until(datetime.now(UTC))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import Compressing, KnownFacts, compress
-from loom.domain.context.model_context import Measures, collapsed, explained, look
+from loom.domain.context.model_context import Measures, build_context, collapsed, context_parts
 from loom.domain.context.summary_sections import tag_of
 from loom.domain.core.messages import Message, ToolCall, user
 from loom.domain.core.tokens import conversation_tokens
@@ -103,7 +103,7 @@ PDF = PinnedSkill(name="pdf", description="About PDF.", root="/s/pdf", digest="d
 def test_the_prompt_has_its_layers_in_order_with_their_sources() -> None:
     brand = PinnedSkill(name="brand", description="Voice.", root="/s/brand", digest="d", body="Write short.")
     spec = spec_with(brand, PDF)
-    parts = explained(spec, [user("Fill in this PDF.")], tools=spec.tools, measures=Measures())
+    parts = context_parts(spec, [user("Fill in this PDF.")], tools=spec.tools, measures=Measures())
     assert [(part.component.name, part.component.source) for part in parts] == [
         ("tools", "descriptions of 1 tools"),
         ("instructions", "the agent's prompt"),
@@ -118,13 +118,13 @@ def test_the_prompt_has_its_layers_in_order_with_their_sources() -> None:
 
 def test_the_hint_is_given_until_the_first_answer() -> None:
     spec = spec_with(PDF)
-    first = look(spec, [user("Fill in this PDF.")], tools=spec.tools, measures=Measures()).assembled()
+    first = build_context(spec, [user("Fill in this PDF.")], tools=spec.tools, measures=Measures()).assembled()
     assert "one for: pdf" in first.messages[-1].text
     later = (user("Fill in this PDF."), Message(role="assistant", content="Which one?"), user("That one."))
-    assert look(spec, later, tools=spec.tools, measures=Measures()).assembled().messages == later
+    assert build_context(spec, later, tools=spec.tools, measures=Measures()).assembled().messages == later
 
 
 def test_a_model_that_cannot_load_anything_is_shown_no_catalog() -> None:
     spec = spec_with(PDF)
-    seen = look(spec, [user("Fill in this PDF.")], tools=(), measures=Measures()).assembled()
+    seen = build_context(spec, [user("Fill in this PDF.")], tools=(), measures=Measures()).assembled()
     assert "pdf" not in seen.system + str(seen.messages)

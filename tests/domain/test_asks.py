@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loom.domain.core.digests import call_digest
+from loom.domain.core.messages import call_digest
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tool_calls import CallPlan, ToolResult
 from loom.domain.machine.activity_requests import plan_request, tool_request

@@ -1,7 +1,7 @@
 """The layer of every prompt that Loom itself writes."""
 
 from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec, autonomy_rules
-from loom.domain.context.model_context import Measures, explained, look
+from loom.domain.context.model_context import Measures, build_context, context_parts
 from loom.domain.core.messages import user
 from loom.domain.core.tokens import text_tokens
 
@@ -28,12 +28,12 @@ def test_the_rules_cost_little() -> None:
 
 def test_a_prompt_has_the_agents_layer_and_then_looms() -> None:
     spec = AgentSpec(name="clerk", model="demo", system_prompt="Be kind.", rules=autonomy_rules([]))
-    system = look(spec, [user("hi")], tools=(), measures=Measures()).assembled().system
+    system = build_context(spec, [user("hi")], tools=(), measures=Measures()).assembled().system
     assert system == f"<instructions>\nBe kind.\n</instructions>\n\n<rules>\n{spec.rules}\n</rules>"
-    parts = explained(spec, [user("hi")], tools=(), measures=Measures())
+    parts = context_parts(spec, [user("hi")], tools=(), measures=Measures())
     assert [part.component.source for part in parts[1:3]] == ["the agent's prompt", "Loom's rules"]
 
 
 def test_a_run_from_before_rules_were_pinned_goes_on_with_those_it_had() -> None:
     spec = AgentSpec(name="clerk", model="demo")
-    assert AUTONOMY_RULES in look(spec, [user("hi")], tools=(), measures=Measures()).assembled().system
+    assert AUTONOMY_RULES in build_context(spec, [user("hi")], tools=(), measures=Measures()).assembled().system

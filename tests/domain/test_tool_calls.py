@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.core.digests import call_digest, canonical
-from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.messages import Message, ToolCall, call_digest, canonical
 from loom.domain.core.tool_calls import (
     EMPTY_OUTPUT,
     CallPlan,

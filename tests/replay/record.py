@@ -8,13 +8,23 @@ import asyncio
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.worker import Worker
 
 from loom.composition.load_settings import load_settings
+from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
+from loom.workflows.payload_converter import data_converter
+from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.harness import Addresses, Harness, harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 from tests.trees import by_task, delegate
+from tests.waiting import eventually
+from tests.workflows.test_memory_upkeep import Steps, start
 
 FOLDER = Path(__file__).parent / "histories"
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -241,6 +251,42 @@ def _portable(history: str) -> str:
     return re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', history)
 
 
+async def _upkeep(temporal: str) -> Sequence[WorkflowHistory]:
+    """Rounds of upkeep in which one step fails, continue-as-new, and a round that waits for the next one."""
+    client = await Client.connect(temporal, data_converter=data_converter())
+    queue, steps = f"upkeep-{uuid4().hex[:8]}", Steps()
+    async with Worker(
+        client,
+        task_queue=queue,
+        workflows=[MemoryUpkeep],
+        activities=steps.all(),  # type: ignore[arg-type] # each is an activity
+        workflow_runner=WORKFLOW_RUNNER,
+    ):
+        handle = await start(client, queue)
+        for rounds in (2, 3, 4):
+
+            async def ended(rounds: int = rounds) -> bool:
+                return steps.rounds >= rounds
+
+            await eventually(ended)
+            await start(client, queue)
+        await eventually(lambda: _waits(handle))
+        first = client.get_workflow_handle(upkeep_id(queue), run_id=handle.first_execution_run_id)
+        histories = [await first.fetch_history(), await handle.fetch_history()]
+        await handle.terminate()
+        return histories
+
+
+async def _waits(handle: "WorkflowHandle[MemoryUpkeep, None]") -> bool:
+    """Whether the upkeep has nothing to do until its next round."""
+    return not (await handle.describe()).raw_description.pending_activities
+
+
+def _keep(release: str, story: str, histories: Sequence[WorkflowHistory]) -> None:
+    for number, history in enumerate(histories):
+        FOLDER.joinpath(f"{release}-{story}-{number}.json").write_text(_portable(history.to_json()))
+
+
 async def main(release: str, only: str = "") -> None:
     """Run every story, or only the named one, and keep its histories, one file for each execution."""
     settings = load_settings()
@@ -250,6 +296,8 @@ async def main(release: str, only: str = "") -> None:
         redis=settings.redis_url or "",
         ui="",
     )
+    if only in ("", "upkeep"):
+        _keep(release, "upkeep", await _upkeep(addresses.temporal))
     for name, (story, replies, given) in STORIES.items():
         if only not in ("", name):
             continue
@@ -260,8 +308,7 @@ async def main(release: str, only: str = "") -> None:
                 await loom.client.result(run_id)
                 for place, each in enumerate([run_id, *await loom.below(run_id)]):
                     story_of = f"{name}-below{place}" if place else name
-                    for number, history in enumerate(await loom.histories(each)):
-                        FOLDER.joinpath(f"{release}-{story_of}-{number}.json").write_text(_portable(history.to_json()))
+                    _keep(release, story_of, await loom.histories(each))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from loom._worker import LoomPlugin
 from loom.activities.adapters.mcp.connection import Patience
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.temporal.search_attributes import register_missing
-from loom.activities.toolbox.tool_sets import JoinedBoxes
+from loom.activities.toolbox.tool_sets import JoinedToolSets
 from loom.client import LoomClient
 from loom.composition.build import parts_from
 from loom.composition.temporal_connection import connected
@@ -40,7 +40,7 @@ async def working_with(
         ):
             await register_missing(temporal)
             registry = replace(parts.registry, mcp_servers=servers)
-            joined = replace(parts, registry=registry, tools=JoinedBoxes(parts.tools, mcp.tools))
+            joined = replace(parts, registry=registry, tools=JoinedToolSets(parts.tools, mcp.tools))
             plugin = LoomPlugin(joined, temporal, settings)
             async with Worker(temporal, task_queue=settings.task_queue, plugins=[plugin]):
                 ready = Harness(client=client, settings=settings, workspace=workspace)

@@ -21,7 +21,7 @@ from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.knowledge.ports import Document
 from loom.activities.memory.backfill import CatchUp
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.cli.commands import memory
 from loom.composition.build import secret_mask
 from loom.domain.context.recall import AWAY, NO_KNOWLEDGE, NOTICE
@@ -283,7 +283,7 @@ async def test_what_the_bus_lost_is_shared_when_memory_catches_up(
         await loom.run(f"count the beans of {name}", session_id=name)
     await memory.forget(forgotten)
     histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
-    mask = Hygiene(secret_mask(loom.settings), None)
+    mask = OutputSanitizer(secret_mask(loom.settings), None)
     for _ in range(2):
         await CatchUp(histories, memory, mask, scoped=scoped).until(datetime.now(UTC))
 

@@ -13,7 +13,7 @@ from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.redis.stream import dump_json, load_json
 from loom.activities.adapters.temporal.history_facts import TemporalHistories, facts_of
 from loom.activities.memory.backfill import UnreadableHistory
-from loom.activities.toolbox.output_sanitizer import Hygiene
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from loom.domain.history.facts import Fact
 from loom.domain.history.task_rebuilding import tasks_of
@@ -26,7 +26,7 @@ from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 HISTORIES: Final = Path(__file__).parent.parent / "replay" / "histories"
-MASK: Final = Hygiene(SecretMask(frozenset()), None)
+MASK: Final = OutputSanitizer(SecretMask(frozenset()), None)
 LONG: Final = "much to write " * 100
 ALLOWED: Final = {"write_file": "allow"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from loom.domain.core.digests import short_digest
+from loom.domain.core.messages import short_digest
 from loom.domain.tools.mcp_servers import ListedTool, McpServer
 
 _log = structlog.get_logger("loom.mcp")

@@ -13,15 +13,14 @@ from typing import Final, cast
 from pydantic import Field
 
 from loom.activities.json_schemas import BrokenSchema
-from loom.activities.ports import Tool, ToolBox, ToolContext
+from loom.activities.ports import Tool, ToolContext, ToolSet
 from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.built_in.python import run_python
 from loom.activities.toolbox.built_in.shell import GRACE, Sandbox, limited, outcome
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.static_check import complaints
-from loom.domain.core.digests import canonical, short_digest
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical, short_digest
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict, made_tool
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.permissions.subjects import Subject
@@ -68,7 +67,7 @@ class MadeTools:
         missing = None if self.sandbox else self.missing
         return FunctionTool(spec=spec, arguments=CreateTool, function=_checked, missing=missing)
 
-    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+    def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
         """The box with the tools that these specs bring their code with."""
         made = {spec.name: self._tool(spec) for spec in specs if spec.source}
         return {**made, **box} if made else box

@@ -8,8 +8,7 @@ from typing import Annotated, Final, Protocol
 
 from pydantic import AfterValidator, Field
 
-from loom.activities.ports import Tool, ToolContext
-from loom.activities.toolbox.authorization import MAX_GRANTS
+from loom.activities.ports import MAX_GRANTS, Tool, ToolContext
 from loom.activities.toolbox.built_in.shell_files import with_files
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from pydantic import Field
 
-from loom.activities.ports import Tool, ToolBox, ToolContext, ToolOutput
+from loom.activities.ports import Tool, ToolContext, ToolOutput, ToolSet
 from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.files import ReadFile
@@ -21,9 +21,8 @@ from loom.activities.toolbox.built_in.python import INTERPRETER
 from loom.activities.toolbox.built_in.shell import GRACE, KEPT, OUTPUT_LIMIT, Sandbox, Timeout, limited, outcome
 from loom.activities.toolbox.built_in.skill_content import changed_since, content, missing, resource
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from loom.domain.core.digests import canonical
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.permissions.subjects import Subject
 from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT, SKILL_TOOLS, SkillUse
@@ -71,12 +70,12 @@ class SkillTools:
         """Those that every run with skills has; a run's own spec of them names its skills."""
         return (self._load(), self._read(), self._run())
 
-    def added_to(self, box: ToolBox, specs: Iterable[ToolSpec]) -> ToolBox:
+    def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
         """The box with the tools of these specs that are about skills, as the run is pinned to them."""
         mine = {spec.name: made for spec in specs if (made := self._as_pinned(box, spec)) is not None}
         return {**box, **mine} if mine else box
 
-    def _as_pinned(self, box: ToolBox, spec: ToolSpec) -> Tool | None:
+    def _as_pinned(self, box: ToolSet, spec: ToolSpec) -> Tool | None:
         if spec.name.startswith(COMPILED):
             return ScriptTool(spec=spec, schema=ArgumentSchema(spec.parameters), place=self)
         tool = box.get(spec.name) if spec.name in SKILL_TOOLS else None

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from loom.activities.adapters.mcp.servers import McpServers
-from loom.activities.ports import Tool, ToolBox
-from loom.activities.toolbox.authorization import authorize
+from loom.activities.ports import Tool, ToolSet
 from loom.activities.toolbox.hooks import gates_of, objection_to
 from loom.activities.toolbox.interceptors import Intercepted, before_call
+from loom.activities.toolbox.pipeline import authorize
 from loom.app.registry import Registry
 from loom.cli.arguments import Json, absolute, new_app, read_object, read_permissions
 from loom.cli.output import plain, print_json, visible
@@ -118,7 +118,7 @@ def checked_call(
     )
 
 
-def _spec(name: str, registry: Registry, box: ToolBox) -> AgentSpec:
+def _spec(name: str, registry: Registry, box: ToolSet) -> AgentSpec:
     """The agent with its tools and rules, as far as they decide about a call."""
 
     agents = agents_of(registry)
@@ -194,14 +194,14 @@ def _empty(schema: Any) -> Any:
             return None
 
 
-def _refuse_dead(spec: AgentSpec, box: ToolBox, servers: Sequence[str]) -> None:
+def _refuse_dead(spec: AgentSpec, box: ToolSet, servers: Sequence[str]) -> None:
 
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     if dead := dead_rules(spec.permissions, [tool.spec for tool in box.values()], servers=servers, place=place):
         raise BadRequest("--permissions: " + plain("\n  ".join(dead)), field="--permissions")
 
 
-def worker_tools(name: str) -> tuple[ToolBox, list[str], Registry]:
+def worker_tools(name: str) -> tuple[ToolSet, list[str], Registry]:
     """A worker's tools, the names of its MCP servers, and its registry; connects to the servers for an MCP tool."""
 
     settings = read_settings()

@@ -189,7 +189,7 @@ async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -
             progress=_print_progress,
         )
         result = await execute(
-            made, box=parts.tools, context=context, hygiene=parts.hygiene, is_cancelled=lambda: False
+            made, box=parts.tools, context=context, sanitizer=parts.sanitizer, is_cancelled=lambda: False
         )
     return made, result
 

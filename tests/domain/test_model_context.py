@@ -9,10 +9,10 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.model_context import (
     BEGINNING,
     Measures,
+    build_context,
     collapsed,
-    explained,
+    context_parts,
     limited,
-    look,
     without_ephemeral,
 )
 from loom.domain.core.messages import Message, ToolCall, groups_of, last_turn, recollection, user
@@ -27,7 +27,7 @@ SPEC = AgentSpec(name="default", model="demo", system_prompt="Be brief.", tools=
 
 def seen(messages: tuple[Message, ...], **given: int) -> tuple[Message, ...]:
     """What a model call sees of the conversation."""
-    return look(SPEC, messages, tools=SPEC.tools, measures=Measures(**given)).assembled().messages
+    return build_context(SPEC, messages, tools=SPEC.tools, measures=Measures(**given)).assembled().messages
 
 
 def test_of_an_ephemeral_tool_only_the_last_three_large_results_stay() -> None:
@@ -77,7 +77,7 @@ def test_one_turn_never_fills_the_window() -> None:
 def test_from_half_of_the_window_on_old_results_are_collapsed() -> None:
     below, above = talk(16), talk(19)
     assert seen(below) == below
-    sight = look(SPEC, above, tools=SPEC.tools, measures=Measures())
+    sight = build_context(SPEC, above, tools=SPEC.tools, measures=Measures())
     assert sight.tokens < 0.5 * SPEC.context_window
     assert sight.assembled().messages[-3:] == above[-3:]
     assert sight.collapsed > 0
@@ -86,7 +86,7 @@ def test_from_half_of_the_window_on_old_results_are_collapsed() -> None:
 def test_collapsing_goes_on_in_steps_so_that_most_turns_keep_their_prefix() -> None:
     measures, points = Measures(), []
     for turns in range(10, 60):
-        sight = look(SPEC, talk(turns), tools=SPEC.tools, measures=measures)
+        sight = build_context(SPEC, talk(turns), tools=SPEC.tools, measures=measures)
         measures = replace(measures, collapsed=sight.collapsed)
         points.append(sight.collapsed)
     assert points == sorted(points)
@@ -95,13 +95,15 @@ def test_collapsing_goes_on_in_steps_so_that_most_turns_keep_their_prefix() -> N
 
 def test_at_92_per_cent_the_conversation_has_to_be_compressed() -> None:
     spec = replace(SPEC, collapse_at=1.0)
-    tokens = {n: look(spec, talk(n), tools=spec.tools, measures=Measures()) for n in range(25, 40)}
+    tokens = {n: build_context(spec, talk(n), tools=spec.tools, measures=Measures()) for n in range(25, 40)}
     assert {sight.is_full for sight in tokens.values()} == {True, False}
     assert all(sight.is_full == (sight.tokens >= 9_200) for sight in tokens.values())
 
 
 def test_what_the_provider_counts_decides_how_full_the_window_is() -> None:
-    half, double = (look(SPEC, talk(5), tools=(), measures=Measures(ratio=ratio)).tokens for ratio in (0.5, 2.0))
+    half, double = (
+        build_context(SPEC, talk(5), tools=(), measures=Measures(ratio=ratio)).tokens for ratio in (0.5, 2.0)
+    )
     assert abs(double - 4 * half) < 4
 
 
@@ -113,7 +115,7 @@ def test_the_window_that_a_provider_named_holds() -> None:
 def test_each_part_of_a_context_is_explained_with_its_source_and_tokens() -> None:
     found = recollection("ann likes blue", "memory")
     summary = Message(role="system", content="so far", metadata={"compressed": True})
-    parts = explained(SPEC, (summary, *talk(1), found), tools=SPEC.tools, measures=Measures())
+    parts = context_parts(SPEC, (summary, *talk(1), found), tools=SPEC.tools, measures=Measures())
     assert [part.component.source for part in parts] == [
         "descriptions of 2 tools",
         "the agent's prompt",
@@ -128,7 +130,7 @@ def test_each_part_of_a_context_is_explained_with_its_source_and_tokens() -> Non
 
 def test_a_summary_stands_in_the_system_prompt_and_nowhere_else() -> None:
     summary = Message(role="system", content="so far", metadata={"compressed": True})
-    context = look(SPEC, (summary, user("go on")), tools=(), measures=Measures()).assembled()
+    context = build_context(SPEC, (summary, user("go on")), tools=(), measures=Measures()).assembled()
     assert "so far" in context.system
     assert [message.text for message in context.messages] == ["go on"]
 
@@ -138,12 +140,12 @@ def test_no_conversation_exceeds_the_window_or_loses_half_of_a_call(
     messages: tuple[Message, ...], window: int, ratio: float
 ) -> None:
     spec = replace(SPEC, context_window=window)
-    sight = look(spec, messages, tools=(), measures=Measures(ratio=ratio))
+    sight = build_context(spec, messages, tools=(), measures=Measures(ratio=ratio))
     context = sight.assembled()
     critical = sum(part.tokens for part in context.parts if part.component.priority == 4)
     assert context.tokens <= max(sight.budget, critical)
     assert not list(split_calls(context.messages))
-    assert look(spec, messages, tools=(), measures=Measures(ratio=ratio)).assembled() == context
+    assert build_context(spec, messages, tools=(), measures=Measures(ratio=ratio)).assembled() == context
 
 
 @given(conversations())
