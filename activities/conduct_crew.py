@@ -19,12 +19,12 @@ from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom.domain.core.messages import Message
-from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut, Step
+from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp, Step
 from loom.domain.crews.crew import Crew
-from loom.domain.crews.log import Log, answering, handing_out, plan_view, read_log
+from loom.domain.crews.log import Log, answer_message, assignment_message, plan_view, read_log
 from loom.domain.crews.next_step import chosen, next_step, so_far
 from loom.domain.crews.prompts import INLINE, artifact_of
-from loom.domain.crews.routing import by_likeness, descriptions
+from loom.domain.crews.routing import by_similarity, descriptions
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest, StopReason
 from loom.domain.run.stream_events import crew_planned, model_segment, turn_began
 from loom.domain.tree.budget import Spend, more_than
@@ -95,18 +95,18 @@ class CrewConductor:
         if request.wrap_up:
             return Message(role="assistant", content=so_far(log))
         step = next_step(crew, log)
-        if isinstance(step, Compare):
+        if isinstance(step, CompareDescriptions):
             step = await self._compared(crew, log)
         match step:
-            case HandOut(jobs=jobs, text=text, choice=choice):
-                return handing_out(jobs, text, choice)
+            case AssignJobs(jobs=jobs, text=text, choice=choice):
+                return assignment_message(jobs, text, choice)
             case Answer(text=text, choice=choice):
-                return answering(text.strip() or "(the crew's answer is empty)", choice)
+                return answer_message(text.strip() or "(the crew's answer is empty)", choice)
             case GiveUp(error=error, no_match=no_match):
                 if log.ended_by_budget and request.allowance is not None:
                     raise _Spent(more_than(request.allowance))
                 raise (NoMemberFitsError if no_match else CrewFailedError)(error)
-            case Compare():
+            case CompareDescriptions():
                 raise CrewFailedError("the router compared and came to no choice")
 
     async def _keep(self, root_run_id: str, log: Log) -> None:
@@ -125,7 +125,7 @@ class CrewConductor:
             members = await self._embedder.embed(descriptions(crew))
         except EmbedderUnavailable as error:
             raise LLMUnavailableError(f"the embedder does not answer: {error}") from error
-        choice, told = by_likeness(crew, task, members, self._embedder.model)
+        choice, told = by_similarity(crew, task, members, self._embedder.model)
         return chosen(crew, log, choice, f": {told}")
 
 

@@ -14,7 +14,7 @@ from loom.activities.toolbox.interceptors import before_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import plan
 from loom.activities.toolbox.tool_sets import RunTools
-from loom.domain.agents.hooks import Objection, Registered, tightened
+from loom.domain.agents.hooks import Objection, Registered, stricter_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall, call_digest
 from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
@@ -101,7 +101,7 @@ class Planner:
 
 
 def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> CallPlan:
-    judged = tightened(_HANDED_OUT, objection)
+    judged = stricter_of(_HANDED_OUT, objection)
     made = CallPlan(verdict=judged.verdict, rule=judged.rule, reason=judged.reason, effect=Effect.READ, parallel=True)
     return replace(made, digest=call_digest(run_id, call)) if judged.verdict is Verdict.ASK else made
 

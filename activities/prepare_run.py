@@ -15,11 +15,11 @@ from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
-from loom.domain.agents.definitions import AgentDefinition, spec_of, told_apart, tools_of
-from loom.domain.agents.hooks import Registered, named_for, steps_of
+from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
+from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
 from loom.domain.agents.request_options import KEY, RunOptions, read_options
 from loom.domain.agents.spec import AgentSpec, autonomy_rules
-from loom.domain.agents.sub_agent import as_its_maker, sub_agent
+from loom.domain.agents.sub_agent import sub_agent, with_rights_of_parent
 from loom.domain.agents.tree_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
@@ -165,7 +165,7 @@ class Preparation:
             agent.with_permissions(request.permissions),
             model=model,
             fallbacks=fallbacks,
-            tools=told_apart(tools_of(definition, every), every, definition, lineage),
+            tools=with_collaboration_tools(tools_of(definition, every), every, definition, lineage),
             workspace=str(self._workspace(request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
@@ -183,7 +183,7 @@ class Preparation:
             OutputSchema(spec.output_schema)
         equipped = await self._skills.equipped(spec, request)
         shown = offered(equipped.spec.tools, spec.permissions) if spec.permissions else equipped.spec.tools
-        hooks = named_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
+        hooks = hook_names_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
         spec = replace(equipped.spec, rules=autonomy_rules([tool.name for tool in shown]), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
@@ -241,14 +241,14 @@ class Preparation:
             mode=Mode(request.mode) if request.mode else self._default.mode,
             require_done_tool=False,
             hooks=steps_of(self._hooks, crew.name, ()),
-            manifest=self._manifests.of_crew(crew.agents, named_for(self._hooks, crew.name, ())),
+            manifest=self._manifests.of_crew(crew.agents, hook_names_for(self._hooks, crew.name, ())),
             pattern="react",
             evaluates=False,
             output_schema=request.output_schema,
             crew=crew,
         )
         self._refuse_dead_rules(spec)
-        return spec if lineage is None else as_its_maker(spec, lineage)
+        return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
         """A rule that can never match protects nobody; whoever wrote it believes that it does."""

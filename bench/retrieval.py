@@ -95,12 +95,12 @@ async def _asked(
 ) -> Asked:
     query = KnowledgeQuery(text=passage.heading, bases=(BASE,), limit=10)
     async with database.transaction() as connection:
-        looked = await store.looked(connection, query, vector)
+        rankings = await store.rankings(connection, query, vector)
     return Asked(
         passage=passage,
         answer=ids[passage.body],
-        by_words=tuple(looked.by_words),
-        by_meaning=tuple(looked.by_meaning),
+        by_words=tuple(rankings.by_words),
+        by_meaning=tuple(rankings.by_meaning),
         shown=tuple(ids[hit.chunk.text] for hit in await store.search(query)),
     )
 

@@ -24,7 +24,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.service import RPCError
 
-from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox, held_by
+from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_program, find_sandbox
 from loom.activities.adapters.temporal.errors import unconnected
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect
@@ -117,7 +117,7 @@ async def sandbox(settings: Settings) -> Entry:
     if found is None or program is None:
         return {"ok": False, "program": program, "hint": why_not}
     _, version = await _run(program, "--version")
-    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap "), "held_by": held_by()}
+    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap "), "held_by": enforcement()}
 
 
 async def snapshots(settings: Settings) -> Entry:

@@ -17,7 +17,7 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.cli.commands import memory
@@ -140,7 +140,7 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
     ended, running, foreign = f"{session}-ended", f"{session}-running", f"{session}-foreign"
     redis_url = addresses.redis
     monkeypatch.setenv("LOOM_REDIS_URL", redis_url)
-    async with aclosing(Database(url)) as database, aclosing(RedisLink(redis_url)) as link:
+    async with aclosing(Database(url)) as database, aclosing(RedisConnection(redis_url)) as link:
         for run_id in (ended, f"{ended}/d1-1-aaaa", running, foreign):
             of = session if run_id != foreign else f"{session}x"
             said = [task("said", session_id=of, run_id=run_id)]

@@ -27,7 +27,7 @@ from loom.app.packages import enabled, installed
 from loom.app.registry import Registry, collect, merged
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
 from loom.domain.agents.hook_steps import Moment
-from loom.domain.agents.inheritance import resolved
+from loom.domain.agents.inheritance import with_inherited
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest, ToolValidationError
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
@@ -731,10 +731,12 @@ def test_a_file_says_the_same_of_how_an_agent_comes_to_its_answers(tmp_path: Pat
         True,
         {"type": "array"},
     )
-    child = resolved({"editor": agent, "child": AgentDefinition(name="child", extends="editor", rounds=1)})["child"]
+    child = with_inherited({"editor": agent, "child": AgentDefinition(name="child", extends="editor", rounds=1)})[
+        "child"
+    ]
     assert (child.pattern, child.rounds, child.evaluates) == ("reflect", 1, True)
     file.write_text("pattern: tree\nbranches: 4\n")
-    tree = resolved({"editor": read_agent_file(file), "child": AgentDefinition(name="child", extends="editor")})[
+    tree = with_inherited({"editor": read_agent_file(file), "child": AgentDefinition(name="child", extends="editor")})[
         "child"
     ]
     assert (tree.pattern, tree.branches, tree.rounds) == ("tree", 4, None)

@@ -1,4 +1,4 @@
-"""The bus inside one process: every handler in a task of its own, so that a slow one holds nobody up."""
+"""The bus within one process. Every handler runs in a task of its own, so that a slow one delays no other."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from loom.domain.core.tasks import Task
 
 
 class InProcessBus:
-    """The port Transport without a server; what is on its way is lost with the process."""
+    """The port Transport without a server. Pending tasks are lost with the process."""
 
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []
         self._running: set[asyncio.Task[Answer]] = set()
 
     async def attach(self, subscription: Subscription) -> None:
-        """See the port; of one name there is one here, the last."""
+        """See the port. A second handler with the same name replaces the first."""
         await self.detach(subscription.name)
         self._subscriptions.append(subscription)
 
@@ -29,7 +29,7 @@ class InProcessBus:
         self._begun(task)
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port: in the order of subscription."""
+        """See the port. Handlers are called in order of subscription."""
         return await asyncio.gather(*self._begun(task))
 
     async def aclose(self) -> None:

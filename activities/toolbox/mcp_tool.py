@@ -11,7 +11,7 @@ from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec
 from loom.domain.permissions.subjects import Subject
-from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, standing, tool_name
+from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, tool_name, traits_of
 
 TOOLS_LIMIT: Final = 500
 """Tools that are taken from one server: each is part of every model call."""
@@ -123,7 +123,7 @@ def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Off
 
 
 def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink) -> McpTool:
-    stands = standing(listed, trust=server.trust)
+    stands = traits_of(listed, trust=server.trust)
     spec = ToolSpec(
         name=name,
         description=description(server, listed),

@@ -23,7 +23,7 @@ from loom.activities.toolbox.built_in.plan import refuse_wrong_plan
 from loom.activities.toolbox.built_in.shell import GRACE
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.truncation import RESULT_LIMIT
-from loom.domain.agents.hooks import Objection, tightened
+from loom.domain.agents.hooks import Objection, stricter_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import (
     ExecutionAbortedError,
@@ -81,7 +81,7 @@ def plan(
             refuse_wrong_plan(call, arguments, spec, agents)
         authorized = authorize(call, tool, arguments, spec, grants)
         if objection is not None:
-            authorized = replace(authorized, judgement=tightened(authorized.judgement, objection))
+            authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
         judged = authorized.judgement
         # An allowed call's rule says it all; the sentence would cost every turn of every run some history.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason

@@ -15,7 +15,7 @@ from loom.app.forms.agent import AgentForm, complaints
 from loom.app.forms.crew import CrewForm
 from loom.app.forms.crew import complaints as crew_complaints
 from loom.app.registry import Registry
-from loom.domain.agents.inheritance import DEFAULT_AGENT, tree
+from loom.domain.agents.inheritance import DEFAULT_AGENT, inheritance_tree
 from loom.domain.core.errors import BadRequest
 from loom.domain.crews.crew import CrewMode
 from loom.domain.permissions.dead_rules import dead_rules
@@ -163,6 +163,6 @@ KINDS: Final = (
         schema=_agent_schema,
         alone=lambda document: complaints(document.fields, where=str(document.path)),
         among=_agent_among,
-        drawn=lambda around: tree(around.registry.agents),
+        drawn=lambda around: inheritance_tree(around.registry.agents),
     ),
 )

@@ -13,8 +13,8 @@ from loom.app.loading import load_app, project_of
 from loom.app.loom_app import LoomApp
 from loom.app.packages import app_of, enabled, installed, skills_of
 from loom.domain.agents.definitions import AgentDefinition, check_tools
-from loom.domain.agents.hooks import Registered, check_hooks, is_for, pieces_of
-from loom.domain.agents.inheritance import resolved
+from loom.domain.agents.hooks import Registered, applies_to, check_hooks, functions_of
+from loom.domain.agents.inheritance import with_inherited
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.task_routing import TaskHandler
 from loom.domain.crews.crew import Crew
@@ -58,14 +58,14 @@ class Registry:
         """The same of hooks and interceptors."""
         pieces: dict[str, list[Callable[..., Any] | None]] = {}
         for each in self.hooks:
-            pieces.setdefault(each.name, []).extend(pieces_of(each))
+            pieces.setdefault(each.name, []).extend(functions_of(each))
         return {name: code for name, code in ((n, code_digest(*of)) for n, of in pieces.items()) if code}
 
     def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
         """Those of an agent: for every agent, by its definition, or `pinned` into a run by name."""
         definition = self.agents.get(agent)
         named = {*pinned, *(definition.hooks if definition else ())}
-        return tuple(each for each in self.hooks if is_for(each, agent, named))
+        return tuple(each for each in self.hooks if applies_to(each, agent, named))
 
 
 def collect(
@@ -143,7 +143,7 @@ def merged(
     return Registry(
         tools=dict(sorted(tools.items())),
         origins={name: origin for name, _, origin in offered},
-        agents=resolved(agents),
+        agents=with_inherited(agents),
         mcp_servers=tuple(known.values()),
         hooks=hooks,
         handlers=tuple(_each_once("handler", heard).values()),

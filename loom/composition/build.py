@@ -21,7 +21,7 @@ from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.redaction.stream import StreamingMask
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
@@ -47,7 +47,7 @@ async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> Asyn
     async with AsyncExitStack() as stack:
         providers = _providers(settings)
         stack.push_async_callback(providers.aclose)
-        link = RedisLink(settings.redis_url) if settings.redis_url else None
+        link = RedisConnection(settings.redis_url) if settings.redis_url else None
         transcripts = CachedTranscripts(link)
         if link is not None:
             stack.push_async_callback(link.aclose)

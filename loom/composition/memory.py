@@ -15,7 +15,7 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.memory.backfill import CatchUp
@@ -90,7 +90,7 @@ async def kept(memory: Remembering | None, settings: Settings, client: Client) -
         if settings.redis_url is None:
             yield  # the upkeep alone fills memory, from histories
             return
-        inbox = RedisInbox(RedisLink(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
+        inbox = RedisInbox(RedisConnection(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
 
         async def after(tasks: Sequence[Task]) -> None:
             await share_tasks(memory.scoped, tasks)

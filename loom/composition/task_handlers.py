@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from loom.activities.adapters.redis.bus import RedisBus
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS
 from loom.activities.bus import Bus
 from loom.activities.task_handlers import handling
@@ -26,5 +26,5 @@ async def handled(handlers: Sequence[TaskHandler], settings: Settings) -> AsyncI
             _log.warning("handlers_do_not_run", handlers=names, why="the bus needs Redis: set LOOM_REDIS_URL")
         yield
         return
-    async with handling(Bus(RedisBus(lambda: RedisLink(url, answer_within=ANSWER_SECONDS))), handlers):
+    async with handling(Bus(RedisBus(lambda: RedisConnection(url, answer_within=ANSWER_SECONDS))), handlers):
         yield

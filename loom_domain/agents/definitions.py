@@ -18,7 +18,7 @@ from loom.domain.core.tool_names import DONE, MCP, MESSAGE_AGENT, READ_ARTIFACT,
 from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
-TOGETHER: Final = (MESSAGE_AGENT, SHARE)
+COLLABORATION_TOOLS: Final = (MESSAGE_AGENT, SHARE)
 """Tools that only make sense where several agents work at once."""
 
 
@@ -99,15 +99,15 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
     return tuple(sorted(chosen, key=lambda tool: tool.name))
 
 
-def told_apart(
+def with_collaboration_tools(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:
     """The tools without those for working together, but for agents that others work beside, or that name them."""
     named = definition.tools or ()
-    alone = tuple(tool for tool in chosen if tool.name not in TOGETHER or tool.name in named)
+    alone = tuple(tool for tool in chosen if tool.name not in COLLABORATION_TOOLS or tool.name in named)
     if lineage is None or not lineage.named or lineage.tools:
         return alone
-    together = {tool.name: tool for tool in every if tool.name in (*TOGETHER, READ_ARTIFACT)}
+    together = {tool.name: tool for tool in every if tool.name in (*COLLABORATION_TOOLS, READ_ARTIFACT)}
     every_one = {**{tool.name: tool for tool in alone}, **together}
     return tuple(tool for _, tool in sorted(every_one.items()))
 

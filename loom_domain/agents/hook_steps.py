@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from loom.domain.core.requests import RunStatus
 
-PATIENCE: Final = 10.0
+DEFAULT_HOOK_TIMEOUT: Final = 10.0
 """Seconds that a hook has to answer, where its registration says nothing."""
 
 
@@ -31,7 +31,7 @@ class Moment(StrEnum):
     ERROR = "on_error"
 
 
-BEGINNING: Final = (Moment.BEFORE, Moment.START)
+BEFORE_FIRST_TURN: Final = (Moment.BEFORE, Moment.START)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class HookStep:
 
     moment: Moment
     name: str
-    timeout: float = PATIENCE
+    timeout: float = DEFAULT_HOOK_TIMEOUT
 
     def __str__(self) -> str:
         return f"{self.moment} · {self.name}"
@@ -61,19 +61,19 @@ class HookAnswer:
     """`text` is the result: the run does not take place."""
 
 
-def first_steps(steps: Sequence[HookStep]) -> tuple[HookStep, ...]:
+def steps_before_run(steps: Sequence[HookStep]) -> tuple[HookStep, ...]:
     """What is due before the first turn: interceptors, then hooks, each in the order of their registration."""
-    return tuple(step for moment in BEGINNING for step in steps if step.moment is moment)
+    return tuple(step for moment in BEFORE_FIRST_TURN for step in steps if step.moment is moment)
 
 
-def last_steps(steps: Sequence[HookStep], left: Sequence[HookStep]) -> tuple[HookStep, ...]:
+def steps_after_run(steps: Sequence[HookStep], left: Sequence[HookStep]) -> tuple[HookStep, ...]:
     """What may be due once the run has an outcome; interceptors that were never reached (`left`) are not asked."""
     unreached = {step.name for step in left if step.moment is Moment.BEFORE}
     after = [step for step in steps if step.moment is Moment.AFTER and step.name not in unreached]
     return (*reversed(after), *(step for step in steps if step.moment in (Moment.COMPLETE, Moment.ERROR)))
 
 
-def next_last_step(left: Sequence[HookStep], status: RunStatus) -> HookStep | None:
+def next_step_after_run(left: Sequence[HookStep], status: RunStatus) -> HookStep | None:
     """The next of these that fits how the run ends."""
     unfit = Moment.COMPLETE if status is RunStatus.FAILED else Moment.ERROR
     return next((step for step in left if step.moment is not unfit), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from loom.domain.agents.definitions import AgentDefinition
-from loom.domain.agents.hook_steps import PATIENCE, HookStep, Moment
+from loom.domain.agents.hook_steps import DEFAULT_HOOK_TIMEOUT, HookStep, Moment
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
@@ -56,7 +56,7 @@ def strictest(objections: Iterable[Objection]) -> Objection | None:
     return next((each for each in raised if isinstance(each.answer, Deny)), next(iter(raised), None))
 
 
-def tightened(judged: Judgement, objection: Objection | None) -> Judgement:
+def stricter_of(judged: Judgement, objection: Objection | None) -> Judgement:
     """The verdict of the rules, or the objection where that is stricter."""
     if objection is None:
         return judged
@@ -96,7 +96,7 @@ class Hook:
     """For these agents, and those that name the hook; None: for every agent."""
     tools: tuple[str, ...] | None = None
     """Before a tool call: only of these tools."""
-    timeout: float = PATIENCE
+    timeout: float = DEFAULT_HOOK_TIMEOUT
 
     @property
     def moments(self) -> tuple[Moment, ...]:
@@ -117,7 +117,7 @@ class Interceptor:
     after: Callable[..., Any] | None = None
     around: tuple[str, ...] = (RUN, TOOL)
     agents: tuple[str, ...] | None = None
-    timeout: float = PATIENCE
+    timeout: float = DEFAULT_HOOK_TIMEOUT
 
     @property
     def moments(self) -> tuple[Moment, ...]:
@@ -129,19 +129,19 @@ class Interceptor:
 Registered: TypeAlias = Hook | Interceptor
 
 
-def pieces_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
+def functions_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
     """A user's own code in it."""
     return (registered.function,) if isinstance(registered, Hook) else (registered.before, registered.after)
 
 
-def is_for(registered: Registered, agent: str, named: Iterable[str]) -> bool:
+def applies_to(registered: Registered, agent: str, named: Iterable[str]) -> bool:
     """Whether a hook or an interceptor is one of this agent's, which names some of them itself."""
     return registered.agents is None or agent in registered.agents or registered.name in named
 
 
-def named_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
+def hook_names_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
     """The names of all hooks and interceptors that an agent has, around its runs and around its tool calls."""
-    return tuple(dict.fromkeys(each.name for each in registered if is_for(each, agent, named)))
+    return tuple(dict.fromkeys(each.name for each in registered if applies_to(each, agent, named)))
 
 
 def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookStep, ...]:
@@ -149,7 +149,7 @@ def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str])
     return tuple(
         HookStep(moment=moment, name=each.name, timeout=each.timeout)
         for each in registered
-        if is_for(each, agent, named)
+        if applies_to(each, agent, named)
         for moment in each.moments
     )
 

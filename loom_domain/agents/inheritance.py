@@ -21,7 +21,7 @@ from loom.domain.core.suggestions import nearest
 DEFAULT_AGENT: Final = "default"
 """The agent that is always there; a definition of this name takes its place."""
 
-_TAKEN: Final = (
+_INHERITED: Final = (
     *("description", "model", "fallbacks", "system_prompt", "tools", "mode", "max_turns", "max_output_tokens"),
     *("temperature", "context_window", "approval_timeout", "require_done_tool", "activation"),
     *("output_schema", "pattern", "rounds", "branches", "evaluates", "knowledge"),
@@ -51,13 +51,13 @@ def inherit(
     )
 
 
-def resolved(agents: Mapping[str, AgentDefinition]) -> Mapping[str, AgentDefinition]:
+def with_inherited(agents: Mapping[str, AgentDefinition]) -> Mapping[str, AgentDefinition]:
     """The same agents, with what they inherit; raises BadRequest for a name that is not there and for a cycle."""
     known = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **agents}
     return {name: _resolved(_lineage(agent, known)) for name, agent in agents.items()}
 
 
-def tree(agents: Mapping[str, AgentDefinition]) -> str:
+def inheritance_tree(agents: Mapping[str, AgentDefinition]) -> str:
     """Who extends whom, as lines for people; one that extends nobody named stands at the margin."""
     names = sorted({DEFAULT_AGENT, *agents})
     children: dict[str, list[str]] = {name: [] for name in names}
@@ -103,7 +103,7 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
         add_tools=child.config.extra_tools,
         remove_tools=child.config.disabled_tools,
     )
-    left_open = {name: getattr(parent, name) for name in _TAKEN if _is_open(child, name)}
+    left_open = {name: getattr(parent, name) for name in _INHERITED if _is_open(child, name)}
     return replace(
         child,
         permissions={**parent.permissions, **child.permissions},

@@ -53,13 +53,13 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
     )
 
 
-def as_its_maker(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
+def with_rights_of_parent(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
     """The crew of a plan: it may what the run may that made it, and adds no rules of its own."""
     maker = lineage.above[-1]
     return replace(spec, permissions=maker.rules, mode=maker.mode)
 
 
-def handed_on(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
+def default_child_tools(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
     """What a child that is made of its parent has when nobody says what it gets: of the few, those its parent has."""
     return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loom.domain.crews.log import Choice, Job, Tried
+from loom.domain.crews.log import Choice, Job, JobAttempt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HandOut:
+class AssignJobs:
     """Give out these jobs, all at once."""
 
     jobs: tuple[Job, ...]
@@ -18,7 +18,7 @@ class HandOut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Compare:
+class CompareDescriptions:
     """Find the member whose description is most like the task."""
 
 
@@ -40,16 +40,16 @@ class GiveUp:
     """It is because no member fits."""
 
 
-Step: TypeAlias = HandOut | Compare | Answer | GiveUp
+Step: TypeAlias = AssignJobs | CompareDescriptions | Answer | GiveUp
 
 
-def nobody(over: Sequence[Tried]) -> GiveUp:
+def no_answer(over: Sequence[JobAttempt]) -> GiveUp:
     """Nobody has brought anything, and why."""
     said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
     return GiveUp(error=f"no member came to an answer: {said}")
 
 
-def whom(jobs: Sequence[Job]) -> str:
+def assignees(jobs: Sequence[Job]) -> str:
     """Who gets these jobs."""
     return ", ".join(_names(jobs))
 

@@ -68,7 +68,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class JobAttempt:
     """One attempt at a job that is over."""
 
     key: str
@@ -96,7 +96,7 @@ class Log:
     """Everything that a crew has done, and what people and agents said meanwhile."""
 
     task: str
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[JobAttempt, ...] = ()
     choices: tuple[Choice, ...] = ()
     """What was chosen, in its order: in a tree once a level."""
     words: tuple[str, ...] = ()
@@ -115,23 +115,23 @@ class Log:
         """Whether whoever worked last had to stop because a budget was spent."""
         return bool(self.tried) and self.tried[-1].status == "budget_exhausted"
 
-    def of(self, key: str) -> tuple[Tried, ...]:
+    def of(self, key: str) -> tuple[JobAttempt, ...]:
         """Every attempt at a job."""
         return tuple(tried for tried in self.tried if tried.key == key)
 
     @property
-    def brought(self) -> tuple[Tried, ...]:
+    def brought(self) -> tuple[JobAttempt, ...]:
         """What there is of each job: its answer, else what the last attempt at it has brought until it had to end."""
         keys = dict.fromkeys(tried.key for tried in self.tried)
         parts = {tried.key: tried for tried in self.tried if tried.is_part}
         return tuple(best for key in keys if (best := self.answer_to(key) or parts.get(key)) is not None)
 
-    def answer_to(self, key: str) -> Tried | None:
+    def answer_to(self, key: str) -> JobAttempt | None:
         """The attempt at a job that came to an answer."""
         return next((tried for tried in self.of(key) if tried.is_done), None)
 
 
-def handing_out(jobs: Sequence[Job], text: str, choice: Choice | None = None) -> Message:
+def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = None) -> Message:
     """The turn in which these jobs are given out."""
     said: dict[str, Any] = {"jobs": [{"key": job.key, "member": job.member, "attempt": job.attempt} for job in jobs]}
     if choice is not None:
@@ -140,7 +140,7 @@ def handing_out(jobs: Sequence[Job], text: str, choice: Choice | None = None) ->
     return Message(role="assistant", content=text, tool_calls=calls, metadata={CREW: said})
 
 
-def answering(text: str, choice: Choice | None = None) -> Message:
+def answer_message(text: str, choice: Choice | None = None) -> Message:
     """The turn in which the crew answers."""
     answer = Message(role="assistant", content=text)
     return answer if choice is None else replace(answer, metadata={CREW: {"choice": choice.view}})
@@ -180,12 +180,12 @@ def _choice(said: Mapping[str, Any]) -> Choice:
     return Choice(**{**said, "scores": tuple(Score(**score) for score in said.get("scores", ()))})
 
 
-def _tried(messages: Sequence[Message], results: Mapping[str | None, Message]) -> Iterator[Tried]:
+def _tried(messages: Sequence[Message], results: Mapping[str | None, Message]) -> Iterator[JobAttempt]:
     for message in messages:
         for call, job in zip(message.tool_calls, message.metadata.get(CREW, {}).get("jobs", ()), strict=False):
             if (result := results.get(call.id)) is not None:
                 status, output, error = _outcome(result)
-                yield Tried(**job, call_id=call.id, status=status, output=output, error=error)
+                yield JobAttempt(**job, call_id=call.id, status=status, output=output, error=error)
 
 
 def _outcome(result: Message) -> tuple[str, str, str]:

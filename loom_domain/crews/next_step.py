@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut, Step, nobody, whom
+from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp, Step, assignees, no_answer
 from loom.domain.crews.crew import Crew, CrewMode
-from loom.domain.crews.log import Choice, Job, Log, Tried
+from loom.domain.crews.log import Choice, Job, JobAttempt, Log
 from loom.domain.crews.prompts import (
     Decided,
     assigned_prompt,
@@ -24,7 +24,7 @@ from loom.domain.crews.prompts import (
     read_decision,
     route_prompt,
 )
-from loom.domain.crews.recovery import GivenUp, Unanswered, Work, answer_of, standing
+from loom.domain.crews.recovery import JobTemplate, NextQuestion, Unrecoverable, answer_of, progress_of
 from loom.domain.crews.routing import by_rules, no_match
 from loom.domain.crews.tree_mode import tree_step
 
@@ -68,31 +68,33 @@ def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step
 
 
 def _sequential(crew: Crew, log: Log) -> Step:
-    before: list[Tried] = []
+    before: list[JobAttempt] = []
     for number, member in enumerate(crew.members, 1):
         prompt = partial(part_prompt, crew, log, tuple(before))
         form = log.form if member is crew.members[-1] else None
-        state = standing(crew, log, [Work(key=f"s{number}", member=member, prompt=prompt, form=form)])
-        if isinstance(state, GivenUp):
+        state = progress_of(crew, log, [JobTemplate(key=f"s{number}", member=member, prompt=prompt, form=form)])
+        if isinstance(state, Unrecoverable):
             return GiveUp(error=state.why)
         if state.open:
-            return HandOut(jobs=state.open, text=f"Step {number} of {len(crew.members)}: {whom(state.open)}")
+            return AssignJobs(jobs=state.open, text=f"Step {number} of {len(crew.members)}: {assignees(state.open)}")
         before += state.over
     done = [tried for tried in before if tried.is_done]
-    return Answer(text=done[-1].output) if done else nobody(before)
+    return Answer(text=done[-1].output) if done else no_answer(before)
 
 
 def _parallel(crew: Crew, log: Log) -> Step:
     prompt = partial(part_prompt, crew, log, ())
-    work = [Work(key=f"p{number}", member=member, prompt=prompt) for number, member in enumerate(crew.members, 1)]
-    state = standing(crew, log, work)
-    if isinstance(state, GivenUp):
+    work = [
+        JobTemplate(key=f"p{number}", member=member, prompt=prompt) for number, member in enumerate(crew.members, 1)
+    ]
+    state = progress_of(crew, log, work)
+    if isinstance(state, Unrecoverable):
         return GiveUp(error=state.why)
     if state.open:
-        return HandOut(jobs=state.open, text=f"At once: {whom(state.open)}")
+        return AssignJobs(jobs=state.open, text=f"At once: {assignees(state.open)}")
     done = [tried for tried in state.over if tried.is_done]
     if not done:
-        return nobody(state.over)
+        return no_answer(state.over)
     match crew.aggregate.by:
         case "concat":
             return Answer(text="\n\n".join(f"## {tried.member}\n\n{tried.output}" for tried in done))
@@ -106,7 +108,7 @@ def _planned(crew: Crew, log: Log) -> Step:
     """Whoever waits for nothing any more, all at once; the answer says of each step what came of it."""
     done = {member.name: answer for member in crew.members if (answer := log.answer_to(_step(member.name))) is not None}
     work = [
-        Work(
+        JobTemplate(
             key=_step(member.name),
             member=member,
             prompt=partial(part_prompt, crew, log, tuple(done[name] for name in member.after)),
@@ -114,13 +116,15 @@ def _planned(crew: Crew, log: Log) -> Step:
         for member in crew.members
         if all(name in done for name in member.after)
     ]
-    state = standing(crew, log, work)
-    if isinstance(state, GivenUp):
+    state = progress_of(crew, log, work)
+    if isinstance(state, Unrecoverable):
         return GiveUp(error=state.why)
     if state.open:
-        return HandOut(jobs=state.open, text=f"{len(done)} of {len(crew.members)} steps done; now {whom(state.open)}")
+        return AssignJobs(
+            jobs=state.open, text=f"{len(done)} of {len(crew.members)} steps done; now {assignees(state.open)}"
+        )
     if not done:
-        return nobody(state.over)
+        return no_answer(state.over)
     over = {tried.key: tried for tried in state.over}
     return Answer(text=plan_report([(member.name, over.get(_step(member.name))) for member in crew.members]))
 
@@ -129,7 +133,7 @@ def _step(name: str) -> str:
     return f"step-{name}"
 
 
-def _merged(crew: Crew, log: Log, came: Sequence[Tried]) -> Step:
+def _merged(crew: Crew, log: Log, came: Sequence[JobAttempt]) -> Step:
     ask = crew.aggregate
     prompt = merge_prompt(crew, log, came)
     job = Job(key="merge", member=EDITOR, agent=ask.agent, model=ask.model, prompt=prompt, form=log.form)
@@ -138,7 +142,7 @@ def _merged(crew: Crew, log: Log, came: Sequence[Tried]) -> Step:
 
 
 def _coordinated(crew: Crew, log: Log) -> Step:
-    came: list[Tried] = []
+    came: list[JobAttempt] = []
     rounds = crew.coordinator.max_rounds
     for number in range(1, rounds + 2):
         is_last = number > rounds
@@ -151,15 +155,15 @@ def _coordinated(crew: Crew, log: Log) -> Step:
         if decided.answer is not None:
             return Answer(text=decided.answer)
         work = [
-            Work(key=f"w{number}.{place}", member=member, prompt=partial(assigned_prompt, crew, log, part.task))
+            JobTemplate(key=f"w{number}.{place}", member=member, prompt=partial(assigned_prompt, crew, log, part.task))
             for place, part in enumerate(decided.work, 1)
             if (member := crew.member(part.member)) is not None
         ]
-        state = standing(crew, log, work)
-        if isinstance(state, GivenUp):
+        state = progress_of(crew, log, work)
+        if isinstance(state, Unrecoverable):
             return GiveUp(error=state.why)
         if state.open:
-            return HandOut(jobs=state.open, text=f"Round {number}: {whom(state.open)}")
+            return AssignJobs(jobs=state.open, text=f"Round {number}: {assignees(state.open)}")
         came += state.over
     return GiveUp(error=f"the coordinator came to no answer in {rounds} rounds")
 
@@ -170,15 +174,17 @@ def _routed(crew: Crew, log: Log, *, is_new: bool = False) -> Step:
     member = crew.member(log.choice.member)
     if member is None:
         return GiveUp(error=f"the crew has no member {log.choice.member!r}")
-    work = Work(key="routed", member=member, prompt=partial(part_prompt, crew, log, ()), form=log.form)
-    state = standing(crew, log, [work])
-    if isinstance(state, GivenUp):
+    work = JobTemplate(key="routed", member=member, prompt=partial(part_prompt, crew, log, ()), form=log.form)
+    state = progress_of(crew, log, [work])
+    if isinstance(state, Unrecoverable):
         return GiveUp(error=state.why)
     if state.open:
         why = f"{log.choice.by}: {log.choice.reason}"
-        return HandOut(jobs=state.open, text=f"To {whom(state.open)} ({why})", choice=log.choice if is_new else None)
+        return AssignJobs(
+            jobs=state.open, text=f"To {assignees(state.open)} ({why})", choice=log.choice if is_new else None
+        )
     done = [tried for tried in state.over if tried.is_done]
-    return Answer(text=done[-1].output) if done else nobody(state.over)
+    return Answer(text=done[-1].output) if done else no_answer(state.over)
 
 
 def _choose(crew: Crew, log: Log) -> Step:
@@ -187,7 +193,7 @@ def _choose(crew: Crew, log: Log) -> Step:
         case "rules":
             return chosen(crew, log, by_rules(crew, log.task))
         case "embedding":
-            return Compare()
+            return CompareDescriptions()
         case "model":
             job = Job(
                 key="route", member=ROUTER, agent=router.agent, model=router.model, prompt=route_prompt(crew, log)
@@ -200,11 +206,11 @@ def _choose(crew: Crew, log: Log) -> Step:
             return chosen(crew, log, choice, f" ({reason})")
 
 
-def _ask(unanswered: Unanswered | GivenUp, text: str) -> Step:
-    if isinstance(unanswered, GivenUp):
+def _ask(unanswered: NextQuestion | Unrecoverable, text: str) -> Step:
+    if isinstance(unanswered, Unrecoverable):
         return GiveUp(error=unanswered.why)
     because = f" (again: {unanswered.because})" if unanswered.because else ""
-    return HandOut(jobs=(unanswered.job,), text=f"{text}{because}")
+    return AssignJobs(jobs=(unanswered.job,), text=f"{text}{because}")
 
 
 def _value(output: str) -> Any:

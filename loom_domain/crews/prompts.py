@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loom.domain.crews.crew import Crew, Member
-from loom.domain.crews.log import Choice, Log, Tried
+from loom.domain.crews.log import Choice, JobAttempt, Log
 
 INLINE: Final = 6000
 """Characters of a member's answer that others are given; the rest is an artifact that they can read."""
@@ -42,7 +42,7 @@ def artifact_of(key: str) -> str:
     return f"crew-{key}"
 
 
-def part_prompt(crew: Crew, log: Log, before: Sequence[Tried], member: Member) -> str:
+def part_prompt(crew: Crew, log: Log, before: Sequence[JobAttempt], member: Member) -> str:
     """A member's part of the crew's task."""
     return _joined(
         f"You are {member.name!r} in the crew {crew.name!r}. {member.description}".strip(),
@@ -53,7 +53,7 @@ def part_prompt(crew: Crew, log: Log, before: Sequence[Tried], member: Member) -
     )
 
 
-def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, Tried] | None, member: Member) -> str:
+def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttempt] | None, member: Member) -> str:
     """A branch's task: all of it, by a way of its own; from the second level on, with what it has to improve on."""
     improve = ""
     if best is not None:
@@ -73,7 +73,7 @@ def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, Tried] |
     )
 
 
-def plan_report(steps: Iterable[tuple[str, Tried | None]]) -> str:
+def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
     """What came of each step of a plan, for whoever made it; None: it was not begun."""
     told = []
     for name, tried in steps:
@@ -96,7 +96,7 @@ def assigned_prompt(crew: Crew, log: Log, task: str, member: Member) -> str:
     )
 
 
-def lead_prompt(crew: Crew, log: Log, came: Iterable[Tried], *, is_last: bool) -> str:
+def lead_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt], *, is_last: bool) -> str:
     """What the coordinator decides about, with everything that has come so far."""
     form = (
         'Answer now, with JSON and nothing else: {"answer": "…"}. There is no more time to give out work.'
@@ -116,7 +116,7 @@ def lead_prompt(crew: Crew, log: Log, came: Iterable[Tried], *, is_last: bool) -
     )
 
 
-def merge_prompt(crew: Crew, log: Log, came: Iterable[Tried]) -> str:
+def merge_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt]) -> str:
     """What one agent makes one answer of."""
     return _joined(
         crew.aggregate.task or "Make one answer of what the members of a crew have brought. Say where they disagree.",
@@ -136,7 +136,7 @@ def route_prompt(crew: Crew, log: Log) -> str:
     )
 
 
-def again(prompt: str, tried: Tried) -> str:
+def again(prompt: str, tried: JobAttempt) -> str:
     """The same once more, with what went wrong."""
     wrong = f"{tried.error or f'it ended as {tried.status}'}{_part(tried)}"
     return f"{prompt}\n\nAn earlier attempt at this ({tried.member}, attempt {tried.attempt}) failed: {wrong}"
@@ -185,12 +185,12 @@ def _json_in(answer: str) -> Mapping[str, Any]:
     return found
 
 
-def _brought(log: Log, came: Iterable[Tried]) -> str:
+def _brought(log: Log, came: Iterable[JobAttempt]) -> str:
     parts = [_answer(log, tried) for tried in came]
     return "\n\n".join([BROUGHT, *parts]) if parts else ""
 
 
-def _answer(log: Log, tried: Tried) -> str:
+def _answer(log: Log, tried: JobAttempt) -> str:
     if not tried.is_done:
         return f"## {tried.member}\n(failed: {tried.error or tried.status}){_part(tried)}"
     if len(tried.output) <= INLINE:
@@ -200,7 +200,7 @@ def _answer(log: Log, tried: Tried) -> str:
     return f"## {tried.member}\n{tried.output[:INLINE]}\n{rest}{kept}"
 
 
-def _part(tried: Tried) -> str:
+def _part(tried: JobAttempt) -> str:
     """What it has brought until it had to end, if anything."""
     if not tried.is_part:
         return ""

@@ -9,24 +9,24 @@ from typing import Final, TypeVar
 
 from loom.domain.core.messages import JsonObject
 from loom.domain.crews.crew import Crew, Member
-from loom.domain.crews.log import Job, Log, Tried
+from loom.domain.crews.log import Job, JobAttempt, Log
 from loom.domain.crews.prompts import Unreadable, again
 
 T = TypeVar("T")
 
-MOST_TRIES: Final = 3
+MAX_FORMAT_ATTEMPTS: Final = 3
 """Attempts at an answer in the form that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GivenUp:
+class Unrecoverable:
     """The crew cannot do without what failed."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unanswered:
+class NextQuestion:
     """Somebody has to be asked, or asked once more."""
 
     job: Job
@@ -34,17 +34,17 @@ class Unanswered:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class JobProgress:
     """How far some jobs are."""
 
     open: tuple[Job, ...]
     """To be given out now."""
-    over: tuple[Tried, ...]
+    over: tuple[JobAttempt, ...]
     """In the order of the jobs, what came of those that need no more attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class JobTemplate:
     """Something for a member, or for whoever takes its place, to do."""
 
     key: str
@@ -53,7 +53,7 @@ class Work:
     about: str = ""
     form: JsonObject | None = None
 
-    def job(self, member: Member, attempt: int = 1, before: Tried | None = None) -> Job:
+    def job(self, member: Member, attempt: int = 1, before: JobAttempt | None = None) -> Job:
         """The same as this member is to do it."""
         prompt = self.prompt(member)
         return Job(
@@ -69,10 +69,10 @@ class Work:
         )
 
 
-def standing(crew: Crew, log: Log, work: Sequence[Work]) -> Standing | GivenUp:
+def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgress | Unrecoverable:
     """The work after everything that was tried; GivenUp when one has failed that the crew cannot do without."""
     open_ones: list[Job] = []
-    over: list[Tried] = []
+    over: list[JobAttempt] = []
     for one in work:
         tried = log.of(one.key)
         if (answer := log.answer_to(one.key)) is not None:
@@ -85,11 +85,11 @@ def standing(crew: Crew, log: Log, work: Sequence[Work]) -> Standing | GivenUp:
         member = crew.member(failed.member)
         if member is not None and not crew.carries_on_without(member):
             why = failed.error or f"its run ended as {failed.status}"
-            return GivenUp(why=f"the member {failed.member!r} failed {_times(len(log.of(failed.key)))}: {why}")
-    return Standing(open=tuple(open_ones), over=tuple(over))
+            return Unrecoverable(why=f"the member {failed.member!r} failed {_times(len(log.of(failed.key)))}: {why}")
+    return JobProgress(open=tuple(open_ones), over=tuple(over))
 
 
-def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | Unanswered | GivenUp:
+def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion | Unrecoverable:
     """What an agent of the crew's own has answered, as `read` makes it; GivenUp when it never does as asked."""
     tried, wrong = log.of(job.key), ""
     for attempt in tried:
@@ -99,15 +99,15 @@ def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | Unanswered | 
             wrong = attempt.error or f"its run ended as {attempt.status}"
         except Unreadable as error:
             wrong = str(error)
-    if len(tried) >= MOST_TRIES or any(attempt.status == "aborted" for attempt in tried):
-        return GivenUp(why=f"the crew's {job.member} failed {_times(len(tried))}: {wrong}")
+    if len(tried) >= MAX_FORMAT_ATTEMPTS or any(attempt.status == "aborted" for attempt in tried):
+        return Unrecoverable(why=f"the crew's {job.member} failed {_times(len(tried))}: {wrong}")
     if not tried:
-        return Unanswered(job=job)
+        return NextQuestion(job=job)
     prompt = again(job.prompt, replace(tried[-1], error=wrong))
-    return Unanswered(job=replace(job, prompt=prompt, attempt=len(tried) + 1), because=wrong)
+    return NextQuestion(job=replace(job, prompt=prompt, attempt=len(tried) + 1), because=wrong)
 
 
-def _next_attempt(crew: Crew, work: Work, tried: Sequence[Tried]) -> Job | None:
+def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) -> Job | None:
     """The job as it is to be tried next: by its member, then by the substitute; None when nobody is left."""
     if not tried:
         return work.job(work.member)

@@ -34,7 +34,7 @@ def descriptions(crew: Crew) -> tuple[str, ...]:
     )
 
 
-def by_likeness(
+def by_similarity(
     crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]], model: str = ""
 ) -> tuple[Choice | None, str]:
     """The member whose vector is most like the task's, if it is like it enough; and how like it the best one is.

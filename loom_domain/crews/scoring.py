@@ -10,7 +10,7 @@ from typing import Any, Final
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.output_schema import NotJson, values_of
 from loom.domain.core.tokens import within
-from loom.domain.crews.log import Choice, Log, Score, Tried
+from loom.domain.crews.log import Choice, JobAttempt, Log, Score
 
 ANSWER_TOKENS: Final = 3000
 """Of each answer that the judge sees."""
@@ -18,7 +18,7 @@ REASON: Final = 300
 """Characters of a reason that are kept."""
 
 
-def score_prompt(log: Log, answers: Sequence[Tried]) -> str:
+def score_prompt(log: Log, answers: Sequence[JobAttempt]) -> str:
     """What the judge is asked."""
     shown = "\n\n".join(
         f'<answer name="{_name(number)}">\n{_enclosed(tried.output)}\n</answer>'
@@ -34,7 +34,7 @@ def score_prompt(log: Log, answers: Sequence[Tried]) -> str:
     )
 
 
-def form_of(answers: Sequence[Tried]) -> JsonObject:
+def form_of(answers: Sequence[JobAttempt]) -> JsonObject:
     """JSON Schema of the judge's answer."""
     score = {
         "type": "object",
@@ -45,7 +45,7 @@ def form_of(answers: Sequence[Tried]) -> JsonObject:
     return {"type": "object", "properties": dict.fromkeys(names, score), "required": names}
 
 
-def chosen_by(answers: Sequence[Tried], judge: Tried) -> Choice:
+def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
     """The answer that a judge scored best, of equally good ones the first; without scores the first."""
     try:
         scores = read_scores(answers, judge)
@@ -59,7 +59,7 @@ def chosen_by(answers: Sequence[Tried], judge: Tried) -> Choice:
     )
 
 
-def read_scores(answers: Sequence[Tried], judge: Tried) -> tuple[Score, ...]:
+def read_scores(answers: Sequence[JobAttempt], judge: JobAttempt) -> tuple[Score, ...]:
     """The score of each answer; raises NotJson that says why there is none."""
     if not judge.is_done:
         raise NotJson(judge.error or f"the judge's run ended as {judge.status}")
@@ -69,7 +69,7 @@ def read_scores(answers: Sequence[Tried], judge: Tried) -> tuple[Score, ...]:
     return tuple(_score(tried, _name(number), given.get(_name(number))) for number, tried in enumerate(answers, 1))
 
 
-def _score(tried: Tried, name: str, said: Any) -> Score:
+def _score(tried: JobAttempt, name: str, said: Any) -> Score:
     score = said.get("score") if isinstance(said, dict) else None
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         raise NotJson(f"the score of {name} is {score!r}, not a number from 0 to 1")

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Final
 
 from loom.domain.core.tool_names import DONE
-from loom.domain.crews.actions import Answer, GiveUp, HandOut, Step, nobody, whom
+from loom.domain.crews.actions import Answer, AssignJobs, GiveUp, Step, assignees, no_answer
 from loom.domain.crews.crew import Crew, branch_name
-from loom.domain.crews.log import Choice, Job, Log, Tried
+from loom.domain.crews.log import Choice, Job, JobAttempt, Log
 from loom.domain.crews.prompts import branch_prompt
-from loom.domain.crews.recovery import GivenUp, Work, standing
+from loom.domain.crews.recovery import JobTemplate, Unrecoverable, progress_of
 from loom.domain.crews.scoring import chosen_by, form_of, score_prompt
 
 JUDGE: Final = "judge"
@@ -26,14 +26,14 @@ def tree_step(crew: Crew, log: Log) -> Step:
     best: Choice | None = None
     for level in range(1, crew.judge.rounds + 1):
         told = best if len(log.choices) < level - 1 else None
-        state = standing(crew, log, [*_branches(crew, log, level, best)])
-        if isinstance(state, GivenUp):
+        state = progress_of(crew, log, [*_branches(crew, log, level, best)])
+        if isinstance(state, Unrecoverable):
             return GiveUp(error=state.why)
         if state.open:
-            return HandOut(jobs=state.open, text=f"{_level(crew, level)}{whom(state.open)}", choice=told)
+            return AssignJobs(jobs=state.open, text=f"{_level(crew, level)}{assignees(state.open)}", choice=told)
         done = [tried for tried in state.over if tried.is_done]
         if not done and (best is None or log.ended_by_budget):
-            return nobody(state.over)
+            return no_answer(state.over)
         step = log.choices[level - 1] if len(log.choices) >= level else _best(crew, log, level, done, best)
         if not isinstance(step, Choice):
             return step
@@ -43,7 +43,7 @@ def tree_step(crew: Crew, log: Log) -> Step:
     return Answer(text=answer.output, choice=best if len(log.choices) < crew.judge.rounds else None)
 
 
-def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator[Work]:
+def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator[JobTemplate]:
     """What each member does on a level."""
     tried = None if best is None else log.answer_to(best.key)
     before = None if best is None or tried is None else (best, tried)
@@ -52,10 +52,10 @@ def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator
         about = named if member.name == branch_name(number) else f"{member.name}, {named}"
         place = about if crew.judge.rounds == 1 else f"{about}, level {level} of {crew.judge.rounds}"
         prompt = partial(branch_prompt, crew, log, place, before)
-        yield Work(key=f"b{level}.{number}", member=member, prompt=prompt, about=place)
+        yield JobTemplate(key=f"b{level}.{number}", member=member, prompt=prompt, about=place)
 
 
-def _best(crew: Crew, log: Log, level: int, done: Sequence[Tried], before: Choice | None) -> Choice | Step:
+def _best(crew: Crew, log: Log, level: int, done: Sequence[JobAttempt], before: Choice | None) -> Choice | Step:
     """The best answer of a level, or what has to be done to find it; of equally good ones the first."""
     if not done and before is not None:
         reason = f"no branch of level {level} came to an answer: the one before stays"
@@ -78,7 +78,7 @@ def _best(crew: Crew, log: Log, level: int, done: Sequence[Tried], before: Choic
         about=text,
         form=form_of(done),
     )
-    return HandOut(jobs=(job,), text=f"{_level(crew, level)}{text}")
+    return AssignJobs(jobs=(job,), text=f"{_level(crew, level)}{text}")
 
 
 def _level(crew: Crew, level: int) -> str:

@@ -29,14 +29,14 @@ from loom.domain.run.activity_payloads import (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
+class AttemptFailure:
     """How an attempt failed."""
 
     type: str
     message: str
 
 
-Asked: TypeAlias = (
+ActivityRequest: TypeAlias = (
     PrepareRequest
     | HookRequest
     | ModelRequest
@@ -46,11 +46,13 @@ Asked: TypeAlias = (
     | CompressRequest
     | EvaluateRequest
 )
-Came: TypeAlias = Prepared | HookAnswer | ModelReply | ToolResult | CallPlans | Compressed | Evaluated | Failed
+ActivityOutcome: TypeAlias = (
+    Prepared | HookAnswer | ModelReply | ToolResult | CallPlans | Compressed | Evaluated | AttemptFailure
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pinned:
+class PinnedSettings:
     """What a task shows of the agent's spec."""
 
     model: str = ""
@@ -58,20 +60,20 @@ class Pinned:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Began:
+class ExecutionStarted:
     """An execution of the run: the first, or one that goes on where the last one left off."""
 
     origin: Origin
-    pinned: Mapping[str, Pinned] = field(default_factory=dict)
+    pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
     """Of the spec that the run brought along, by the spec's digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Did:
+class ActivityAttempt:
     """One attempt at one activity that is over."""
 
-    asked: Asked
-    came: Came | None = None
+    request: ActivityRequest
+    outcome: ActivityOutcome | None = None
     """None: its worker died, or it was cancelled."""
     began: datetime | None = None
     """None: no worker has begun it."""
@@ -79,21 +81,21 @@ class Did:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class PublishedNotices:
     """Notices that no activity of the run carried."""
 
     published: Published
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class RunEnded:
     """The run has its result."""
 
     result: RunResult
     at: datetime
 
 
-Fact: TypeAlias = Began | Did | Told | Ended
+Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnded
 
 
 class History:
@@ -101,37 +103,43 @@ class History:
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)
-        self._pinned: dict[str, Pinned] = {}
+        self._pinned: dict[str, PinnedSettings] = {}
         self.arguments: dict[str, JsonObject] = {}
-        origins = [fact.asked.origin for fact in self.facts if isinstance(fact, Did)]
+        origins = [fact.request.origin for fact in self.facts if isinstance(fact, ActivityAttempt)]
         self.origin = origins[0] if origins else self._asked_for()
         for fact in self.facts:
             self._learn(fact)
 
-    def pinned(self, asked: ModelRequest | CompressRequest | EvaluateRequest) -> Pinned:
+    def pinned(self, request: ModelRequest | CompressRequest | EvaluateRequest) -> PinnedSettings:
         """What is known of the spec that the activity went by."""
-        return self._pinned.get(asked.spec_digest, Pinned())
+        return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
         """Whose tasks they are in a run that did nothing; a request that was refused says nothing about that."""
-        began = next((fact.origin for fact in self.facts if isinstance(fact, Began)), Origin(run_id=""))
-        errors = [fact.result.error for fact in self.facts if isinstance(fact, Ended)]
+        began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))
+        errors = [fact.result.error for fact in self.facts if isinstance(fact, RunEnded)]
         refused = any(error is not None and error.type == "BadRequest" for error in errors)
         return Origin(run_id=began.run_id) if refused else began
 
     def _learn(self, fact: Fact) -> None:
         match fact:
-            case Began(pinned=pinned):
+            case ExecutionStarted(pinned=pinned):
                 self._pinned = {**pinned, **self._pinned}  # what it was prepared with says more
-            case Did(asked=ModelRequest(spec=AgentSpec() as spec) | CompressRequest(spec=AgentSpec() as spec) as asked):
-                self._pinned[asked.spec_digest] = _pinned(spec)
-            case Did(came=Prepared(spec=spec)):
+            case ActivityAttempt(
+                request=ModelRequest(spec=AgentSpec() as spec) | CompressRequest(spec=AgentSpec() as spec) as request
+            ):
+                self._pinned[request.spec_digest] = _pinned(spec)
+            case ActivityAttempt(outcome=Prepared(spec=spec)):
                 self._pinned[spec.digest] = _pinned(spec)
             case _:
                 pass
-        if isinstance(fact, Did) and isinstance(fact.came, ModelReply) and fact.came.message is not None:
-            self.arguments |= {call.id: call.arguments for call in fact.came.message.tool_calls}
+        if (
+            isinstance(fact, ActivityAttempt)
+            and isinstance(fact.outcome, ModelReply)
+            and fact.outcome.message is not None
+        ):
+            self.arguments |= {call.id: call.arguments for call in fact.outcome.message.tool_calls}
 
 
-def _pinned(spec: AgentSpec) -> Pinned:
-    return Pinned(model=spec.model, approval_timeout=spec.approval_timeout)
+def _pinned(spec: AgentSpec) -> PinnedSettings:
+    return PinnedSettings(model=spec.model, approval_timeout=spec.approval_timeout)

@@ -31,7 +31,16 @@ from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Notice, Task, task_of_notice
 from loom.domain.core.tool_calls import CallPlan, ToolResult, describe
 from loom.domain.crews.log import plan_view
-from loom.domain.history.facts import Began, Did, Ended, Fact, Failed, History, Pinned, Told
+from loom.domain.history.facts import (
+    ActivityAttempt,
+    AttemptFailure,
+    ExecutionStarted,
+    Fact,
+    History,
+    PinnedSettings,
+    PublishedNotices,
+    RunEnded,
+)
 from loom.domain.run.activity_payloads import (
     CallPlans,
     Compressed,
@@ -96,114 +105,126 @@ def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
 
 def _tasks(fact: Fact, known: History, mask: Mask) -> Iterator[Task]:
     match fact:
-        case Began():
+        case ExecutionStarted():
             return
-        case Told(published=published):
+        case PublishedNotices(published=published):
             yield from (task_of_notice(known.origin, notice) for notice in published.notices)
-        case Ended():
+        case RunEnded():
             yield task_of_notice(known.origin, _end(fact))
-        case Did():
+        case ActivityAttempt():
             yield from _done(fact, known, mask)
         case _:
             assert_never(fact)
 
 
-def _done(did: Did, known: History, mask: Mask) -> Iterator[Task]:
-    asked = did.asked
-    if isinstance(asked, PrepareRequest):
-        if isinstance(did.came, Prepared):
-            yield _start(asked, did.came, did)
+def _done(attempt: ActivityAttempt, known: History, mask: Mask) -> Iterator[Task]:
+    request = attempt.request
+    if isinstance(request, PrepareRequest):
+        if isinstance(attempt.outcome, Prepared):
+            yield _start(request, attempt.outcome, attempt)
         return
-    yield from (task_of_notice(asked.origin, notice) for notice in asked.notices)
-    if did.began is not None:
-        yield from _work(asked, did, did.began, known, mask)
+    yield from (task_of_notice(request.origin, notice) for notice in request.notices)
+    if attempt.began is not None:
+        yield from _work(request, attempt, attempt.began, known, mask)
 
 
 def _work(
-    asked: HookRequest | ModelRequest | ConductRequest | ToolRequest | PlanRequest | CompressRequest | EvaluateRequest,
-    did: Did,
+    request: HookRequest
+    | ModelRequest
+    | ConductRequest
+    | ToolRequest
+    | PlanRequest
+    | CompressRequest
+    | EvaluateRequest,
+    attempt: ActivityAttempt,
     began: datetime,
     known: History,
     mask: Mask,
 ) -> Iterator[Task]:
-    match asked:
+    match request:
         case HookRequest():
-            return _hook(asked, did, began, mask)
+            return _hook(request, attempt, began, mask)
         case ModelRequest():
-            return _model(asked, did, began, known.pinned(asked))
+            return _model(request, attempt, began, known.pinned(request))
         case ConductRequest():
-            return _crew_step(asked, did, began)
+            return _crew_step(request, attempt, began)
         case ToolRequest():
-            arguments = known.arguments.get(asked.call_id, {}) if asked.arguments is None else asked.arguments
-            return _tool(asked, did, began, ToolCall(id=asked.call_id, name=asked.tool, arguments=arguments), mask)
+            arguments = known.arguments.get(request.call_id, {}) if request.arguments is None else request.arguments
+            return _tool(
+                request, attempt, began, ToolCall(id=request.call_id, name=request.tool, arguments=arguments), mask
+            )
         case PlanRequest():
-            plans = did.came.plans if isinstance(did.came, CallPlans) else ()
+            plans = attempt.outcome.plans if isinstance(attempt.outcome, CallPlans) else ()
             return _asks(
-                asked,
-                turn_scope(asked.turn),
-                zip(asked.calls, plans, strict=False),
-                asked.spec.approval_timeout,
-                did.ended,
+                request,
+                turn_scope(request.turn),
+                zip(request.calls, plans, strict=False),
+                request.spec.approval_timeout,
+                attempt.ended,
             )
         case CompressRequest():
-            return _compression(asked, did, began, known.pinned(asked))
+            return _compression(request, attempt, began, known.pinned(request))
         case EvaluateRequest():
-            return _evaluation(asked, did, began, known.pinned(asked))
+            return _evaluation(request, attempt, began, known.pinned(request))
         case _:
-            assert_never(asked)
+            assert_never(request)
 
 
-def _start(asked: PrepareRequest, prepared: Prepared, did: Did) -> Task:
-    event = run_started(asked.request, prepared.spec, asked.lineage)
-    return event.task(asked.origin, turn_scope(0), did.began or did.ended)
+def _start(request: PrepareRequest, prepared: Prepared, attempt: ActivityAttempt) -> Task:
+    event = run_started(request.request, prepared.spec, request.lineage)
+    return event.task(request.origin, turn_scope(0), attempt.began or attempt.ended)
 
 
-def _hook(asked: HookRequest, did: Did, began: datetime, mask: Mask) -> Iterator[Task]:
-    took = _ms(began, did.ended)
-    match did.came:
-        case Failed(type="HookFailedError" | "ManifestChangedError", message=message):
-            event = hook_asked(asked.step, took, failure=message)
+def _hook(request: HookRequest, attempt: ActivityAttempt, began: datetime, mask: Mask) -> Iterator[Task]:
+    took = _ms(began, attempt.ended)
+    match attempt.outcome:
+        case AttemptFailure(type="HookFailedError" | "ManifestChangedError", message=message):
+            event = hook_asked(request.step, took, failure=message)
         case HookAnswer(verdict=verdict, reason=reason):
-            event = hook_asked(asked.step, took, verdict=verdict, reason=mask.clean(reason))
+            event = hook_asked(request.step, took, verdict=verdict, reason=mask.clean(reason))
         case _:
             return
-    yield event.task(asked.origin, turn_scope(asked.turn), did.ended)
+    yield event.task(request.origin, turn_scope(request.turn), attempt.ended)
 
 
-def _model(asked: ModelRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    origin, scope, came = asked.origin, scope_of(model_segment(asked.turn, asked.attempt)), did.came
-    resent = isinstance(came, ModelReply) and all(
-        said is None for said in (came.message, came.too_long, came.uncovered)
+def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings) -> Iterator[Task]:
+    origin, scope, outcome = request.origin, scope_of(model_segment(request.turn, request.attempt)), attempt.outcome
+    resent = isinstance(outcome, ModelReply) and all(
+        said is None for said in (outcome.message, outcome.too_long, outcome.uncovered)
     )
-    if not resent and not (isinstance(came, Failed) and came.type == _BEFORE_THE_TURN):
-        yield turn_began(origin, asked.turn, asked.stage).task(origin, scope, began)
-    match came:
-        case Failed(type=kind, message=message) if kind in BY_NAME:
-            yield model_failed(pinned.model, asked, error=kind, message=message).task(origin, scope, did.ended)
+    if not resent and not (isinstance(outcome, AttemptFailure) and outcome.type == _BEFORE_THE_TURN):
+        yield turn_began(origin, request.turn, request.stage).task(origin, scope, began)
+    match outcome:
+        case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
+            yield model_failed(pinned.model, request, error=kind, message=message).task(origin, scope, attempt.ended)
         case ModelReply(too_long=too_long) if too_long is not None and too_long.trigger == "provider":
-            yield model_failed(pinned.model, asked, error="LLMContextLengthError").task(origin, scope, did.ended)
+            yield model_failed(pinned.model, request, error="LLMContextLengthError").task(origin, scope, attempt.ended)
         case ModelReply(message=message) if message is not None:
-            took = _ms(began, did.ended)
-            replied = model_replied(pinned.model, asked, came.usage, came.cost_micros, ms=took)
-            yield replied.task(origin, scope, did.ended)
+            took = _ms(began, attempt.ended)
+            replied = model_replied(pinned.model, request, outcome.usage, outcome.cost_micros, ms=took)
+            yield replied.task(origin, scope, attempt.ended)
             yield from _asks(
-                asked, scope, zip(message.tool_calls, came.plans, strict=False), pinned.approval_timeout, did.ended
+                request,
+                scope,
+                zip(message.tool_calls, outcome.plans, strict=False),
+                pinned.approval_timeout,
+                attempt.ended,
             )
         case _:
             return
 
 
-def _crew_step(asked: ConductRequest, did: Did, began: datetime) -> Iterator[Task]:
-    came, scope = did.came, scope_of(model_segment(asked.turn, asked.attempt))
-    if isinstance(came, ModelReply) and came.message is None and came.uncovered is None:
+def _crew_step(request: ConductRequest, attempt: ActivityAttempt, began: datetime) -> Iterator[Task]:
+    outcome, scope = attempt.outcome, scope_of(model_segment(request.turn, request.attempt))
+    if isinstance(outcome, ModelReply) and outcome.message is None and outcome.uncovered is None:
         return
-    yield turn_began(asked.origin, asked.turn).task(asked.origin, scope, began)
-    if isinstance(came, ModelReply) and came.message is not None:
-        yield crew_planned(plan_view(came.message, asked.turn)).task(asked.origin, scope, did.ended)
+    yield turn_began(request.origin, request.turn).task(request.origin, scope, began)
+    if isinstance(outcome, ModelReply) and outcome.message is not None:
+        yield crew_planned(plan_view(outcome.message, request.turn)).task(request.origin, scope, attempt.ended)
 
 
 def _asks(
-    asked: ModelRequest | PlanRequest,
+    request: ModelRequest | PlanRequest,
     scope: str,
     planned: Iterable[tuple[ToolCall, CallPlan]],
     timeout: float | None,
@@ -212,43 +233,49 @@ def _asks(
     for call, plan in planned:
         if waits_for_person(plan):
             arguments = asked_arguments(call, plan)
-            event = approval_requested(call, plan, turn=asked.turn, arguments=arguments, expires_in=timeout)
-            yield event.task(asked.origin, scope, at)
+            event = approval_requested(call, plan, turn=request.turn, arguments=arguments, expires_in=timeout)
+            yield event.task(request.origin, scope, at)
 
 
-def _tool(asked: ToolRequest, did: Did, began: datetime, call: ToolCall, mask: Mask) -> Iterator[Task]:
-    origin, came = asked.origin, did.came
-    if isinstance(came, ToolResult) and came.resend:
+def _tool(
+    request: ToolRequest, attempt: ActivityAttempt, began: datetime, call: ToolCall, mask: Mask
+) -> Iterator[Task]:
+    origin, outcome = request.origin, attempt.outcome
+    if isinstance(outcome, ToolResult) and outcome.resend:
         return
-    scope = scope_of(tool_segment(asked.turn, asked.call_id, asked.attempt))
+    scope = scope_of(tool_segment(request.turn, request.call_id, request.attempt))
     arguments, summary = mask.clean_arguments(call.arguments), mask.clean(describe(call))
-    yield tool_called(asked, arguments=arguments, summary=summary).task(origin, scope, began)
-    if isinstance(came, ToolResult):
-        yield tool_returned(asked, came).task(origin, scope, did.ended)
-        if has_made_a_tool(asked.tool, came):
-            yield tool_registered(asked, arguments).task(origin, scope, did.ended)
+    yield tool_called(request, arguments=arguments, summary=summary).task(origin, scope, began)
+    if isinstance(outcome, ToolResult):
+        yield tool_returned(request, outcome).task(origin, scope, attempt.ended)
+        if has_made_a_tool(request.tool, outcome):
+            yield tool_registered(request, arguments).task(origin, scope, attempt.ended)
 
 
-def _compression(asked: CompressRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    match did.came:
-        case Failed(type=kind, message=message) if kind in BY_NAME:
-            event = model_failed(pinned.model, asked, error=kind, message=message, purpose="compression")
+def _compression(
+    request: CompressRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings
+) -> Iterator[Task]:
+    match attempt.outcome:
+        case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
+            event = model_failed(pinned.model, request, error=kind, message=message, purpose="compression")
         case Compressed(summary=summary, tokens=tokens, usage=usage) if summary is not None:
-            took = _ms(began, did.ended)
-            event = context_compressed(asked, tokens=tokens, ms=took, success=usage.model_calls > 0)
+            took = _ms(began, attempt.ended)
+            event = context_compressed(request, tokens=tokens, ms=took, success=usage.model_calls > 0)
         case _:
             return
-    yield event.task(asked.origin, scope_of(compression_segment(asked.turn, asked.attempt)), did.ended)
+    yield event.task(request.origin, scope_of(compression_segment(request.turn, request.attempt)), attempt.ended)
 
 
-def _evaluation(asked: EvaluateRequest, did: Did, began: datetime, pinned: Pinned) -> Iterator[Task]:
-    came = did.came
-    if isinstance(came, Evaluated) and not came.resend and came.uncovered is None:
-        event = answer_evaluated(pinned.model, asked, came, ms=_ms(began, did.ended))
-        yield event.task(asked.origin, scope_of(evaluation_segment(asked.turn, asked.attempt)), did.ended)
+def _evaluation(
+    request: EvaluateRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings
+) -> Iterator[Task]:
+    outcome = attempt.outcome
+    if isinstance(outcome, Evaluated) and not outcome.resend and outcome.uncovered is None:
+        event = answer_evaluated(pinned.model, request, outcome, ms=_ms(began, attempt.ended))
+        yield event.task(request.origin, scope_of(evaluation_segment(request.turn, request.attempt)), attempt.ended)
 
 
-def _end(ended: Ended) -> Notice:
+def _end(ended: RunEnded) -> Notice:
     action = Action.ERROR if ended.result.status is RunStatus.FAILED else Action.COMPLETE
     return Notice(action=action, key="end", at=ended.at, status=ended.result.status, result=asdict(ended.result))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, assert_never
 
-from loom.domain.agents.sub_agent import handed_on
+from loom.domain.agents.sub_agent import default_child_tools
 from loom.domain.agents.tree_pattern import for_branch, is_tree
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
@@ -180,7 +180,7 @@ def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str,
     """Those it is given; a copy of an agent gets no more than that has, an agent of its own has its own."""
     if given.get("tools"):
         return tuple(given["tools"])
-    return () if named or not given or state.agent.crew else handed_on(state.agent.tools)
+    return () if named or not given or state.agent.crew else default_child_tools(state.agent.tools)
 
 
 def _crew(state: RunState, call: ToolCall) -> JsonObject:

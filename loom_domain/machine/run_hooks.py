@@ -8,7 +8,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment, first_steps, last_steps, next_last_step
+from loom.domain.agents.hook_steps import (
+    HookAnswer,
+    HookStep,
+    Moment,
+    next_step_after_run,
+    steps_after_run,
+    steps_before_run,
+)
 from loom.domain.core.messages import ToolCall, call_digest, user
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
@@ -36,7 +43,7 @@ def next_to_start(state: RunState) -> Prepare | AskPerson | RunHook:
 
 def prepared_to_start(state: RunState) -> RunState:
     """The run that has just been prepared: with its hooks to come, or ready."""
-    return _ready(replace(state, hooks_left=first_steps(state.agent.hooks)))
+    return _ready(replace(state, hooks_left=steps_before_run(state.agent.hooks)))
 
 
 def take_hook(state: RunState, event: HookReturned | HookFailed) -> RunState:
@@ -88,12 +95,12 @@ def closing(state: RunState) -> RunState:
     if state.spec is None:
         return state
     calls = () if state.phase is Phase.STARTING else state.calls
-    return replace(state, calls=calls, hooks_left=last_steps(state.spec.hooks, state.hooks_left))
+    return replace(state, calls=calls, hooks_left=steps_after_run(state.spec.hooks, state.hooks_left))
 
 
 def next_last_hook(state: RunState) -> HookStep | None:
     """The next hook after the end of the run."""
-    return None if state.outcome is None else next_last_step(state.hooks_left, state.outcome.status)
+    return None if state.outcome is None else next_step_after_run(state.hooks_left, state.outcome.status)
 
 
 def _ready(state: RunState) -> RunState:

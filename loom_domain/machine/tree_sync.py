@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from loom.domain.agents.sub_agent import as_its_maker
+from loom.domain.agents.sub_agent import with_rights_of_parent
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.steering import under_other_rules
 from loom.domain.permissions.judge import Level
@@ -20,7 +20,7 @@ def take_ancestry(state: RunState, event: AncestryChanged) -> RunState:
     lineage = replace(state.tree.lineage, above=event.above)
     spec = replace(state.spec, above=event.above) if state.spec is not None else None
     if spec is not None and state.request.crew is not None:
-        spec = as_its_maker(spec, lineage).with_permissions(state.request.permissions)
+        spec = with_rights_of_parent(spec, lineage).with_permissions(state.request.permissions)
     return under_other_rules(replace(state, tree=replace(state.tree, lineage=lineage)), spec)
 
 

@@ -88,7 +88,7 @@ class ListedTool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ToolTraits:
     """What Loom makes of a tool's hints."""
 
     effect: Effect = Effect.ONCE
@@ -96,13 +96,13 @@ class Standing:
     declared: Verdict = Verdict.ASK
 
 
-def standing(tool: ListedTool, *, trust: bool) -> Standing:
+def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
     """Effect, parallelism and permission default of a tool: by its hints when trusted, else as bad as it can be."""
     hints = tool.hints if trust else Hints()
     if hints.read_only:
-        return Standing(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
+        return ToolTraits(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
     silent = hints.read_only is None and not hints.destructive
-    return Standing(
+    return ToolTraits(
         effect=Effect.IDEMPOTENT if hints.idempotent else Effect.ONCE,
         parallel=silent and READING_NAME.match(tool.name) is not None,
     )
@@ -126,7 +126,7 @@ def description(server: McpServer, tool: ListedTool) -> str:
     """What the model reads of a tool: the server's words, cut and without invisible characters, and whose they are."""
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
-    said = "" if server.trust else _said(tool.hints)
+    said = "" if server.trust else _hint_text(tool.hints)
     return "\n".join(part for part in (words or tool.name, f"(From the MCP server {server.name}.{said})") if part)
 
 
@@ -217,7 +217,7 @@ def _value(name: str, environment: Mapping[str, str]) -> str:
     return environment[name]
 
 
-def _said(hints: Hints) -> str:
+def _hint_text(hints: Hints) -> str:
     words = {
         "read-only": hints.read_only,
         "destructive": hints.destructive,

@@ -143,7 +143,7 @@ async def test_a_result_that_lies_in_a_postgres_that_is_away_cannot_be_reached_a
     elsewhere = Cli(env={name: value for name, value in cli.env.items() if name != "LOOM_DATABASE_URL"})
     nowhere = await elsewhere("result", run_id)
     assert (nowhere.code, nowhere.out) == (5, "")
-    assert nowhere.err.endswith("lies in Loom's Postgres: set LOOM_DATABASE_URL\n")
+    assert nowhere.err.endswith("stored in Postgres: set LOOM_DATABASE_URL\n")
     assert (await cli("result", run_id, "--json")).json["output"] == result.output == large
 
 

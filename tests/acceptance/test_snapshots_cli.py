@@ -67,7 +67,10 @@ async def test_what_is_not_here_is_said_clearly(addresses: Addresses, workspace:
     assert (unknown.code, "on the machine of the worker that took them" in unknown.err) == (2, True)
     await snapshots.take(workspace, "r2", 3, "c1")
     wrong = await cli("restore", "r2", "--turn", "1", "--yes")
-    assert (wrong.code, "turn 1 has no snapshot: it changed nothing. Turns with one: 3" in wrong.err) == (2, True)
+    assert (wrong.code, "turn 1 has no snapshot: it changed nothing. Turns with a snapshot: 3" in wrong.err) == (
+        2,
+        True,
+    )
     without = Cli(env={**cli.env, "PATH": str(workspace)})
     lacking = await without("diff", "r2")
     assert (lacking.code, "the program `git`" in lacking.err) == (2, True)

@@ -13,7 +13,7 @@ import pytest
 
 from loom.activities.adapters.in_process_bus import InProcessBus
 from loom.activities.adapters.redis.bus import RedisBus
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.bus import Bus, Handler, Inbox, Transport
@@ -64,8 +64,8 @@ async def make(request: pytest.FixtureRequest, redis_url: str, name: str) -> Asy
     await asyncio.gather(*(bus.aclose() for bus in made))
 
 
-def link(url: str) -> RedisLink:
-    return RedisLink(url, answer_within=ANSWER_SECONDS)
+def link(url: str) -> RedisConnection:
+    return RedisConnection(url, answer_within=ANSWER_SECONDS)
 
 
 def answering(status: str, **result: Any) -> Handler:
@@ -229,7 +229,7 @@ async def entries(url: str, name: str) -> int:
 async def test_a_runs_stream_puts_its_tasks_on_the_bus_too_but_for_pieces_of_text(
     redis_url: str, name: str, inbox: Callable[..., RedisInbox]
 ) -> None:
-    stream = RedisStream(RedisLink(redis_url), bus=name)
+    stream = RedisStream(RedisConnection(redis_url), bus=name)
     run_id = uuid4().hex
     every = [replace(task(action), run_id=run_id) for action in Action]
     await stream.publish(every, Segment(name="t1-model"))
@@ -298,7 +298,7 @@ async def test_what_every_group_has_done_leaves_the_stream(
 
 
 async def test_the_bus_stays_bounded_when_nobody_takes_from_it(redis_url: str, name: str) -> None:
-    stream = RedisStream(RedisLink(redis_url), bus=name, bus_entries=100)
+    stream = RedisStream(RedisConnection(redis_url), bus=name, bus_entries=100)
     await stream.publish([replace(task(), run_id=uuid4().hex) for _ in range(1000)])
     await stream.aclose()
     assert 100 <= await entries(redis_url, name) <= 200

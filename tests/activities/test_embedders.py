@@ -124,7 +124,7 @@ async def test_a_process_that_was_killed_is_started_again_with_the_next_use() ->
     before = await embedder.embed(QUESTIONS, query=True)
     working = asyncio.create_task(embedder.embed(["some words " * 200] * 200))
     os.kill(await pid_of(embedder), signal.SIGKILL)
-    with pytest.raises(EmbedderUnavailable, match=r"ended \(.*\): it is started again with the next use"):
+    with pytest.raises(EmbedderUnavailable, match=r"ended \(.*\): it is restarted at the next use"):
         await working
     assert await embedder.embed(QUESTIONS, query=True) == before
     await embedder.aclose()
@@ -272,7 +272,7 @@ async def test_texts_go_in_batches_with_their_prefix_and_come_back_in_their_orde
         (429, {"error": {"message": "sk-secret is too fast"}}, "status 429"),
         (401, {"error": {"message": "no such key sk-secret"}}, "status 401"),
         (500, b"<html>", "status 500"),
-        (200, entries([1.0, 0.0, 0.0]), "its vectors have 3 dimensions, 2 are configured"),
+        (200, entries([1.0, 0.0, 0.0]), "its vectors have 3 dimensions, but 2 are configured"),
         (200, entries(), ".*"),
         (200, entries([1.0, 0.0], [1.0, 0.0]), "2 vectors for 1 texts"),
         (200, {"data": "nothing"}, ".*"),
@@ -288,7 +288,7 @@ async def test_whatever_is_no_vector_is_an_outage_that_tells_no_key(status: int,
         return status, body
 
     async with serving(answer) as url:
-        with pytest.raises(EmbedderUnavailable, match=rf"gives no vectors of m \({why}\)") as caught:
+        with pytest.raises(EmbedderUnavailable, match=rf"returned no vectors of m \({why}\)") as caught:
             await asked(url, ["text"])
     assert ("sk-secret" in str(caught.value), calls) == (False, 1)
 

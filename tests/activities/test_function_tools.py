@@ -25,7 +25,7 @@ from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.hooks import objection_to
 from loom.activities.toolbox.user_tools.output import PARTS_LIMIT, as_json, part_of, to_output
 from loom.domain.agents.hook_steps import Moment
-from loom.domain.agents.hooks import Hook, Objection, strictest, tightened
+from loom.domain.agents.hooks import Hook, Objection, stricter_of, strictest
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Judgement, judge
@@ -572,9 +572,11 @@ async def test_gates_without_objection_let_the_rules_decide() -> None:
 def test_an_objection_only_makes_a_verdict_stricter() -> None:
     asks, denies = Objection(hook="h", answer=Ask("a")), Objection(hook="h", answer=Deny("d"))
     asked = Judgement(verdict=Verdict.ASK, rule="hook h", reason="a", can_be_granted=False)
-    assert tightened(ALLOWED, None) == ALLOWED
-    assert tightened(ALLOWED, asks) == asked
-    assert tightened(DENIED, asks) == DENIED
-    assert tightened(asked, denies) == Judgement(verdict=Verdict.DENY, rule="hook h", reason="d", can_be_granted=False)
+    assert stricter_of(ALLOWED, None) == ALLOWED
+    assert stricter_of(ALLOWED, asks) == asked
+    assert stricter_of(DENIED, asks) == DENIED
+    assert stricter_of(asked, denies) == Judgement(
+        verdict=Verdict.DENY, rule="hook h", reason="d", can_be_granted=False
+    )
     assert strictest([asks, denies]) is denies
     assert strictest([]) is None

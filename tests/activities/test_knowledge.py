@@ -149,7 +149,7 @@ async def test_what_cannot_be_read_is_told_and_stops_nothing(store: PostgresKnow
     assert (done.added, done.chunks, done.skipped) == (
         2,
         2,
-        {"binary.txt": "binary", "broken.pdf": "is broken, or too large to be read", "huge.txt": "larger than 2 MB"},
+        {"binary.txt": "binary", "broken.pdf": "is damaged or too large to read", "huge.txt": "larger than 2 MB"},
     )
 
 

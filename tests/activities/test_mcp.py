@@ -21,9 +21,9 @@ import pytest
 import structlog
 
 from loom import doctor_checks as checks
-from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.connection import ConnectionTimeouts
 from loom.activities.adapters.mcp.servers import McpServers
-from loom.activities.adapters.mcp.tool_cache import Shelf
+from loom.activities.adapters.mcp.tool_cache import ToolCache
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.mcp_tool import McpTool
 from loom.composition.settings import Settings
@@ -43,7 +43,7 @@ from tests.waiting import eventually
 
 TESTS = Path(__file__).parent.parent
 ECHO = (sys.executable, str(TESTS / "mcp_echo_server.py"))
-QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
 ANY = {"type": "object"}
 NODE_PACKAGE = "@modelcontextprotocol/server-everything@2026.8.31"
 
@@ -253,8 +253,8 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
         with pytest.raises(ToolExecutionError) as died:
             await call(servers, "mcp__raw__die")
         assert died.value.message == (
-            "the MCP server raw went away during the call of die: the outcome is unknown, it may have run;"
-            " find out what happened before you call it again"
+            "the connection to the MCP server raw was lost during the call of die: the outcome is unknown,"
+            " and it may have run; find out what happened before you call it again"
         )
         assert "mcp__raw__say" in servers.tools
         assert (await call(servers, "mcp__other__say", a=1)).text == '{"a": 1}'
@@ -264,13 +264,13 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
 
 
 async def test_a_dead_server_keeps_its_tools_and_says_what_is_wrong(raw: Raw) -> None:
-    slow = Patience(first_pause=60)
+    slow = ConnectionTimeouts(first_pause=60)
     async with connect(raw.server(), patience=slow) as servers:
         with pytest.raises(ToolExecutionError):
             await call(servers, "mcp__raw__die")
         await until(lambda: "has ended" in str(servers.tools["mcp__raw__say"].is_available()))
         assert servers.tools["mcp__raw__say"].is_available() == (
-            "the MCP server raw does not answer: it has ended; its last words: so long; it is being dialled again"
+            "the MCP server raw is unavailable: it has ended; its last output: so long; Loom is reconnecting"
         )
         tried = servers.tools["mcp__raw__say"]
         assert isinstance(tried, McpTool)
@@ -300,7 +300,7 @@ async def test_a_slow_tool_does_not_cost_a_living_server_its_session(raw: Raw) -
 
 async def test_an_answer_that_is_none_is_an_error_of_the_call_only(raw: Raw) -> None:
     async with connect(raw.server()) as servers:
-        with pytest.raises(ToolExecutionError, match="gave no usable answer to session .*it may have run"):
+        with pytest.raises(ToolExecutionError, match="returned no usable result for session .*it may have run"):
             await call(servers, "mcp__raw__session")
         assert (await call(servers, "mcp__raw__say")).text == "{}"
 
@@ -357,7 +357,7 @@ async def test_a_server_that_is_away_does_not_hold_up_the_start_and_comes_when_i
         assert dict(servers.tools) == {}
         hints = {name: entry["hint"].partition("answer: ")[2] for name, entry in servers.report().items()}
         assert hints["missing"].startswith("the program 'no-such-program' is not on the worker's PATH: install it")
-        assert hints["mute"] == "it is being dialled for the first time"
+        assert hints["mute"] == "Loom is connecting to it for the first time"
         raw.listed.write_text(listed)
         await until_available(servers, "mcp__raw__say")
 
@@ -365,7 +365,7 @@ async def test_a_server_that_is_away_does_not_hold_up_the_start_and_comes_when_i
 async def test_a_server_that_never_answers_is_given_up_and_dialled_again(tmp_path: Path) -> None:
     mute = McpServer(name="mute", command=("sleep", "600"), connect_timeout=0.3)
     async with connect(mute) as servers:
-        await until(lambda: "no answer within 0.3 s" in servers.report()["mute"]["hint"])
+        await until(lambda: "no response within 0.3 s" in servers.report()["mute"]["hint"])
         assert "dialled again" in servers.report()["mute"]["hint"]
 
 
@@ -375,7 +375,7 @@ async def test_the_last_known_tools_of_an_absent_server_stay_listed(raw: Raw, tm
     raw.listed.unlink()
     async with connect(raw.server(), home=tmp_path) as servers:
         assert {name: tool.spec for name, tool in servers.tools.items()} == specs
-        with pytest.raises(ToolUnavailableError, match="the MCP server raw does not answer: .*being dialled again"):
+        with pytest.raises(ToolUnavailableError, match="the MCP server raw is unavailable: .*reconnecting"):
             await call(servers, "mcp__raw__say")
     other = McpServer(name="raw", command=("no-such-program",))
     async with connect(other, home=tmp_path) as servers:
@@ -384,7 +384,7 @@ async def test_the_last_known_tools_of_an_absent_server_stay_listed(raw: Raw, tm
 
 def test_a_broken_memory_is_no_memory(tmp_path: Path) -> None:
     server = McpServer(name="a", command=("x",))
-    shelf = Shelf(tmp_path)
+    shelf = ToolCache(tmp_path)
     shelf.save(server, [ListedTool(name="say", schema=ANY)])
     assert shelf.load(server) == [ListedTool(name="say", schema=ANY)]
     (tmp_path / "mcp" / "a.json").write_text('{"address": 1')
@@ -417,12 +417,12 @@ async def test_a_flood_on_standard_error_is_read_and_logged_in_part(raw: Raw) ->
 
 async def test_a_server_that_prints_without_end_is_hung_up() -> None:
     chatter = McpServer(name="yes", command=("yes", "no message"))
-    async with connect(chatter, patience=Patience(), first_wait=30) as servers:
-        assert "it sent 100 lines that are no messages" in servers.report()["yes"]["hint"]
+    async with connect(chatter, patience=ConnectionTimeouts(), first_wait=30) as servers:
+        assert "it sent 100 lines that are not messages" in servers.report()["yes"]["hint"]
 
 
 async def test_an_idle_server_is_hung_up_and_woken_by_a_call(raw: Raw) -> None:
-    patience = Patience(idle=0.2)
+    patience = ConnectionTimeouts(idle=0.2)
     async with connect(raw.server(), patience=patience) as servers:
         await until(lambda: not psutil.Process().children(recursive=True) or not _running(raw))
         assert servers.report()["raw"]["ok"]
@@ -550,7 +550,7 @@ async def test_a_server_over_http_is_called_told_apart_killed_and_found_again(tm
         lost = asyncio.create_task(call(servers, "mcp__web__wait", seconds=600, mark="two"))
         await until(lambda: "begun two" in web.diary.read_text())
         web.kill()
-        with pytest.raises(ToolExecutionError, match="went away during the call of wait: it may be called again"):
+        with pytest.raises(ToolExecutionError, match="was lost during the call of wait: you may call it again"):
             await lost
         await until(lambda: servers.tools["mcp__web__echo"].is_available() is not None)
 
@@ -606,14 +606,17 @@ async def test_an_endless_answer_is_given_up(packed: bool) -> None:
             await writer.drain()
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with listening(pour) as (url, _), connect(McpServer(name="web", url=url), patience=Patience()) as servers:
-        assert "the answer is longer than 8388608 bytes" in servers.report()["web"]["hint"]
+    async with (
+        listening(pour) as (url, _),
+        connect(McpServer(name="web", url=url), patience=ConnectionTimeouts()) as servers,
+    ):
+        assert "the response is longer than 8388608 bytes" in servers.report()["web"]["hint"]
     assert sent < 60_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 80_000
 
 
 async def test_two_servers_of_one_name_are_refused(raw: Raw) -> None:
-    with pytest.raises(BadRequest, match="two MCP servers have the name 'raw'"):
+    with pytest.raises(BadRequest, match="two MCP servers are named 'raw'"):
         connect(raw.server(), raw.server())
 
 
@@ -656,7 +659,7 @@ async def test_doctor_says_which_server_does_not_answer_and_what_to_do() -> None
     assert (found["ok"], found["servers"]["echo"]["ok"]) == (False, True)
     assert found["note"].startswith("echo: ")
     assert found["note"].endswith(" tools; ghost: does not answer")
-    assert found["hint"].startswith("the MCP server ghost does not answer: ")
+    assert found["hint"].startswith("the MCP server ghost is unavailable: ")
     assert found["hint"].endswith(". Start it, or correct the setting `mcp`")
     whole = await checks.mcp(Settings(mcp={"echo": echo}))
     assert (whole["ok"], "hint" in whole) == (True, False)

@@ -13,7 +13,7 @@ import structlog
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.adapters.redis.stream import BUS, RedisStream
 from loom.activities.bus import Delivery
@@ -55,14 +55,14 @@ async def database(postgres: PostgresServer) -> AsyncIterator[str]:
 async def writer(redis_url: str, database_url: str, **given: Any) -> AsyncIterator[None]:
     """A memory writer beside the body."""
     database = Database(database_url, name="writer")
-    inbox = RedisInbox(RedisLink(redis_url, answer_within=ANSWER_SECONDS), GROUP, block=0.2, **given)
+    inbox = RedisInbox(RedisConnection(redis_url, answer_within=ANSWER_SECONDS), GROUP, block=0.2, **given)
     async with aclosing(database), aclosing(inbox), writing(inbox, PostgresMemory(database)):
         yield
 
 
 async def publish(redis_url: str, published: Sequence[Task]) -> None:
     """As activities do, who try once; here until it is there."""
-    async with aclosing(RedisStream(RedisLink(redis_url))) as stream:
+    async with aclosing(RedisStream(RedisConnection(redis_url))) as stream:
 
         async def look() -> bool | None:
             try:
@@ -88,7 +88,7 @@ async def stored(database: str, count: int) -> list[str]:
 
 async def waiting(redis_url: str) -> int:
     """How many tasks are taken and not done."""
-    async with aclosing(RedisLink(redis_url)) as link:
+    async with aclosing(RedisConnection(redis_url)) as link:
         groups: Any = await link.call(lambda redis: redis.xinfo_groups(BUS))
     return sum(group["pending"] for group in groups)
 
@@ -115,7 +115,7 @@ async def test_what_was_taken_by_a_writer_that_died_is_kept_by_the_next(
 ) -> None:
     published = tasks(30)
     await publish(mortal_redis.url, published)
-    dead = RedisInbox(RedisLink(mortal_redis.url, answer_within=ANSWER_SECONDS), GROUP)
+    dead = RedisInbox(RedisConnection(mortal_redis.url, answer_within=ANSWER_SECONDS), GROUP)
     assert len(await dead.take()) == 30
     async with writer(mortal_redis.url, database, claim_after=0.1):
         assert await stored(database, 30) == ids(published)

@@ -133,7 +133,7 @@ async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work
     await used(url, ONE)
     await used(url, ONE, TWO)
     assert await tables(url) == ["loom_migrations", "one", "two"]
-    with pytest.raises(SchemaRefused, match=r"has schema 2, and this Loom knows only 1: .*Update this worker"):
+    with pytest.raises(SchemaRefused, match=r"has schema version 2, but this Loom only knows 1: .*Update this worker"):
         await used(url, ONE)
 
 
@@ -192,7 +192,7 @@ async def test_a_statement_that_is_wrong_is_no_outage(database: Database) -> Non
 
 async def test_a_statement_that_takes_too_long_is_stopped_and_leaves_a_working_connection(database: Database) -> None:
     await do(database.connection())
-    with pytest.raises(StoreUnavailable, match="no answer in time"):
+    with pytest.raises(StoreUnavailable, match="no response in time"):
         await do(database.connection(within=0.1), "SELECT pg_sleep(60)")
     async with database.connection() as connection:
         running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()"
@@ -249,7 +249,7 @@ async def test_a_postgres_that_is_killed_is_found_again_without_a_restart(postgr
         return not (postgres._server.pgdata / "postmaster.pid").exists() or None
 
     await eventually(gone)
-    assert (await complaint(database)).endswith("what needs it is tried again until then.")
+    assert (await complaint(database)).endswith("Loom retries until then.")
     await postgres.start()
 
     async def answers() -> bool | None:

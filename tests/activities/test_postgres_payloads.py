@@ -77,7 +77,7 @@ async def test_drivers_that_start_together_share_the_table(postgres: PostgresSer
 
 
 async def test_a_payload_that_is_not_there_is_named(driver: PostgresPayloads) -> None:
-    with pytest.raises(ApplicationError, match=f"Payload {'ab' * 32} is not in loom_payloads") as caught:
+    with pytest.raises(ApplicationError, match=f"Payload {'ab' * 32} is missing from loom_payloads") as caught:
         await driver.retrieve(RETRIEVE, [StorageDriverClaim(claim_data={"id": "ab" * 32})])
     assert (caught.value.type, caught.value.non_retryable) == (MISSING, False)
 
@@ -110,7 +110,7 @@ async def test_a_postgres_that_is_away_is_waited_for_and_found_again(
     await postgres.stop()
     started = time.monotonic()
     for _ in range(2):
-        with pytest.raises(ApplicationError, match="does not answer") as caught:
+        with pytest.raises(ApplicationError, match="does not respond") as caught:
             await driver.retrieve(RETRIEVE, claims)
         assert (caught.value.type, caught.value.non_retryable) == (UNAVAILABLE, False)
     assert time.monotonic() - started < 10

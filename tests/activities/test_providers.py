@@ -177,7 +177,7 @@ PATHS: list[tuple[str, Reply, type[LoomError], str]] = [
     ("402", served.status(402), LLMConfigurationError, "no quota"),
     ("404", served.status(404, error_code="model_not_found"), LLMConfigurationError, "does not know the model 'm-1'"),
     ("400", served.status(400, message=f"bad schema {KEY}"), LLMConfigurationError, "bad schema ***"),
-    ("429", served.status(429), LLMRateLimitError, "slow down"),
+    ("429", served.status(429), LLMRateLimitError, "too many requests"),
     ("quota", served.status(429, error_code="insufficient_quota"), LLMConfigurationError, "no quota"),
     ("408", served.status(408), LLMUnavailableError, "408"),
     ("409", served.status(409), LLMUnavailableError, "409"),
@@ -189,13 +189,13 @@ PATHS: list[tuple[str, Reply, type[LoomError], str]] = [
     ("filtered", served.status(400, error_code="content_filter"), LLMRefusedError, "declined"),
     ("garbled stream", served.garbage("sse"), LLMBadResponseError, "JSONDecodeError"),
     ("garbled bytes", served.garbage("bytes"), LLMBadResponseError, "UnicodeDecodeError"),
-    ("another shape", served.garbage("shape"), LLMBadResponseError, "not a model's answer"),
+    ("another shape", served.garbage("shape"), LLMBadResponseError, "not a model's reply"),
     ("a web page", served.garbage("html"), LLMBadResponseError, "text/html"),
     ("json at once", served.garbage("json"), LLMBadResponseError, "application/json"),
-    ("reset", served.cut_after(3), LLMUnavailableError, "broke off"),
-    ("reset at once", served.cut_after(0), LLMUnavailableError, "broke off"),
-    ("ended early", served.cut_after(3, clean=True), LLMUnavailableError, "broke off"),
-    ("ended at once", served.cut_after(0, clean=True), LLMUnavailableError, "broke off"),
+    ("reset", served.cut_after(3), LLMUnavailableError, "was lost"),
+    ("reset at once", served.cut_after(0), LLMUnavailableError, "was lost"),
+    ("ended early", served.cut_after(3, clean=True), LLMUnavailableError, "ended before"),
+    ("ended at once", served.cut_after(0, clean=True), LLMUnavailableError, "ended before"),
     ("refused", served.refusal("not that"), LLMRefusedError, "not that"),
 ]
 
@@ -273,7 +273,7 @@ def test_every_dialect_of_too_long_is_read(text: str, numbers: tuple[int, int]) 
 @both
 async def test_silence_ends_in_a_typed_error(kind: type[Provider]) -> None:
     async with serving(served.hang()) as server, connected(kind, server, read_timeout=0.2) as provider:
-        with pytest.raises(LLMUnavailableError, match="no sign of life"):
+        with pytest.raises(LLMUnavailableError, match="no data within"):
             await provider.answer(HELLO, lambda _: None)
 
 
@@ -595,7 +595,7 @@ def test_an_address_that_is_none_is_named(url: str) -> None:
 
 @pytest.mark.parametrize("key", ["sk-ключ", "sk-a\nsk-b"])
 def test_a_garbled_key_is_refused_without_repeating_it(key: str) -> None:
-    with pytest.raises(LLMConfigurationError, match="OPENAI_API_KEY has characters") as caught:
+    with pytest.raises(LLMConfigurationError, match="OPENAI_API_KEY contains invalid characters") as caught:
         ConfiguredProviders(openai_api_key=key).resolve("openai:x")
     assert key not in caught.value.message
 

@@ -12,7 +12,7 @@ from loom.activities.memory.backfill import CatchUp, Histories, Moved, Unreadabl
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
-from loom.domain.history.facts import Began, Fact, Told
+from loom.domain.history.facts import ExecutionStarted, Fact, PublishedNotices
 from loom.domain.memory.backfill import CatchUpRequest, CaughtUp
 
 AT: Final = datetime(2026, 1, 2, tzinfo=UTC)
@@ -20,7 +20,7 @@ UNTIL: Final = AT + timedelta(hours=1)
 
 
 def facts(run_id: str, *notices: Notice) -> tuple[Fact, ...]:
-    return Began(origin=Origin(run_id=run_id)), Told(published=Published(notices=notices))
+    return ExecutionStarted(origin=Origin(run_id=run_id)), PublishedNotices(published=Published(notices=notices))
 
 
 def notice(key: str, at: datetime = AT) -> Notice:

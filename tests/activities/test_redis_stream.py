@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisReader, RedisStream, task_view
 from loom.activities.ports import EventReader, EventStream, StreamUnavailable
 from loom.domain.core.tasks import Action, Segment, Task
@@ -47,7 +47,7 @@ def run_id() -> str:
 
 @pytest.fixture
 async def stream(redis_url: str) -> AsyncIterator[RedisStream]:
-    stream = RedisStream(RedisLink(redis_url))
+    stream = RedisStream(RedisConnection(redis_url))
     yield stream
     await stream.aclose()
 
@@ -125,7 +125,7 @@ async def test_reading_goes_on_after_an_offset(stream: RedisStream, reader: Redi
 async def test_writers_side_by_side_share_one_row_of_offsets(
     redis_url: str, stream: RedisStream, reader: RedisReader, run_id: str
 ) -> None:
-    other = RedisStream(RedisLink(redis_url))
+    other = RedisStream(RedisConnection(redis_url))
 
     async def write(writer: RedisStream, name: str) -> None:
         for n in range(40):
@@ -178,7 +178,7 @@ async def test_a_reader_can_be_cancelled_and_left(stream: RedisStream, reader: R
 
 
 async def test_keys_expire_and_the_stream_stays_bounded(redis_url: str, reader: RedisReader, run_id: str) -> None:
-    link = RedisLink(redis_url)
+    link = RedisConnection(redis_url)
     stream = RedisStream(link, keep_seconds=60, keep_entries=100)
     for _ in range(5):
         await stream.publish([delta(run_id, "x")] * 100, FIRST)
@@ -199,7 +199,7 @@ async def test_half_a_surrogate_pair_does_not_break_the_stream(
 
 
 async def test_a_killed_redis_is_noticed_at_once_and_found_again(mortal_redis: RedisServer, run_id: str) -> None:
-    stream, reader = RedisStream(RedisLink(mortal_redis.url)), RedisReader(mortal_redis.url)
+    stream, reader = RedisStream(RedisConnection(mortal_redis.url)), RedisReader(mortal_redis.url)
     assert await stream.publish([delta(run_id, "1"), delta(run_id, "2")], FIRST)
     following = asyncio.create_task(read_all(reader, run_id, follow=True))
     await asyncio.sleep(0.05)
@@ -223,7 +223,7 @@ async def test_a_killed_redis_is_noticed_at_once_and_found_again(mortal_redis: R
 
 
 async def test_a_restart_between_two_events_goes_unnoticed(mortal_redis: RedisServer, run_id: str) -> None:
-    stream = RedisStream(RedisLink(mortal_redis.url))
+    stream = RedisStream(RedisConnection(mortal_redis.url))
     await stream.publish([delta(run_id, "1")])
     mortal_redis.kill()
     mortal_redis.start()
@@ -233,7 +233,7 @@ async def test_a_restart_between_two_events_goes_unnoticed(mortal_redis: RedisSe
 
 
 async def test_a_frozen_redis_costs_a_second_and_then_nothing(mortal_redis: RedisServer, run_id: str) -> None:
-    stream = RedisStream(RedisLink(mortal_redis.url))
+    stream = RedisStream(RedisConnection(mortal_redis.url))
     await stream.publish([delta(run_id, "1")])
     mortal_redis.freeze()
     started = time.monotonic()
@@ -251,7 +251,7 @@ async def test_a_frozen_redis_costs_a_second_and_then_nothing(mortal_redis: Redi
 
 
 async def test_an_address_without_a_server_is_unavailable(run_id: str) -> None:
-    stream = RedisStream(RedisLink("redis://127.0.0.1:1/0"))
+    stream = RedisStream(RedisConnection("redis://127.0.0.1:1/0"))
     with pytest.raises(StreamUnavailable):
         await stream.publish([delta(run_id, "1")])
     with pytest.raises(StreamUnavailable):

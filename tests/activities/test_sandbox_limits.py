@@ -41,7 +41,7 @@ async def refusal(place: Path, command: str, timeout: float = 20) -> str:
 
 STOPPED = "exit code -9: the command was stopped; "
 SEEMS = "exit code 1: this looks like a limit of the sandbox; "
-MEMORY = "one command has 192 MiB of memory: work on less at a time"
+MEMORY = "one command may use 192 MiB of memory: work on less at a time"
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,13 @@ MEMORY = "one command has 192 MiB of memory: work on less at a time"
         ),
         (
             "while :; do :; done",
-            STOPPED + "one command has 0.1 s of processor time per second of its timeout: do less, or in parts",
+            STOPPED
+            + "one command may use 0.1 s of processor time per second of its timeout: do less, or split the work",
         ),
         (
             "for i in 1 2 3 4 5 6; do (while :; do :; done) & done; wait",
-            STOPPED + "one command has 0.1 s of processor time per second of its timeout: do less, or in parts",
+            STOPPED
+            + "one command may use 0.1 s of processor time per second of its timeout: do less, or split the work",
         ),
         (
             "for i in $(seq 30); do head -c 15M /dev/zero > $i; sync $i; done; sleep 9",
@@ -66,23 +68,23 @@ MEMORY = "one command has 192 MiB of memory: work on less at a time"
         ),
         (
             'exec python3 -c \'open("x", "wb").write(b"x" * (20 << 20))\'',
-            SEEMS + "one file may be 16 MiB long: write several, or less",
+            SEEMS + "one file may have 16 MiB: write several files, or less",
         ),
         (
             "head -c 20M /dev/zero > x",
-            SEEMS.replace("1", "153") + "one file may be 16 MiB long: write several, or less",
+            SEEMS.replace("1", "153") + "one file may have 16 MiB: write several files, or less",
         ),
         (
             "head -c 10M /dev/zero > /tmp/x",
-            SEEMS + "/tmp holds 8 MiB and the disk has its end: write less, or elsewhere",
+            SEEMS + "/tmp can hold 8 MiB, and the disk is limited: write less, or elsewhere",
         ),
         (
             "head -c 10M /dev/zero > /dev/shm/x",
-            SEEMS + "/tmp holds 8 MiB and the disk has its end: write less, or elsewhere",
+            SEEMS + "/tmp can hold 8 MiB, and the disk is limited: write less, or elsewhere",
         ),
         (
             "python3 -c 'x = [open(\"/dev/null\") for _ in range(200)]'",
-            SEEMS + "one process may have 128 files open: close some, or see `ulimit -n`",
+            SEEMS + "one process may have 128 open files: close some, or see `ulimit -n`",
         ),
     ],
 )
@@ -99,14 +101,14 @@ async def test_a_command_that_takes_too_much_is_told_the_limit(place: Path, comm
     ],
 )
 async def test_a_fork_bomb_ends_with_its_command(place: Path, command: str) -> None:
-    said = STOPPED + "one command has 64 processes and threads: start fewer at a time"
+    said = STOPPED + "one command may have 64 processes and threads: start fewer at a time"
     assert await refusal(place, command) == said
 
 
 async def test_threads_count_as_processes(place: Path) -> None:
     code = "import threading, time\nfor _ in range(80): threading.Thread(target=time.sleep, args=(9,)).start()"
     assert (await refusal(place, f"ulimit -s 256; exec python3 -c '{code}'")).endswith(
-        "one command has 64 processes and threads: start fewer at a time"
+        "one command may have 64 processes and threads: start fewer at a time"
     )
 
 
@@ -124,7 +126,7 @@ async def test_files_in_tmp_count_as_memory(place: Path) -> None:
     sandbox, why_not = find_sandbox("on", limits=generous)
     tool = shell_tool(sandbox, BashParser(), 60, why_not)
     context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=70)
-    with pytest.raises(ToolExecutionError, match="stopped; one command has 32 MiB of memory"):
+    with pytest.raises(ToolExecutionError, match="stopped; one command may use 32 MiB of memory"):
         await tool.run(tool.parse({"command": "head -c 60M /dev/zero > /tmp/x; sleep 9"}), context)
 
 

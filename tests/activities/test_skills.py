@@ -130,7 +130,7 @@ def test_a_link_to_a_skill_is_followed_and_no_other(home: Path, workspace: Path)
     found = SkillFolders(home=home).found(workspace)
     assert [(skill.name, skill.root) for skill in found.skills] == [("linked", str(folder))]
     assert found.hidden == ()
-    why = "it is a link to a folder that is no skill, which is not followed"
+    why = "it is a link to a folder that is not a skill, and such links are not followed"
     assert whys(found) == {"loop": why, "others": why}
 
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.snapshots import restore as shadow_restore
 from loom.activities.adapters.snapshots.cleanup import is_due, tidy
-from loom.activities.adapters.snapshots.restore import Content, Plan, Restoration
-from loom.activities.adapters.snapshots.shadow_git import Changed, ShadowGit
+from loom.activities.adapters.snapshots.restore import Content, Restoration, RestoreChanges
+from loom.activities.adapters.snapshots.shadow_git import ChangedFile, ShadowGit
 from loom.activities.adapters.snapshots.store import Blobs, Store
-from loom.activities.adapters.snapshots.walk import LARGEST, look
+from loom.activities.adapters.snapshots.walk import LARGEST, scan
 from loom.activities.ports import Snapshots, StoreUnavailable
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
 from tests.waiting import eventually
@@ -155,7 +155,7 @@ async def test_what_git_would_ignore_is_kept_and_what_a_command_brings_back_is_n
     commit = await snapshots.take(place, RUN, 1, "c")
     kept = store_of(snapshots, place).kept(commit)
     assert sorted(kept.files) == [".env", ".gitignore", "app/main.py", "app/pyvenv.cfg", "build/out", "untracked"]
-    assert kept.facts.not_kept == {"env": "a virtual environment", "target": "a cache, says its CACHEDIR.TAG"}
+    assert kept.facts.not_kept == {"env": "a virtual environment", "target": "a cache, marked by its CACHEDIR.TAG"}
 
     shutil.rmtree(place / "app")
     (place / ".env").unlink()
@@ -184,7 +184,7 @@ async def test_a_workspace_that_is_gone_comes_back(place: Path, snapshots: Shado
     before = state(place)
     await snapshots.take(place, RUN, 1, "c")
     shutil.rmtree(place)
-    with pytest.raises(RefusedError, match="is gone: `loom restore` brings it back"):
+    with pytest.raises(RefusedError, match="is gone: `loom restore` restores it"):
         snapshots.diff(RUN)
     _, todo = snapshots.plan(RUN, turn=1)
     assert sorted(todo.write) == ["a/b", "c"]
@@ -212,7 +212,7 @@ async def test_a_change_that_hides_behind_the_same_size_and_time_is_seen(place: 
     times = (place / "a").stat()
 
     async def is_settled() -> bool | None:
-        return not look(place, tmp_path / "home", 0.05).fresh or None
+        return not scan(place, tmp_path / "home", 0.05).fresh or None
 
     await eventually(is_settled)
     await snapshots.take(place, RUN, 1, "c")
@@ -230,7 +230,7 @@ async def test_a_settled_file_is_not_read_again(place: Path, tmp_path: Path) -> 
     fill(place, {"a": "one", "b/c": "two"})
 
     async def is_settled() -> bool | None:
-        return not look(place, tmp_path / "home", 0.05).fresh or None
+        return not scan(place, tmp_path / "home", 0.05).fresh or None
 
     await eventually(is_settled)
     first = await snapshots.take(place, RUN, 1, "c")
@@ -240,7 +240,7 @@ async def test_a_settled_file_is_not_read_again(place: Path, tmp_path: Path) -> 
     store = store_of(snapshots, place)
     assert store.kept(first) == store.kept(second)
     assert store.base().marks == {
-        path: marks if path == "b/c" else () for path, marks in look(place, tmp_path / "home", 0).files.items()
+        path: marks if path == "b/c" else () for path, marks in scan(place, tmp_path / "home", 0).files.items()
     }
     assert (place / "b/c").stat().st_atime_ns == unread
 
@@ -379,7 +379,7 @@ async def test_a_link_swapped_in_while_a_restore_works_stops_it_there(
     fill(place, {"folder/remove": "1", "folder/change": "2"})
     (place / "folder/mode").chmod(0o600)
     _, todo = snapshots.plan(RUN, turn=1)
-    marks = look(place, tmp_path / "home", 0).files
+    marks = scan(place, tmp_path / "home", 0).files
     (place / "folder").rename(place / "gone")
     (place / "folder").symlink_to(outside)
     with Blobs(store_of(snapshots, place)) as blobs:
@@ -398,7 +398,7 @@ async def test_what_changed_after_the_snapshot_before_a_restore_is_left(
     await snapshots.take(place, RUN, 1, "c")
     fill(place, {"a": "2", "new": "1"})
     _, todo = snapshots.plan(RUN, turn=1)
-    marks = look(place, tmp_path / "home", 0).files
+    marks = scan(place, tmp_path / "home", 0).files
     fill(place, {"a": "typed just now", "new": "this, too"})
     with Blobs(store_of(snapshots, place)) as blobs:
         work = Restoration(place, marks, blobs)
@@ -562,9 +562,9 @@ async def test_a_run_and_a_turn_show_what_they_changed(place: Path, snapshots: S
     whole = snapshots.diff(RUN)
     assert (whole.before.call_id, whole.after) == ("c1", None)
     assert whole.files == (
-        Changed(path="a", change="modified", added=1, removed=1),
-        Changed(path="b", change="removed", added=0, removed=1),
-        Changed(path="new\n", change="added", added=None, removed=None),
+        ChangedFile(path="a", change="modified", added=1, removed=1),
+        ChangedFile(path="b", change="removed", added=0, removed=1),
+        ChangedFile(path="new\n", change="added", added=None, removed=None),
     )
     first = snapshots.diff(RUN, 1)
     assert [each.path for each in first.files] == ["a", "b"]
@@ -578,7 +578,7 @@ async def test_what_is_asked_for_wrongly_is_answered_with_what_there_is(place: P
         snapshots.diff(RUN)
     await snapshots.take(place, RUN, 1, "c")
     await snapshots.take(place, RUN, 4, "c")
-    with pytest.raises(BadRequest, match="turn 2 has no snapshot: it changed nothing. Turns with one: 1, 4"):
+    with pytest.raises(BadRequest, match="turn 2 has no snapshot: it changed nothing. Turns with a snapshot: 1, 4"):
         snapshots.diff(RUN, 2)
     with pytest.raises(BadRequest, match="--turn N or --snapshot ID"):
         snapshots.restore(RUN)
@@ -594,7 +594,7 @@ async def test_a_plan_changes_nothing(place: Path, snapshots: ShadowGit) -> None
     before = state(place)
     target, todo = snapshots.plan(RUN, turn=1)
     kept = store_of(snapshots, place).kept(target.id)
-    assert todo == Plan(
+    assert todo == RestoreChanges(
         remove=("came/c",),
         drop=("came",),
         make=("gone",),
@@ -608,7 +608,7 @@ async def test_without_git_it_is_said_what_to_do(
     place: Path, snapshots: ShadowGit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(place))
-    with pytest.raises(StoreUnavailable, match="install it, or do without them"):
+    with pytest.raises(StoreUnavailable, match="install it, or disable them"):
         await snapshots.take(place, RUN, 1, "c")
 
 

@@ -28,7 +28,7 @@ from temporalio.client import Client
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import BUS
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.memory.backfill import CatchUp, Moved
@@ -114,7 +114,7 @@ class Scene:
         return "both"
 
     async def _writer_waits(self) -> bool | None:
-        async with aclosing(RedisLink(self.redis.url)) as link:
+        async with aclosing(RedisConnection(self.redis.url)) as link:
             if not await link.call(lambda redis: redis.exists(BUS)):  # Redis came back empty just before
                 return None
             groups: Any = await link.call(lambda redis: redis.xinfo_groups(BUS))

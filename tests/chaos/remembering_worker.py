@@ -9,7 +9,7 @@ from temporalio.worker import Worker
 from loom._worker import LoomPlugin
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.memory.writer import GROUP, writing
 from loom.composition.build import parts_from
@@ -26,7 +26,7 @@ async def main() -> None:
     configure_logs(settings.log_level, settings.log_format)
     database = Database(settings.database_url or "", name="memory")
     inbox = RedisInbox(
-        RedisLink(settings.redis_url or "", answer_within=ANSWER_SECONDS), GROUP, claim_after=CLAIM_AFTER
+        RedisConnection(settings.redis_url or "", answer_within=ANSWER_SECONDS), GROUP, claim_after=CLAIM_AFTER
     )
     async with (
         connected(settings) as client,

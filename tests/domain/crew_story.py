@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from loom.domain.core.messages import Message, user
-from loom.domain.crews.actions import Answer, GiveUp, HandOut, Step
+from loom.domain.crews.actions import Answer, AssignJobs, GiveUp, Step
 from loom.domain.crews.crew import Crew, CrewMode, Member
-from loom.domain.crews.log import handing_out, read_log
+from loom.domain.crews.log import assignment_message, read_log
 from loom.domain.crews.next_step import next_step
 
 
@@ -32,14 +32,14 @@ class Told:
     def jobs(self) -> list[tuple[str, int]]:
         """Who is given work next, and in which attempt."""
         step = self.step
-        assert isinstance(step, HandOut), step
+        assert isinstance(step, AssignJobs), step
         return [(job.member, job.attempt) for job in step.jobs]
 
     @property
     def prompt(self) -> str:
         """What the first of them is told."""
         step = self.step
-        assert isinstance(step, HandOut), step
+        assert isinstance(step, AssignJobs), step
         return step.jobs[0].prompt
 
     @property
@@ -57,8 +57,8 @@ class Told:
     def came(self, *outcomes: str | tuple[str, ...]) -> "Told":
         """The jobs that are given out now end like this: with an answer, or with status, error and what there is."""
         step = self.step
-        assert isinstance(step, HandOut), step
-        asked = handing_out(step.jobs, step.text, step.choice)
+        assert isinstance(step, AssignJobs), step
+        asked = assignment_message(step.jobs, step.text, step.choice)
         self.messages.append(asked)
         for call, outcome in zip(asked.tool_calls, outcomes, strict=True):
             told = {"task": "t", "result": outcome, "status": "completed"}

@@ -21,9 +21,9 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import Budget, RunRequest
 from loom.domain.core.tool_calls import Effect, ToolSpec
 from loom.domain.core.tool_names import DELEGATE
-from loom.domain.crews.actions import Answer, GiveUp, HandOut
+from loom.domain.crews.actions import Answer, AssignJobs, GiveUp
 from loom.domain.crews.crew import Crew, CrewMode, Judge, Member
-from loom.domain.crews.log import Choice, Score, Tried, answering, last_choice, plan_view, read_log
+from loom.domain.crews.log import Choice, JobAttempt, Score, answer_message, last_choice, plan_view, read_log
 from loom.domain.crews.next_step import so_far
 from loom.domain.crews.scoring import chosen_by, form_of
 from loom.domain.tree.lineage import TreeLimits
@@ -45,7 +45,7 @@ def scores(*given: float) -> str:
 
 def choice(told: Told) -> Choice:
     """What was chosen in this step."""
-    assert isinstance(told.step, HandOut | Answer), told.step
+    assert isinstance(told.step, AssignJobs | Answer), told.step
     assert told.step.choice is not None
     return told.step.choice
 
@@ -53,7 +53,7 @@ def choice(told: Told) -> Choice:
 def test_every_branch_has_the_whole_task_and_a_way_of_its_own() -> None:
     told = Told(tree(), "Name the city.")
     assert told.jobs == [("branch-1", 1), ("branch-2", 1), ("branch-3", 1)]
-    assert isinstance(told.step, HandOut)
+    assert isinstance(told.step, AssignJobs)
     assert [job.about for job in told.step.jobs] == ["branch 1 of 3", "branch 2 of 3", "branch 3 of 3"]
     assert {job.agent for job in told.step.jobs} == {"thinker"}
     for number, job in enumerate(told.step.jobs, 1):
@@ -65,7 +65,7 @@ def test_every_branch_has_the_whole_task_and_a_way_of_its_own() -> None:
 
 def test_the_answers_are_scored_and_the_best_is_the_answer() -> None:
     told = Told(tree()).came("one", "two", "three")
-    assert isinstance(told.step, HandOut)
+    assert isinstance(told.step, AssignJobs)
     (job,) = told.step.jobs
     assert (job.member, job.about, job.tools) == ("judge", "score 3 answers", ("done",))
     assert '<answer name="answer_2">\ntwo\n</answer>' in job.prompt
@@ -96,7 +96,7 @@ def test_a_choice_is_recorded_with_its_scores_and_never_made_again() -> None:
     at = next(n for n, message in enumerate(told.messages) if "reason 1" in message.text)
     told.messages[at] = told.messages[at - 4]
     assert read_log(told.messages).choices == (chosen,)
-    answer = answering("x", chosen)
+    answer = answer_message("x", chosen)
     assert plan_view(answer, 5) == {"turn": 5, "text": "x", "choice": chosen.view}
     assert read_log([*told.messages, answer]).choices == (chosen, chosen)
 
@@ -176,7 +176,7 @@ def test_a_spent_budget_ends_a_tree_with_what_it_has() -> None:
 def test_members_of_a_crew_file_keep_their_names_and_parts() -> None:
     members = (Member(name="poet", task="In verse.", retries=0), Member(name="clerk", agent="clerk", retries=0))
     told = Told(crew("tree", *members, judge=Judge(agent="critic")))
-    assert isinstance(told.step, HandOut)
+    assert isinstance(told.step, AssignJobs)
     assert [job.about for job in told.step.jobs] == ["poet, branch 1 of 2", "clerk, branch 2 of 2"]
     assert "Your part: In verse." in told.prompt
     assert told.crew.agents == {"default", "clerk", "critic"}
@@ -195,10 +195,10 @@ def test_an_answer_cannot_end_its_own_frame() -> None:
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=10))
 def test_the_best_score_wins_and_of_equal_ones_the_first(given: list[float]) -> None:
     answers = [
-        Tried(key=f"b1.{n}", member="m", attempt=1, call_id="c", status="completed", output="")
+        JobAttempt(key=f"b1.{n}", member="m", attempt=1, call_id="c", status="completed", output="")
         for n in range(len(given))
     ]
-    judge = Tried(key="judge1", member="judge", attempt=1, call_id="c", status="completed", output=scores(*given))
+    judge = JobAttempt(key="judge1", member="judge", attempt=1, call_id="c", status="completed", output=scores(*given))
     assert chosen_by(answers, judge).key == f"b1.{given.index(max(given))}"
     assert len(form_of(answers)["properties"]) == len(given)
 
@@ -210,7 +210,7 @@ def test_every_tree_ends_whatever_happens(fates: list[str], branches: int, round
     told, left = Told(tree(branches, rounds)), iter(fates)
     for _ in range(2 * rounds + 1):
         step = told.step
-        if not isinstance(step, HandOut):
+        if not isinstance(step, AssignJobs):
             break
         outcomes: dict[str, str | tuple[str, str]] = {"ok": scores(*[0.5] * branches), "fails": FAILED, "odd": "?"}
         told.came(*(outcomes[next(left)] for _ in step.jobs))

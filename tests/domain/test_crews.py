@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message, reminder
-from loom.domain.crews.actions import Answer, Compare, GiveUp, HandOut
+from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp
 from loom.domain.crews.crew import Aggregation, Coordinator, Crew, Member, Route, Router, check_crew
 from loom.domain.crews.log import Choice, read_log
 from loom.domain.crews.next_step import chosen, so_far
 from loom.domain.crews.prompts import INLINE
-from loom.domain.crews.routing import by_likeness
+from loom.domain.crews.routing import by_similarity
 from tests.domain.crew_story import FAILED, Told, crew
 
 WORK = json.dumps({"assignments": [{"member": "a", "task": "find"}, {"member": "b", "task": "check"}]})
@@ -131,18 +131,18 @@ class TestRouting:
     def test_the_first_rule_that_matches_counts(self) -> None:
         rules = (Route(match=r"broke\w*", member="smith"), Route(match="broken", member="clerk"))
         told = Told(crew("routed", self.CLERK, self.SMITH, router=Router(rules=rules)), "My chair is BROKEN.")
-        assert isinstance(told.step, HandOut)
+        assert isinstance(told.step, AssignJobs)
         assert told.step.choice == Choice(member="smith", by="rules", reason=r"'BROKEN' matches 'broke\\w*'")
         assert told.came("mended").answer == "mended"
 
     def test_without_rules_capabilities_are_looked_for_in_the_task(self) -> None:
         told = Told(crew("routed", self.CLERK, self.SMITH), "I want a Refund for an invoice.")
-        assert isinstance(told.step, HandOut)
+        assert isinstance(told.step, AssignJobs)
         assert told.step.text == "To clerk (rules: the task says 'refund', 'invoice')"
 
     def test_a_choice_is_made_once(self) -> None:
         told = Told(crew("routed", self.CLERK, self.SMITH), "refund").came(FAILED)
-        assert isinstance(told.step, HandOut)
+        assert isinstance(told.step, AssignJobs)
         assert told.step.choice is None
         changed = Told(crew("routed", self.SMITH, Member(name="clerk")))
         changed.messages = told.messages
@@ -161,17 +161,17 @@ class TestRouting:
         told = Told(team, "Sing.")
         assert told.jobs == [("router", 1)]
         chose = told.came('{"member": "smith", "reason": "has a voice"}')
-        assert isinstance(chose.step, HandOut)
+        assert isinstance(chose.step, AssignJobs)
         assert chose.step.choice == Choice(member="smith", by="model", reason="has a voice")
         nobody = Told(team, "Sing.").came('{"member": null, "reason": "no singer"}')
         assert "(no singer)" in nobody.error
 
     def test_likeness_chooses_above_the_threshold(self) -> None:
         team = crew("routed", self.CLERK, self.SMITH, router=Router(by="embedding", threshold=0.5))
-        assert Told(team).step == Compare()
-        choice, _ = by_likeness(team, [1.0, 0.0], [[0.0, 1.0], [1.0, 0.1]])
+        assert Told(team).step == CompareDescriptions()
+        choice, _ = by_similarity(team, [1.0, 0.0], [[0.0, 1.0], [1.0, 0.1]])
         assert choice == Choice(member="smith", by="embedding", reason="likeness 1.00, the next has 0.00")
-        none, told = by_likeness(team, [1.0, 0.0], [[0.0, 1.0], [0.1, 1.0]])
+        none, told = by_similarity(team, [1.0, 0.0], [[0.0, 1.0], [0.1, 1.0]])
         step = chosen(team, read_log(Told(team).messages), none, f" ({told})")
         assert isinstance(step, GiveUp)
         assert "the closest is 'smith' with 0.10, 0.50 are needed" in step.error
@@ -245,7 +245,7 @@ def test_every_crew_ends_whoever_fails(fates: list[bool], mode: str) -> None:
     told, left = Told(crew(mode, *members)), iter([*fates, *[True] * 20])
     for _ in range(20):
         step = told.step
-        if not isinstance(step, HandOut):
+        if not isinstance(step, AssignJobs):
             break
         told.came(*("ok" if next(left) else FAILED for _ in step.jobs))
     assert isinstance(told.step, Answer | GiveUp)

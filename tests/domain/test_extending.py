@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.agents.definitions import AgentDefinition, spec_of
-from loom.domain.agents.inheritance import resolved, tree
+from loom.domain.agents.inheritance import inheritance_tree, with_inherited
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import Budget
@@ -53,7 +53,7 @@ def test_what_a_definition_leaves_open_comes_from_the_one_that_it_extends() -> N
         config=AgentConfig(enabled_skills=("sleep",), extra_tools=("bash", "write_file")),
         hooks=("lamp",),
     )
-    found = resolved(family(night, CLERK))["night"]
+    found = with_inherited(family(night, CLERK))["night"]
     assert found == agent(
         "night",
         "clerk",
@@ -79,14 +79,14 @@ def test_what_a_definition_leaves_open_comes_from_the_one_that_it_extends() -> N
 
 def test_values_that_look_like_nothing_are_values() -> None:
     strict = agent("strict", "clerk", tools=(), temperature=0.0, require_done_tool=False, mode=Mode.DEFAULT)
-    found = resolved(family(strict, CLERK))["strict"]
+    found = with_inherited(family(strict, CLERK))["strict"]
     assert (found.tools, found.require_done_tool, found.mode) == ((), False, Mode.DEFAULT)
 
 
 def test_the_default_agent_is_always_there_to_extend() -> None:
-    assert resolved(family(agent("a", "default")))["a"].tools is None
+    assert with_inherited(family(agent("a", "default")))["a"].tools is None
     mine = agent("default", system_prompt="Mine.")
-    assert resolved(family(agent("a", "default"), mine))["a"].system_prompt == "Mine."
+    assert with_inherited(family(agent("a", "default"), mine))["a"].system_prompt == "Mine."
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_the_default_agent_is_always_there_to_extend() -> None:
 )
 def test_what_cannot_be_extended_is_refused_with_a_way_out(agents: list[AgentDefinition], says: str) -> None:
     with pytest.raises(BadRequest, match=says):
-        resolved(family(*agents))
+        with_inherited(family(*agents))
 
 
 def test_a_family_is_drawn_as_a_tree() -> None:
-    drawn = tree(
+    drawn = inheritance_tree(
         family(CLERK, agent("night", "clerk"), agent("day", "clerk"), agent("noon", "day"), agent("x", "default"))
     )
     assert drawn == "\n".join(["clerk", "├─ day", "│  └─ noon", "└─ night", "default", "└─ x"])
@@ -127,10 +127,10 @@ def test_the_default_settings_fill_what_nobody_said() -> None:
 def test_where_everybody_extends_somebody_there_is_a_cycle(extended: list[str]) -> None:
     agents = family(*(agent(name, other) for name, other in zip("abcdef", extended, strict=True)))
     with pytest.raises(BadRequest, match="extends itself"):
-        resolved(agents)
+        with_inherited(agents)
 
 
 @given(st.permutations("abcdef"))
 def test_a_chain_hands_everything_down_in_whatever_order_it_was_written(order: list[str]) -> None:
     chain = family(*(agent(n, chr(ord(n) - 1) if n > "a" else "", hooks=(n,)) for n in order))
-    assert resolved(chain)["f"].hooks == tuple("abcdef")
+    assert with_inherited(chain)["f"].hooks == tuple("abcdef")

@@ -15,20 +15,20 @@ from loom.domain.tools.mcp_servers import (
     Hints,
     ListedTool,
     McpServer,
-    Standing,
+    ToolTraits,
     description,
     expand,
     read_servers,
-    standing,
     tool_name,
+    traits_of,
     variables,
 )
 
 SERVER = McpServer(name="files", command=("serve",))
-READ = Standing(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
-ONCE = Standing(effect=Effect.ONCE, parallel=False, declared=Verdict.ASK)
-IDEMPOTENT = Standing(effect=Effect.IDEMPOTENT, parallel=False, declared=Verdict.ASK)
-BESIDE = Standing(effect=Effect.ONCE, parallel=True, declared=Verdict.ASK)
+READ = ToolTraits(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
+ONCE = ToolTraits(effect=Effect.ONCE, parallel=False, declared=Verdict.ASK)
+IDEMPOTENT = ToolTraits(effect=Effect.IDEMPOTENT, parallel=False, declared=Verdict.ASK)
+BESIDE = ToolTraits(effect=Effect.ONCE, parallel=True, declared=Verdict.ASK)
 
 
 @pytest.mark.parametrize(
@@ -45,25 +45,25 @@ BESIDE = Standing(effect=Effect.ONCE, parallel=True, declared=Verdict.ASK)
         ("get_it", Hints(), BESIDE),
     ],
 )
-def test_a_trusted_server_is_believed(name: str, hints: Hints, stands: Standing) -> None:
-    assert standing(ListedTool(name=name, hints=hints), trust=True) == stands
+def test_a_trusted_server_is_believed(name: str, hints: Hints, stands: ToolTraits) -> None:
+    assert traits_of(ListedTool(name=name, hints=hints), trust=True) == stands
 
 
 @given(st.builds(Hints, **{name: st.sampled_from([None, True, False]) for name in ("read_only", "idempotent")}))
 def test_what_an_untrusted_server_says_decides_nothing(hints: Hints) -> None:
-    assert standing(ListedTool(name="go", hints=hints), trust=False) == ONCE
+    assert traits_of(ListedTool(name="go", hints=hints), trust=False) == ONCE
 
 
 @pytest.mark.parametrize(
     "name", ["read_x", "GET_x", "List_x", "ls", "lsof", "grep", "find", "Search", "query", "fetch", "view", "findAll"]
 )
 def test_a_name_that_reads_gives_parallelism_and_nothing_else(name: str) -> None:
-    assert standing(ListedTool(name=name), trust=False) == BESIDE
+    assert traits_of(ListedTool(name=name), trust=False) == BESIDE
 
 
 @pytest.mark.parametrize("name", ["reader", "getting", "do_read_x", "listen", "write"])
 def test_other_names_give_nothing(name: str) -> None:
-    assert standing(ListedTool(name=name), trust=False) == ONCE
+    assert traits_of(ListedTool(name=name), trust=False) == ONCE
 
 
 def test_a_plain_name_is_kept() -> None:

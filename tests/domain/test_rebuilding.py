@@ -16,7 +16,17 @@ from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom.domain.core.transcript import Tail
-from loom.domain.history.facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom.domain.history.facts import (
+    ActivityAttempt,
+    ActivityOutcome,
+    ActivityRequest,
+    AttemptFailure,
+    ExecutionStarted,
+    Fact,
+    PinnedSettings,
+    PublishedNotices,
+    RunEnded,
+)
 from loom.domain.history.task_rebuilding import tasks_of
 from loom.domain.run.activity_payloads import (
     CallPlans,
@@ -78,8 +88,10 @@ ANSWER: Final = ModelReply(
 )
 
 
-def did(asked: Asked, came: Came | None = None, *, began: datetime | None = AT) -> Did:
-    return Did(asked=asked, came=came, began=began, ended=LATER)
+def attempt(
+    request: ActivityRequest, outcome: ActivityOutcome | None = None, *, began: datetime | None = AT
+) -> ActivityAttempt:
+    return ActivityAttempt(request=request, outcome=outcome, began=began, ended=LATER)
 
 
 def seen(*facts: Fact) -> list[str]:
@@ -94,7 +106,7 @@ def only(action: Action, *facts: Fact) -> Task:
 
 def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
     request = RunRequest(task="do it", metadata={"ticket": 1})
-    task = only(Action.START, did(PrepareRequest(origin=ORIGIN, request=request), Prepared(spec=SPEC)))
+    task = only(Action.START, attempt(PrepareRequest(origin=ORIGIN, request=request), Prepared(spec=SPEC)))
     assert task == Task(
         task_id="r/t0/start/node.start",
         run_id="r",
@@ -119,24 +131,24 @@ def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came", "status", "says"),
+    ("outcome", "status", "says"),
     [
         (HookAnswer(), "completed", {"verdict": "allow"}),
         (HookAnswer(verdict="deny", reason="no"), "completed", {"verdict": "deny", "reason": "no"}),
-        (Failed(type="HookFailedError", message="oops"), "failed", {"message": "oops"}),
-        (Failed(type="ManifestChangedError", message="other code"), "failed", {"message": "other code"}),
+        (AttemptFailure(type="HookFailedError", message="oops"), "failed", {"message": "oops"}),
+        (AttemptFailure(type="ManifestChangedError", message="other code"), "failed", {"message": "other code"}),
     ],
 )
-def test_a_hook_tells_what_it_came_to(came: Came, status: str, says: JsonObject) -> None:
+def test_a_hook_tells_what_it_came_to(outcome: ActivityOutcome, status: str, says: JsonObject) -> None:
     step = HookStep(moment=Moment.START, name="gate")
-    task = only(Action.HOOK, did(HookRequest(origin=ORIGIN, step=step, task="do it"), came))
+    task = only(Action.HOOK, attempt(HookRequest(origin=ORIGIN, step=step, task="do it"), outcome))
     assert (task.task_id, task.status) == ("r/t0/on_start-gate/node.hook", status)
     assert {name: task.parameters[name] for name in ("hook", "moment")} == {"hook": "gate", "moment": "on_start"}
     assert {name: text for name, text in task.parameters.items() if name not in ("hook", "moment", "ms")} == says
 
 
 def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
-    facts = (did(MODEL, ANSWER),)
+    facts = (attempt(MODEL, ANSWER),)
     where = "t1-model.1"
     assert seen(*facts) == [
         f"{where}/turn/node.turn",
@@ -154,8 +166,8 @@ def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
         "cost": 1.5,
         "ms": 2000.0,
     }
-    asked = only(Action.APPROVAL_REQUESTED, *facts)
-    assert (asked.status, asked.parameters["expires_in"], asked.parameters["for_run"]) == (
+    request = only(Action.APPROVAL_REQUESTED, *facts)
+    assert (request.status, request.parameters["expires_in"], request.parameters["for_run"]) == (
         "pending",
         60.0,
         ["bash(cat:*)"],
@@ -163,29 +175,29 @@ def test_an_answer_is_a_turn_a_model_call_and_its_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came", "began", "ids"),
+    ("outcome", "began", "ids"),
     [
         (ModelReply(), AT, []),
         (None, None, []),
         (None, AT, ["turn/node.turn"]),
-        (Failed(type="LLMUnavailableError", message="away"), AT, ["turn/node.turn", "call/node.model_call"]),
-        (Failed(type="ManifestChangedError", message="other tools"), AT, ["call/node.model_call"]),
-        (Failed(type="KeyError", message="a bug"), AT, ["turn/node.turn"]),
+        (AttemptFailure(type="LLMUnavailableError", message="away"), AT, ["turn/node.turn", "call/node.model_call"]),
+        (AttemptFailure(type="ManifestChangedError", message="other tools"), AT, ["call/node.model_call"]),
+        (AttemptFailure(type="KeyError", message="a bug"), AT, ["turn/node.turn"]),
         (ModelReply(too_long=TooLong(trigger="window", tokens=9)), AT, ["turn/node.turn"]),
         (ModelReply(uncovered=Spend()), AT, ["turn/node.turn"]),
         (ModelReply(too_long=TooLong(trigger="provider", tokens=9)), AT, ["turn/node.turn", "call/node.model_call"]),
     ],
 )
 def test_an_attempt_without_an_answer_told_what_it_came_to(
-    came: Came | None, began: datetime | None, ids: list[str]
+    outcome: ActivityOutcome | None, began: datetime | None, ids: list[str]
 ) -> None:
-    asked = replace(MODEL, attempt=3, notices=(NOTICE,))
+    request = replace(MODEL, attempt=3, notices=(NOTICE,))
     expected = ["n1/node.message", *(f"t1-model.3/{one}" for one in ids)]
-    assert sorted(seen(did(asked, came, began=began))) == sorted(expected)
+    assert sorted(seen(attempt(request, outcome, began=began))) == sorted(expected)
 
 
 def test_a_tool_call_shows_no_secrets_and_the_beginning_of_its_result() -> None:
-    facts = (did(TOOL, ToolResult(content="x" * 3000, stage_ms=(1.0,))),)
+    facts = (attempt(TOOL, ToolResult(content="x" * 3000, stage_ms=(1.0,))),)
     assert only(Action.TOOL_CALL, *facts).parameters == {
         "arguments": {"command": "cat *"},
         "summary": "bash: cat *",
@@ -202,8 +214,8 @@ def test_a_tool_call_shows_no_secrets_and_the_beginning_of_its_result() -> None:
 
 def test_a_call_that_made_a_tool_tells_of_it() -> None:
     made = {"name": "double", "description": "Keeps a secret.", "parameters": {}, "code": "def run(x): ..."}
-    asked = replace(TOOL, tool="create_tool", arguments=made)
-    assert only(Action.REGISTERED, did(asked, ToolResult(content="made"))) == Task(
+    request = replace(TOOL, tool="create_tool", arguments=made)
+    assert only(Action.REGISTERED, attempt(request, ToolResult(content="made"))) == Task(
         task_id="r/t1-call-c1.1/registered/tool.registered",
         run_id="r",
         root_run_id="r",
@@ -214,93 +226,96 @@ def test_a_call_that_made_a_tool_tells_of_it() -> None:
         parameters={"turn": 1, "name": "made__double", "description": "Keeps a *.", "from": "writer"},
         metadata={"correlation_id": "r"},
     )
-    refused = did(asked, ToolResult(content="the tool was not made", status="error"))
+    refused = attempt(request, ToolResult(content="the tool was not made", status="error"))
     assert [task.action for task in tasks_of([refused], MASK)] == [Action.TOOL_CALL, Action.TOOL_RESULT]
 
 
 def test_a_notice_to_an_agent_names_it() -> None:
     published = Published(notices=(replace(NOTICE, target_agent="writer"),))
-    assert only(Action.MESSAGE, Began(origin=ORIGIN), Told(published=published)).target_agent == "writer"
+    assert (
+        only(Action.MESSAGE, ExecutionStarted(origin=ORIGIN), PublishedNotices(published=published)).target_agent
+        == "writer"
+    )
 
 
 def test_arguments_that_went_by_name_are_those_of_the_models_answer() -> None:
     by_name = replace(TOOL, arguments=None, arguments_digest="d")
-    task = only(Action.TOOL_CALL, did(MODEL, ANSWER), did(by_name, ToolResult(content="x")))
+    task = only(Action.TOOL_CALL, attempt(MODEL, ANSWER), attempt(by_name, ToolResult(content="x")))
     assert task.parameters["arguments"] == {"command": "cat *"}
 
 
 @pytest.mark.parametrize(
-    ("came", "ids"),
+    ("outcome", "ids"),
     [
         (ToolResult(content="", resend=True), []),
         (None, ["call/node.tool_call"]),
-        (Failed(type="StoreUnavailable", message="away"), ["call/node.tool_call"]),
+        (AttemptFailure(type="StoreUnavailable", message="away"), ["call/node.tool_call"]),
     ],
 )
-def test_a_tool_call_without_a_result_told_that_it_began(came: Came | None, ids: list[str]) -> None:
-    assert seen(did(TOOL, came)) == [f"t1-call-c1.1/{one}" for one in ids]
+def test_a_tool_call_without_a_result_told_that_it_began(outcome: ActivityOutcome | None, ids: list[str]) -> None:
+    assert seen(attempt(TOOL, outcome)) == [f"t1-call-c1.1/{one}" for one in ids]
 
 
 def test_calls_that_are_judged_again_ask_again() -> None:
-    asked = PlanRequest(origin=ORIGIN, turn=1, spec=SPEC, calls=(CALL,))
+    request = PlanRequest(origin=ORIGIN, turn=1, spec=SPEC, calls=(CALL,))
     plans = CallPlans(plans=(CallPlan(verdict=Verdict.ASK, digest="e"),))
     refused = CallPlans(plans=(CallPlan(verdict=Verdict.ASK, digest="e", error="no such tool"),))
-    assert seen(did(asked, plans)) == ["t1/ask-c1-e/node.approval_requested"]
-    assert seen(did(asked, refused)) == []
+    assert seen(attempt(request, plans)) == ["t1/ask-c1-e/node.approval_requested"]
+    assert seen(attempt(request, refused)) == []
 
 
 def test_a_compressed_conversation_tells_how_much_shorter_it_is() -> None:
     shorter = Compressed(summary=Message(role="user", content="so far"), tokens=300, usage=Usage(model_calls=1))
-    task = only(Action.COMPRESSION, did(COMPRESS, shorter))
+    task = only(Action.COMPRESSION, attempt(COMPRESS, shorter))
     assert (task.task_id, task.parameters["pre_tokens"], task.parameters["post_tokens"]) == (
         "r/t2-compress.1/compressed/node.compression",
         900,
         300,
     )
-    failed = only(Action.MODEL_CALL, did(COMPRESS, Failed(type="LLMUnavailableError", message="away")))
+    failed = only(Action.MODEL_CALL, attempt(COMPRESS, AttemptFailure(type="LLMUnavailableError", message="away")))
     assert (failed.status, failed.parameters["purpose"]) == ("failed", "compression")
-    assert seen(did(COMPRESS, Compressed())) == []
+    assert seen(attempt(COMPRESS, Compressed())) == []
 
 
 def test_the_end_is_told_as_its_result_says() -> None:
-    done = only(Action.COMPLETE, Began(origin=ORIGIN), Ended(result=RESULT, at=LATER))
+    done = only(Action.COMPLETE, ExecutionStarted(origin=ORIGIN), RunEnded(result=RESULT, at=LATER))
     assert (done.task_id, done.status, done.session_id) == ("r/end/node.complete", "completed", "s")
     error = RunError(type="LLMRefusedError", message="no")
     failed = replace(RESULT, status=RunStatus.FAILED, error=error)
-    told = only(Action.ERROR, Began(origin=ORIGIN), Ended(result=failed, at=LATER))
+    told = only(Action.ERROR, ExecutionStarted(origin=ORIGIN), RunEnded(result=failed, at=LATER))
     assert told.result is not None
     assert told.result["error"] == {"type": "LLMRefusedError", "message": "no", "context": {}}
 
 
 def test_a_refused_request_says_nothing_of_its_session() -> None:
     refused = replace(RESULT, status=RunStatus.FAILED, error=RunError(type="BadRequest", message="no task"))
-    task = only(Action.ERROR, Began(origin=ORIGIN), Ended(result=refused, at=LATER))
+    task = only(Action.ERROR, ExecutionStarted(origin=ORIGIN), RunEnded(result=refused, at=LATER))
     assert (task.session_id, task.source_agent) == ("r", "default")
 
 
 def test_notices_told_outside_of_activities_belong_to_the_run() -> None:
-    facts = (Began(origin=ORIGIN), Told(published=Published(notices=(NOTICE,))))
+    facts = (ExecutionStarted(origin=ORIGIN), PublishedNotices(published=Published(notices=(NOTICE,))))
     task = only(Action.MESSAGE, *facts)
     assert (task.task_id, task.created_at, task.session_id) == ("r/n1/node.message", AT, "s")
 
 
 def test_what_a_run_brought_along_is_known_where_its_first_history_is_gone() -> None:
     request = replace(MODEL, spec=None)
-    began = Began(origin=ORIGIN, pinned={SPEC.digest: Pinned(model="openai:m")})
-    assert only(Action.MODEL_CALL, began, did(request, ANSWER)).parameters["model"] == "openai:m"
-    assert only(Action.MODEL_CALL, did(request, ANSWER)).parameters["model"] == ""
+    began = ExecutionStarted(origin=ORIGIN, pinned={SPEC.digest: PinnedSettings(model="openai:m")})
+    assert only(Action.MODEL_CALL, began, attempt(request, ANSWER)).parameters["model"] == "openai:m"
+    assert only(Action.MODEL_CALL, attempt(request, ANSWER)).parameters["model"] == ""
 
 
 FACTS: Final[Sequence[Fact]] = (
-    Began(origin=ORIGIN),
-    did(PrepareRequest(origin=ORIGIN, request=RunRequest(task="do it")), Prepared(spec=SPEC)),
-    did(replace(MODEL, notices=(NOTICE,)), None),
-    did(replace(MODEL, attempt=2, notices=(NOTICE,)), ANSWER),
-    did(TOOL, None),
-    did(replace(TOOL, attempt=2), ToolResult(content="x")),
-    did(COMPRESS, Compressed(summary=Message(role="user", content="so far"))),
-    Told(published=Published(notices=(NOTICE, replace(NOTICE, key="n2")))),
-    Ended(result=RESULT, at=LATER),
+    ExecutionStarted(origin=ORIGIN),
+    attempt(PrepareRequest(origin=ORIGIN, request=RunRequest(task="do it")), Prepared(spec=SPEC)),
+    attempt(replace(MODEL, notices=(NOTICE,)), None),
+    attempt(replace(MODEL, attempt=2, notices=(NOTICE,)), ANSWER),
+    attempt(TOOL, None),
+    attempt(replace(TOOL, attempt=2), ToolResult(content="x")),
+    attempt(COMPRESS, Compressed(summary=Message(role="user", content="so far"))),
+    PublishedNotices(published=Published(notices=(NOTICE, replace(NOTICE, key="n2")))),
+    RunEnded(result=RESULT, at=LATER),
 )
 
 

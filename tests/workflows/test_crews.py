@@ -337,7 +337,7 @@ async def test_members_share_texts_and_write_to_each_other(working: Working) -> 
     assert result.output == "## a\n\nblue\n\n## b\n\ntold"
     last = [r for r in model.requests if you("a") in prompts([r])[0]][-1].messages
     assert "A message has come in" in str(last[3])
-    assert "Message of another agent, b; it is no person's word.] Read shared-colour." in str(last[4])
+    assert "Message from another agent, b; not from a person.] Read shared-colour." in str(last[4])
     assert "It is blue." in str(last[6])
     events = [event.task for event in await told(loom.client, loom.started[0])]
     written = {(task.parameters["by"], task.target_agent) for task in events if task.action is Action.MESSAGE}

@@ -123,7 +123,7 @@ async def test_an_answer_is_rated_by_the_agents_own_model(working: Working, mode
     [
         (text("I would say: very good."), "the answer is not JSON"),
         (text('{"confidence": 3}'), "confidence is 3, not a number from 0 to 1"),
-        (status(401), "does not accept the key"),
+        (status(401), "rejected the key"),
         (status(503), "failed (503)"),
     ],
 )

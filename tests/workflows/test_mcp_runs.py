@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.worker import Worker
 
 from loom._worker import LoomPlugin
-from loom.activities.adapters.mcp.connection import Patience
+from loom.activities.adapters.mcp.connection import ConnectionTimeouts
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.temporal.search_attributes import register_missing
 from loom.activities.toolbox.tool_sets import JoinedToolSets
@@ -22,7 +22,7 @@ from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 
-QUICK = Patience(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_a_server_that_dies_in_a_call_costs_that_call_and_not_the_run(
 
     assert (result.status, result.output, result.tool_calls) == (RunStatus.COMPLETED, "It died, so I stop.", 2)
     assert read_by_model(model, 1) == ['{"word": "hi"}']
-    assert "the outcome is unknown, it may have run" in read_by_model(model, 2)[-1]
+    assert "the outcome is unknown, and it may have run" in read_by_model(model, 2)[-1]
     assert raw.diary.read_text().splitlines().count("tools/call die") == 1
 
 

@@ -1,6 +1,7 @@
-"""The program that `document_readers` starts for each PDF: the file on standard input, its text on standard output.
+"""Extract the text of one PDF: read the file from standard input and write the text to standard output.
 
-It is run by its path and imports nothing of Loom's. A form feed stands between pages.
+`readers` starts this program for each PDF. It is run by its path and imports nothing from Loom. A form feed separates
+pages.
 """
 
 import io
@@ -13,14 +14,14 @@ from typing import Final
 MEMORY: Final = 1 << 30
 PROCESSOR_SECONDS: Final = 50
 OUTPUT_LIMIT: Final = 20_000_000
-"""Characters of one document."""
+"""Maximum number of characters of one document."""
 
 ENCRYPTED: Final = 3
-"""Exit code."""
+"""Exit code for an encrypted file."""
 
 
 def main() -> int:
-    """Read one document within these limits; exceeding them ends the process."""
+    """Read one document within these limits. The process ends if it exceeds them."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     _limit(resource.RLIMIT_CORE, 0)
@@ -39,7 +40,7 @@ def main() -> int:
 
 
 def _limit(what: int, most: int) -> None:
-    # Not every system has every limit, and a lower one that is already there stays.
+    # Not every system has every limit, and an existing lower limit stays.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 

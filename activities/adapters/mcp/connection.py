@@ -1,11 +1,11 @@
-"""One MCP server, looked after for as long as the worker lives: dialled, listened to, and dialled again.
+"""One MCP server for the lifetime of the worker: connect to it, listen to it, and reconnect.
 
-    dial ──▶ list tools ──▶ serve ──▶ (nothing to do for long) sleep until called
-      ▲          │            │
-      └── pause ◀┴── it ended, hung, or never answered
+    connect ──▶ list tools ──▶ serve ──▶ (idle for long) sleep until called
+      ▲            │             │
+      └─── pause ◀─┴── it ended, hung, or did not respond
 
-One task owns the session from dialling to hanging up, since the library's scopes must be left where they were entered.
-Calls run in tasks of their own beside it: nothing that a server does reaches further than its own calls.
+One task owns the session from connecting to closing, because the library's scopes must be left in the task that entered
+them. Calls run in separate tasks, so a failing server affects only its own calls.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult, Reques
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from loom.activities.adapters.mcp.error_text import Scrubber, readable
+from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
 from loom.activities.adapters.mcp.results import forgotten, listed_tools, output_of, refusal, repeatable
-from loom.activities.adapters.mcp.stderr import LastWords
-from loom.activities.adapters.mcp.transport import Line, opened
+from loom.activities.adapters.mcp.stderr import StderrTail
+from loom.activities.adapters.mcp.transport import Transport, open_transport
 from loom.activities.ports import ToolOutput
 from loom.activities.toolbox.mcp_tool import McpCall
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError
@@ -36,45 +36,45 @@ from loom.domain.tools.mcp_servers import ListedTool, McpServer, visible
 _log = structlog.get_logger("loom.mcp")
 
 KEY: Final = "loom.dev/idempotency-key"
-"""Name of the idempotency key in a request's `_meta`."""
+"""Key under which a request's `_meta` contains the idempotency key."""
 
 _PAGES: Final = 50
-"""Pages of one list of tools; a server that never stops listing must not hold us."""
+"""Maximum number of pages of one list of tools, in case a server never stops listing."""
 
 OnListed = Callable[[Sequence[ListedTool], Sequence[str]], None]
-"""Called with the tools that the server lists, and a sentence for each malformed one."""
+"""Called with the tools that the server lists and one message for each malformed tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long a link waits for what."""
+class ConnectionTimeouts:
+    """How long a connection waits for each event."""
 
     first_pause: float = 0.5
-    """Seconds before dialling again; doubled with each failure."""
+    """Seconds before the first reconnection. The pause doubles with each failure."""
     longest_pause: float = 30.0
     steady: float = 10.0
-    """Seconds after which a session counts as having worked, so that its end is no failure to dial."""
+    """Seconds after which a session counts as successful, so that its end is not a failure to connect."""
     probe: float = 10.0
-    """Seconds for a server that let a call time out to show that it is alive."""
+    """Seconds in which a server must respond after a call has timed out."""
     idle: float | None = None
-    """Seconds without a call until it is hung up; None: 5 minutes over HTTP, 30 for a program."""
+    """Seconds without a call after which the connection is closed; None: 5 minutes for HTTP, 30 for a program."""
 
 
-class ServerLink:
-    """The session with one server, whether it is there or not."""
+class ServerConnection:
+    """The connection to one server, whether it is available or not."""
 
     def __init__(
-        self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: Patience
+        self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: ConnectionTimeouts
     ) -> None:
         self._server = server
         self._environment = environment
         self._on_listed = on_listed
         self._patience = patience
         self._idle = patience.idle or (300.0 if server.url else 1800.0)
-        self._scrubbed = Scrubber(server, environment)
+        self._redacted = SecretReplacer(server, environment)
         self._life = anyio.CancelScope()
         self._client: Client | None = None
-        self._trouble: str | None = "it is being dialled for the first time"
+        self._trouble: str | None = "Loom is connecting to it for the first time"
         self._wanted = anyio.Event()
         self._wanted.set()
         self._settled = anyio.Event()
@@ -83,27 +83,27 @@ class ServerLink:
         self._used = 0.0
 
     def trouble(self) -> str | None:
-        """None when it can be called; else why not, and what is being done about it."""
+        """None if the server can be called; otherwise why not, and what Loom does about it."""
         if self._trouble is None:
             return None
-        return f"the MCP server {self._server.name} does not answer: {self._trouble}"
+        return f"the MCP server {self._server.name} is unavailable: {self._trouble}"
 
     async def settled(self) -> None:
-        """Wait until the first attempt at dialling has come to something."""
+        """Wait until the first attempt to connect has succeeded or failed."""
         await self._settled.wait()
 
     def stop(self) -> None:
-        """Hang up, and do not dial again."""
+        """Close the connection and do not reconnect."""
         self._life.cancel()
 
     async def run(self) -> None:
-        """Look after the server until stopped; nothing it does gets out of here."""
+        """Serve the connection until it is stopped. No error of the server is raised from here."""
         pause = self._patience.first_pause
         with self._life:
             while True:
                 await self._wanted.wait()
                 begun = anyio.current_time()
-                if await self._served():
+                if await self._run_session():
                     pause = self._patience.first_pause
                     continue
                 if anyio.current_time() - begun > self._patience.steady:
@@ -112,61 +112,61 @@ class ServerLink:
                 pause = min(pause * 2, self._patience.longest_pause)
 
     async def call(self, call: McpCall) -> ToolOutput:
-        """Send the call once; raises the tool errors of the domain. A cancelled caller does not wait for the server."""
-        client = await self._reached()
+        """Send the call once; raises the domain's tool errors. A cancelled caller does not wait for the server."""
+        client = await self._connected_client()
         sending = asyncio.create_task(self._sent(client, call))
         self._calls.add(sending)
         sending.add_done_callback(self._forget)
         try:
             result = await asyncio.shield(sending)
         except asyncio.CancelledError:
-            sending.cancel()  # on its way out the library tells the server, and the session goes on
+            sending.cancel()  # while the call unwinds, the library notifies the server, and the session continues
             raise
         except MCPError as error:
             raise self._refused(call, error) from None
         except (RuntimeError, ValidationError, TimeoutError, OSError, anyio.BrokenResourceError) as error:
-            reason = self._scrubbed(readable(error))
+            reason = self._redacted(readable(error))
             raise ToolExecutionError(
-                f"the MCP server {self._server.name} gave no usable answer to {call.tool} ({reason}):"
+                f"the MCP server {self._server.name} returned no usable result for {call.tool} ({reason}):"
                 f" {repeatable(call)}"
             ) from None
-        return output_of(result, self._scrubbed)
+        return output_of(result, self._redacted)
 
-    async def _served(self) -> bool:
-        """One session from dialling to its end; False when it failed."""
-        line = Line(words=LastWords(server=self._server.name, scrub=self._scrubbed))
+    async def _run_session(self) -> bool:
+        """Run one session from connecting to its end. Return False if it failed."""
+        transport = Transport(words=StderrTail(server=self._server.name, scrub=self._redacted))
         try:
-            await self._dial_and_serve(line)
+            await self._dial_and_serve(transport)
         except LoomError as error:
             self._fail(error.message)
-        except Exception as error:  # noqa: BLE001 - whatever a server does ends its session, never the worker
-            self._fail(_reason(error, line))
+        except Exception as error:  # noqa: BLE001 - an error of the server ends its session, never the worker
+            self._fail(_reason(error, transport))
         else:
             _log.info("mcp_asleep", server=self._server.name)
             return True
         return False
 
-    async def _dial_and_serve(self, line: Line) -> None:
+    async def _dial_and_serve(self, transport: Transport) -> None:
         limit = self._server.connect_timeout
         self._stale = anyio.Event()
         with anyio.CancelScope(deadline=anyio.current_time() + limit) as scope:
             client = Client(
-                opened(self._server, self._environment, line),
+                open_transport(self._server, self._environment, transport),
                 read_timeout_seconds=self._server.timeout,
                 message_handler=self._hear,
                 cache=None,
             )
             async with client:
-                await self._list(client, line)
+                await self._list(client, transport)
                 scope.deadline = math.inf
                 self._open(client)
                 try:
-                    await self._serve(client, line)
+                    await self._serve(client, transport)
                 finally:
                     self._client = None
                     scope.deadline = anyio.current_time() + limit
         if scope.cancelled_caught:
-            raise TimeoutError(f"no answer within {limit:g} s")
+            raise TimeoutError(f"no response within {limit:g} s")
 
     def _open(self, client: Client) -> None:
         self._client, self._trouble = client, None
@@ -174,38 +174,38 @@ class ServerLink:
         self._settled.set()
         _log.info("mcp_connected", server=self._server.name, protocol=client.protocol_version)
 
-    async def _serve(self, client: Client, line: Line) -> None:
-        """Keep the list of tools fresh until the server ends; returns when nobody has called for long."""
+    async def _serve(self, client: Client, transport: Transport) -> None:
+        """Keep the list of tools up to date until the server ends. Return if there was no call for a long time."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._until_it_ends, line)
+            group.start_soon(self._until_it_ends, transport)
             group.start_soon(self._subscribe, client)
             while True:
                 with anyio.move_on_after(max(0.0, self._used + self._idle - anyio.current_time())):
                     await self._stale.wait()
                 if self._stale.is_set():
                     self._stale = anyio.Event()
-                    await self._refresh(client, line)
+                    await self._refresh(client, transport)
                 elif self._calls:
                     self._used = anyio.current_time()
                 elif anyio.current_time() >= self._used + self._idle:
-                    # Before anything waits: whoever calls from here on wakes it again.
+                    # Before the first await: a call from here on wakes the connection again.
                     self._client, self._wanted = None, anyio.Event()
                     break
             group.cancel_scope.cancel()
 
-    async def _refresh(self, client: Client, line: Line) -> None:
+    async def _refresh(self, client: Client, transport: Transport) -> None:
         with anyio.move_on_after(self._patience.probe) as scope:
-            await self._list(client, line)
+            await self._list(client, transport)
             self._trouble = None
         if scope.cancelled_caught:
             raise TimeoutError(f"it did not list its tools within {self._patience.probe:g} s")
 
-    async def _until_it_ends(self, line: Line) -> None:
-        await line.ended.wait()
+    async def _until_it_ends(self, transport: Transport) -> None:
+        await transport.ended.wait()
         raise ConnectionError("it has ended")
 
     async def _subscribe(self, client: Client) -> None:
-        """Newer servers tell of changes only those who ask; older ones tell `_hear` unasked."""
+        """Subscribe to changes with newer servers. Older ones notify `_hear` without a subscription."""
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
             return
@@ -217,16 +217,16 @@ class ServerLink:
             except (MCPError, SubscriptionLost, TimeoutError) as error:
                 _log.debug("mcp_subscription_lost", server=self._server.name, reason=str(error)[:200])
             await anyio.sleep(self._patience.longest_pause)
-            self._stale.set()  # what has changed meanwhile nobody has told
+            self._stale.set()  # nothing announced the changes in the meantime
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._stale.set()
 
-    async def _list(self, client: Client, line: Line) -> None:
-        """Ask for the tools, page by page."""
+    async def _list(self, client: Client, transport: Transport) -> None:
+        """Request the list of tools, page by page."""
         found: list[ListedTool] = []
-        line.malformed.clear()
+        transport.malformed.clear()
         cursor: str | None = None
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -234,12 +234,12 @@ class ServerLink:
             cursor = page.next_cursor
             if not cursor:
                 break
-        self._on_listed(found, tuple(line.malformed))
+        self._on_listed(found, tuple(transport.malformed))
 
-    async def _reached(self) -> Client:
-        """The client of a server that answers; one that sleeps is woken."""
+    async def _connected_client(self) -> Client:
+        """Return the client of a server that responds. Wake a sleeping connection."""
         if self._client is None and self._trouble is None:
-            if self._settled.is_set():  # whoever comes second waits for the same dialling
+            if self._settled.is_set():  # a second caller waits for the same connection
                 self._settled = anyio.Event()
             self._wanted.set()
             await self._settled.wait()
@@ -251,7 +251,7 @@ class ServerLink:
     async def _sent(self, client: Client, call: McpCall) -> CallToolResult:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = "" if total is None else f"/{total:g}"
-            call.progress(self._scrubbed(visible(message or f"{progress:g}{of}"))[:2000])
+            call.progress(self._redacted(visible(message or f"{progress:g}{of}"))[:2000])
 
         return await client.call_tool(
             call.tool,
@@ -264,26 +264,30 @@ class ServerLink:
     def _forget(self, task: "asyncio.Task[CallToolResult]") -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited has read it, or was cancelled
+            task.exception()  # every waiting caller has read the result or was cancelled
 
     def _refused(self, call: McpCall, error: MCPError) -> LoomError:
         if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
-            self._doubt()
-        return refusal(self._server.name, call, error.code, self._scrubbed(visible(error.message)))
+            self._check_alive()
+        return refusal(self._server.name, call, error.code, self._redacted(visible(error.message)))
 
-    def _doubt(self) -> None:
-        """A slow tool, or a dead server? Listing its tools is what a live one can do; until then nobody else waits."""
+    def _check_alive(self) -> None:
+        """Check whether the server is alive: it must list its tools. Other calls wait meanwhile."""
         if self._client is not None:
-            self._trouble = "it did not answer a call and has not yet shown that it is alive"
+            self._trouble = "it did not respond to a call and has not yet shown that it is alive"
             self._stale.set()
 
     def _fail(self, reason: str) -> None:
-        self._trouble = f"{self._scrubbed(reason)}; it is being dialled again"
+        self._trouble = f"{self._redacted(reason)}; Loom is reconnecting"
         self._settled.set()
         _log.warning("mcp_lost", server=self._server.name, reason=self._trouble)
 
 
-def _reason(error: BaseException, line: Line) -> str:
-    """What went wrong, in one line, with whatever else is known of it."""
-    known = [readable(error), line.remark, f"its last words: {line.words.text}" if line.words.text else ""]
+def _reason(error: BaseException, transport: Transport) -> str:
+    """Describe what went wrong in one line, with whatever else is known."""
+    known = [
+        readable(error),
+        transport.remark,
+        f"its last output: {transport.words.text}" if transport.words.text else "",
+    ]
     return "; ".join(part for part in known if part)

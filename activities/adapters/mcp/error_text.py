@@ -1,4 +1,4 @@
-"""What is said of an MCP server's trouble: one readable line, without the secrets that the server was given."""
+"""Error messages about an MCP server: one readable line, without the secrets that the server was given."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,27 +8,27 @@ from mcp.shared.exceptions import MCPError
 from loom.domain.tools.mcp_servers import McpServer, variables, visible
 
 _SHORTEST_SECRET: Final = 6
-"""Shorter values are no secrets, and replacing them would garble every text."""
+"""Shorter values are not secrets, and replacing them would garble every text."""
 
 
-class Scrubber:
-    """Takes the values that `${NAME}` gave a server out of whatever comes back from it."""
+class SecretReplacer:
+    """Replaces the values that the server was given through `${NAME}` in everything that it returns."""
 
     def __init__(self, server: McpServer, environment: Mapping[str, str]) -> None:
         names = dict.fromkeys((*variables(server.env), *variables(server.headers)))
         values = {environment.get(name, "") for name in names}
-        # The longest first: one may be the beginning of another.
+        # Longest first, since one value may be a prefix of another.
         self._secrets = sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """The text with each of the values replaced."""
+        """Return the text with each of the values replaced."""
         for secret in self._secrets:
             text = text.replace(secret, "[REDACTED]")
         return text
 
 
 def readable(error: BaseException) -> str:
-    """An error as one line; of a group of them the first, which is the cause of the others."""
+    """Format an error as one line. Of an exception group, use the first one, which caused the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(visible(str(error)).split())[:300]

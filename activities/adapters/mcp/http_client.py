@@ -1,4 +1,4 @@
-"""The HTTP client for one MCP server: its headers, and bounds for a server that would never stop sending."""
+"""The HTTP client for one MCP server: its headers, and limits for a server that never stops sending."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
@@ -8,24 +8,24 @@ import httpx2
 from loom.domain.tools.mcp_servers import McpServer, expand
 
 BODY_LIMIT: Final = 8 * 1024 * 1024
-"""Bytes of one message."""
+"""Maximum size of one message in bytes."""
 
 _QUIET: Final = 300.0
-"""Seconds that a stream may say nothing."""
+"""Maximum seconds without data on a stream."""
 
 
 def http_client(
     server: McpServer, environment: Mapping[str, str], on_refused: Callable[[int], None]
 ) -> httpx2.AsyncClient:
-    """A client that speaks to this server only; `on_refused` hears the status of each answer that is an error."""
+    """Create a client for this server only. `on_refused` is called with the status of each error response."""
 
     async def bound(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             on_refused(response.status_code)
-        # A few compressed bytes may become any number: nobody asked for them, so they are taken as they are.
+        # A few compressed bytes may expand to any size, so request no compression.
         if "content-encoding" in response.headers:
             del response.headers["content-encoding"]
-        # The library bounds each event of a stream of events; the stream itself may last.
+        # The library limits each event of an event stream. The stream itself may be long.
         kind = response.headers.get("content-type", "").lower()
         if not kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream)
@@ -38,20 +38,20 @@ def http_client(
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails when it gets too long."""
+    """A body that raises if it gets too long."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Its chunks."""
+        """Iterate over the chunks."""
         taken = 0
         async for chunk in self._stream:
             taken += len(chunk)
             if taken > BODY_LIMIT:
-                raise httpx2.StreamError(f"the answer is longer than {BODY_LIMIT} bytes")
+                raise httpx2.StreamError(f"the response is longer than {BODY_LIMIT} bytes")
             yield chunk
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the body."""
         await self._stream.aclose()

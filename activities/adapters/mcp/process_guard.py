@@ -1,8 +1,8 @@
-"""Stands between the worker and an MCP server's program, so that nothing of it outlives either of them.
+"""Run an MCP server's program so that none of its processes outlives the worker or the program.
 
-Runs as a program of its own, `python -I -S mcp_guard.py WORKER_PID COMMAND…`, and needs nothing but the standard
-library. Linux tells it when the worker has died, however it died, and makes it the parent of whatever the server
-leaves behind, detached processes included; when it ends, all of them are killed.
+This is a program of its own, `python -I -S process_guard.py WORKER_PID COMMAND…`, that only needs the standard library.
+Linux signals it when the worker dies, for whatever reason, and makes it the parent of the processes that the server
+leaves behind, including detached ones. When the guard ends, it kills all of them.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 GRACE: Final = 1.0
-"""Seconds for the server to end in order after it was asked to."""
+"""Seconds for the server to shut down after it was asked to."""
 
 _DEATH_SIGNAL: Final = 1
 _SUBREAPER: Final = 36
@@ -25,18 +25,18 @@ _NOT_STARTED: Final = 127
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """The command with the guard before it, where there is one."""
+    """Put the guard before the command, on systems that support it."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def main(worker: int, command: Sequence[str]) -> int:
-    """Run the command until it ends, the worker dies or somebody asks to stop; the exit code is the command's."""
+    """Run the command until it ends, the worker dies or a stop is requested. Return the command's exit code."""
     _control(_DEATH_SIGNAL, signal.SIGTERM)
     _control(_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    if os.getppid() != worker:  # it died before it could be noticed
+    if os.getppid() != worker:  # it died before the signal was set up
         return 0
     server = os.fork()
     if server == 0:
@@ -48,7 +48,7 @@ def main(worker: int, command: Sequence[str]) -> int:
 
 
 def _watch(server: int) -> int:
-    """Wait for the server's end, after a request to stop no longer than the grace; returns its exit code."""
+    """Wait for the server to end, after a stop request at most for the grace period. Return its exit code."""
     while True:
         number = signal.sigwaitinfo(_WATCHED).si_signo
         if number != signal.SIGCHLD:
@@ -64,7 +64,7 @@ def _watch(server: int) -> int:
 
 
 def _reaped(server: int) -> int | None:
-    """Take leave of all that have ended; the server's exit code when it is among them."""
+    """Reap all ended children. Return the server's exit code if it is among them."""
     found: int | None = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -74,7 +74,7 @@ def _reaped(server: int) -> int | None:
 
 
 def _kill_all() -> None:
-    """Kill children until there are none: those of a killed one become our own."""
+    """Kill children until there are none: the children of a killed process become this process's own."""
     with suppress(ChildProcessError):
         while True:
             for child in _children():
@@ -88,7 +88,7 @@ def _children() -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name in parentheses may hold anything; state and parent follow the last one.
+            # The name in parentheses can contain anything. State and parent follow the last parenthesis.
             if entry.read_text("utf-8", "replace").rpartition(")")[2].split()[1] == me:
                 found.append(int(entry.parent.name))
     return found
@@ -98,14 +98,14 @@ def _become(command: Sequence[str]) -> NoReturn:
     _control(_DEATH_SIGNAL, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     try:
-        os.execvp(command[0], list(command))  # noqa: S606 - the operator's own words
+        os.execvp(command[0], list(command))  # noqa: S606 - the operator configured this command
     except OSError as error:
         os.write(2, f"{command[0]} cannot be started: {error.strerror}\n".encode())
     os._exit(_NOT_STARTED)
 
 
 def _let_go_of_pipes() -> None:
-    """The pipes to the worker are the server's: they must close when it ends."""
+    """Close this process's ends of the pipes. They belong to the server and must close when it ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(nothing, number)

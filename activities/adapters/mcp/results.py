@@ -1,4 +1,4 @@
-"""What an MCP server answers, in Loom's words: results as output, failures as the tool errors of the domain."""
+"""Convert what an MCP server returns: results to tool output, failures to the domain's tool errors."""
 
 import json
 import re
@@ -31,16 +31,16 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.tools.mcp_servers import Hints, ListedTool
 
 TEXT_LIMIT: Final = 100_000
-"""Characters of one result, some 25,000 tokens; the pipeline shows the model less of it and keeps the rest."""
+"""Maximum characters of one result, about 25,000 tokens. The pipeline shows the model less and stores the rest."""
 PARTS_LIMIT: Final = 1_000_000
-"""Base64 characters of all images and files of one result: they enter history."""
+"""Maximum base64 characters of all images and files of one result, because they enter history."""
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
 _FORGOTTEN: Final = "Session terminated"
 
 
 def listed_tools(result: ListToolsResult) -> list[ListedTool]:
-    """One page of a server's list."""
+    """One page of a server's list of tools."""
     return [
         ListedTool(
             name=tool.name,
@@ -60,7 +60,7 @@ def listed_tools(result: ListToolsResult) -> list[ListedTool]:
 
 
 def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput:
-    """The result as output for the model; raises ToolExecutionError for one that the server calls an error."""
+    """Convert the result to output for the model; raises ToolExecutionError for a result that is an error."""
     collected = _Collected()
     for block in result.content:
         collected.add(block)
@@ -69,12 +69,12 @@ def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput
         text = json.dumps(result.structured_content, ensure_ascii=False)
     text = clip(scrub(text), TEXT_LIMIT)
     if result.is_error:
-        raise ToolExecutionError(text or "the tool failed and its server does not say why: try another way")
+        raise ToolExecutionError(text or "the tool failed and its server gave no reason: try something else")
     return ToolOutput(text=text, parts=tuple(collected.parts))
 
 
 class _Collected:
-    """Texts and parts of a result, within the limits."""
+    """The texts and parts of a result, within the limits."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -82,7 +82,7 @@ class _Collected:
         self._room = PARTS_LIMIT
 
     def add(self, block: Any) -> None:
-        """Take in one block of content."""
+        """Add one block of content."""
         match block:
             case TextContent(text=text):
                 self.texts.append(text)
@@ -105,7 +105,7 @@ class _Collected:
         if len(part.data) > self._room:
             self.texts.append(f"[{what} of {len(part.data) * 3 // 4} bytes was left out: ask for a smaller one]")
         elif _MEDIA_TYPE.fullmatch(part.media_type) is None or not _is_base64(part.data):
-            self.texts.append(f"[{what} was left out: it is not what it says]")
+            self.texts.append(f"[{what} was left out: its data does not match its type]")
         else:
             self._room -= len(part.data)
             self.parts.append(part)
@@ -119,31 +119,31 @@ def _is_base64(data: str) -> bool:
 
 
 def forgotten(code: int, message: str) -> bool:
-    """The server no longer knows the session; what was sent has not been looked at."""
+    """Whether the server no longer knows the session. The request was then not processed."""
     return code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT) and message == _FORGOTTEN
 
 
 def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
-    """A failed request as the error that a tool may raise."""
+    """Convert a failed request to the error that a tool may raise."""
     if code == REQUEST_TIMEOUT:
         return ToolExecutionTimeout(
-            f"{call.tool} was stopped after {call.timeout:g} s without an answer of the MCP server {server}:"
+            f"{call.tool} was stopped after {call.timeout:g} s without a response from the MCP server {server}:"
             f" {repeatable(call)}"
         )
     if code == CONNECTION_CLOSED:
         return ToolExecutionError(
-            f"the MCP server {server} went away during the call of {call.tool}: {repeatable(call)}"
+            f"the connection to the MCP server {server} was lost during the call of {call.tool}: {repeatable(call)}"
         )
     if forgotten(code, message):
         return ToolExecutionError(
-            f"the MCP server {server} has been started anew and did not run {call.tool}: call it again in a moment"
+            f"the MCP server {server} was restarted and did not run {call.tool}: call it again in a moment"
         )
     outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
-    return ToolExecutionError(f"the MCP server {server} refused the call of {call.tool}: {message[:2000]}{outcome}")
+    return ToolExecutionError(f"the MCP server {server} rejected the call of {call.tool}: {message[:2000]}{outcome}")
 
 
 def repeatable(call: McpCall) -> str:
-    """What the model should know before it calls again, when nobody knows whether the call took effect."""
+    """What the model should know before it repeats a call whose outcome is unknown."""
     if call.effect is Effect.ONCE:
-        return "the outcome is unknown, it may have run; find out what happened before you call it again"
-    return "it may be called again"
+        return "the outcome is unknown, and it may have run; find out what happened before you call it again"
+    return "you may call it again"

@@ -1,4 +1,4 @@
-"""All MCP servers of a worker: connected side by side at its start, their tools in one live box."""
+"""All MCP servers of a worker. They connect in parallel at its start, and share one live set of tools."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,50 +9,50 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
-from loom.activities.adapters.mcp.tool_cache import Shelf
+from loom.activities.adapters.mcp.tool_cache import ToolCache
 from loom.activities.ports import Tool
 from loom.activities.toolbox.mcp_tool import offer
 from loom.domain.core.errors import BadRequest
 from loom.domain.tools.mcp_servers import ListedTool, McpServer
 
 if TYPE_CHECKING:
-    from loom.activities.adapters.mcp.connection import Patience, ServerLink
+    from loom.activities.adapters.mcp.connection import ConnectionTimeouts, ServerConnection
 
 _log = structlog.get_logger("loom.mcp")
 
 FIRST_WAIT: Final = 5.0
-"""Seconds that a worker's start waits for its servers; later ones are dialled on while it works."""
+"""Seconds that a worker's start waits for its servers. Later ones connect while it works."""
 _HANGING_UP: Final = 8.0
-"""Seconds for the servers to end when the worker stops; a program gets two, then it is killed."""
+"""Seconds for the servers to end when the worker stops. A program gets two, then it is killed."""
 
 
-class LiveBox(Mapping[str, Tool]):
-    """The tools of all servers by name, sorted, as they are at the moment of asking."""
+class LiveTools(Mapping[str, Tool]):
+    """The current tools of all servers by name, sorted."""
 
     def __init__(self) -> None:
         self._by_server: dict[str, Mapping[str, Tool]] = {}
         self._all: Mapping[str, Tool] = {}
 
     def put(self, server: str, tools: Mapping[str, Tool]) -> None:
-        """A server's tools, in place of those it had."""
+        """Replace the tools of a server."""
         self._by_server[server] = tools
         self._all = dict(sorted(item for box in self._by_server.values() for item in box.items()))
 
     def __getitem__(self, name: str) -> Tool:
-        """The tool of that name."""
+        """Return the tool of that name."""
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names, sorted."""
+        """Iterate over the names, sorted."""
         return iter(self._all)
 
     def __len__(self) -> int:
-        """How many tools there are."""
+        """Return the number of tools."""
         return len(self._all)
 
 
 class McpServers:
-    """Connects on entering, hangs up on leaving; what one server does never reaches another."""
+    """Connects on entering and disconnects on leaving. A failing server never affects another one."""
 
     def __init__(
         self,
@@ -61,40 +61,40 @@ class McpServers:
         environment: Mapping[str, str],
         home: Path | None = None,
         first_wait: float = FIRST_WAIT,
-        patience: "Patience | None" = None,
+        patience: "ConnectionTimeouts | None" = None,
     ) -> None:
-        """`environment` is the worker's; without a `home` nothing is remembered for the next start."""
+        """`environment` is the worker's. Without a `home`, no tools are cached for the next start."""
         names = [server.name for server in servers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadRequest(f"two MCP servers have the name {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
+            raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
         self._servers = servers
         self._environment = environment
-        self._shelf = None if home is None else Shelf(home)
+        self._tool_cache = None if home is None else ToolCache(home)
         self._first_wait = first_wait
         self._patience = patience
-        self._box = LiveBox()
-        self._links: dict[str, ServerLink] = {}
+        self._box = LiveTools()
+        self._links: dict[str, ServerConnection] = {}
         self._refused: dict[str, Sequence[str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """`mcp__server__tool` to tool, sorted by name; changes as servers come and change."""
+        """Map `mcp__server__tool` to tool, sorted by name. It changes as servers connect and change."""
         return self._box
 
     async def __aenter__(self) -> Self:
-        """Dial all servers; returns when each has answered or failed once, or after the first wait."""
+        """Connect to all servers. Return when each has succeeded or failed once, or after FIRST_WAIT."""
         if not self._servers:
             return self
-        # The library takes a second to import: workers without servers do not pay for it.
-        from loom.activities.adapters.mcp.connection import Patience, ServerLink  # noqa: PLC0415
+        # The library takes a second to import, which workers without servers do not pay.
+        from loom.activities.adapters.mcp.connection import ConnectionTimeouts, ServerConnection  # noqa: PLC0415
 
         for server in self._servers:
             on_listed = partial(self._listed, server)
-            link = ServerLink(server, self._environment, on_listed, self._patience or Patience())
+            link = ServerConnection(server, self._environment, on_listed, self._patience or ConnectionTimeouts())
             self._links[server.name] = link
-            if self._shelf is not None:
-                self._put(server, self._shelf.load(server))
+            if self._tool_cache is not None:
+                self._put(server, self._tool_cache.load(server))
             self._tasks.append(asyncio.create_task(link.run(), name=f"mcp {server.name}"))
         waiting = [asyncio.create_task(link.settled()) for link in self._links.values()]
         _, late = await asyncio.wait(waiting, timeout=self._first_wait)
@@ -105,7 +105,7 @@ class McpServers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Hang up everywhere at once; programs and what they started are gone afterwards."""
+        """Close all connections at once. Programs and everything that they started are gone afterwards."""
         for link in self._links.values():
             link.stop()
         if not self._tasks:
@@ -115,7 +115,7 @@ class McpServers:
             task.cancel()
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """For `doctor`: each server's tools, what is wrong with it, and which of its tools cannot be used."""
+        """Report for `doctor` each server's tools, what is wrong with it, and which of its tools cannot be used."""
         return {
             name: {
                 "ok": (trouble := link.trouble()) is None,
@@ -132,8 +132,8 @@ class McpServers:
         if refused:
             _log.warning("mcp_tools_refused", server=server.name, tools=refused[:20], count=len(refused))
         self._refused[server.name] = refused
-        if self._shelf is not None:
-            self._shelf.save(server, tools)
+        if self._tool_cache is not None:
+            self._tool_cache.save(server, tools)
         _log.info("mcp_tools", server=server.name, listed=len(tools), before=before, now=len(self._box))
 
     def _put(self, server: McpServer, tools: Sequence[ListedTool]) -> Sequence[str]:

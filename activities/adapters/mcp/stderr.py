@@ -1,4 +1,4 @@
-"""What an MCP server writes to its standard error: read to its end, logged in bounded amounts, its last words kept."""
+"""Read the standard error of an MCP server to its end, log a limited part of it, and keep its last line."""
 
 import asyncio
 import os
@@ -15,17 +15,17 @@ from loom.domain.tools.mcp_servers import visible
 _log = structlog.get_logger("loom.mcp")
 
 LINES: Final = 200
-"""Lines that are logged of one session; the rest is only counted."""
+"""Lines of one session that are logged. The rest is only counted."""
 
 _WIDTH: Final = 500
 _CHUNK: Final = 64 * 1024
 _FLOOD_PAUSE: Final = 0.005
-"""Seconds between reads once nothing more is logged, so that endless output does not take the worker's time."""
+"""Seconds between reads when nothing more is logged, so that endless output does not take the worker's time."""
 
 
 @dataclass(slots=True)
-class LastWords:
-    """The last line that a server wrote, and how many it wrote."""
+class StderrTail:
+    """The last line that a server wrote, and the number of lines."""
 
     server: str
     scrub: Callable[[str], str]
@@ -33,7 +33,7 @@ class LastWords:
     lines: int = 0
 
     def hear(self, line: str) -> None:
-        """Take in one line."""
+        """Add one line."""
         words = self.scrub(visible(line[:_WIDTH]).strip())
         if not words:
             return
@@ -44,8 +44,8 @@ class LastWords:
 
 
 @asynccontextmanager
-async def listening(words: LastWords) -> AsyncIterator[TextIO]:
-    """A file for a program's standard error; closed for us when the program was started with it."""
+async def logged_stderr(words: StderrTail) -> AsyncIterator[TextIO]:
+    """Open a file for a program's standard error. It is closed in this process when the program has started."""
     reading, writing = os.pipe()
     pipe = os.fdopen(reading, "rb", 0)
     stream = asyncio.StreamReader(limit=_CHUNK)
@@ -56,14 +56,14 @@ async def listening(words: LastWords) -> AsyncIterator[TextIO]:
             yield file
         finally:
             file.close()
-            with anyio.CancelScope(shield=True):  # bounded, and whoever hangs up does it by cancelling
-                await _settle(pump)
+            with anyio.CancelScope(shield=True):  # bounded, and the caller cancels it when it closes the connection
+                await _read_rest(pump)
             pipe.close()
             if words.lines > LINES:
                 _log.info("mcp_stderr_cut", server=words.server, lines=words.lines, logged=LINES)
 
 
-async def _pump(stream: asyncio.StreamReader, words: LastWords) -> None:
+async def _pump(stream: asyncio.StreamReader, words: StderrTail) -> None:
     rest = b""
     while data := await stream.read(_CHUNK):
         *lines, rest = (rest + data).split(b"\n")
@@ -75,8 +75,8 @@ async def _pump(stream: asyncio.StreamReader, words: LastWords) -> None:
     words.hear(rest.decode("utf-8", "replace"))
 
 
-async def _settle(pump: "asyncio.Task[None]") -> None:
-    """Read what was still said; whoever holds the pipe open does not hold us."""
+async def _read_rest(pump: "asyncio.Task[None]") -> None:
+    """Read the remaining output. A process that keeps the pipe open does not block this."""
     _, unfinished = await asyncio.wait([pump], timeout=0.5)
     for task in unfinished:
         task.cancel()

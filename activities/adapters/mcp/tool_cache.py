@@ -1,4 +1,4 @@
-"""The last known tools of each MCP server, in files below Loom's home: a server that is away keeps its tools listed."""
+"""Cache the last known tools of each MCP server in files below Loom's home, so they stay listed while it is away."""
 
 import json
 import os
@@ -15,27 +15,27 @@ from loom.domain.tools.mcp_servers import ListedTool, McpServer
 _log = structlog.get_logger("loom.mcp")
 
 
-class _Page(BaseModel):
-    """One file."""
+class _CacheFile(BaseModel):
+    """One cache file."""
 
     model_config = ConfigDict(extra="forbid")
 
     address: str
-    """Digest of what was dialled: another server under the same name has other tools."""
+    """Digest of the configuration: another server under the same name has other tools."""
     tools: list[ListedTool]
 
 
-class Shelf:
-    """Reads and writes the files of one home."""
+class ToolCache:
+    """Reads and writes the cache files of one home."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "mcp"
 
     def load(self, server: McpServer) -> Sequence[ListedTool]:
-        """The tools that the server had when it was last seen; nothing when that is not known."""
+        """Return the tools that the server had last time; empty if unknown."""
         path = self._path(server)
         try:
-            page = _Page.model_validate_json(path.read_bytes())
+            page = _CacheFile.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return ()
         except (OSError, ValidationError) as error:
@@ -44,7 +44,7 @@ class Shelf:
         return page.tools if page.address == short_digest(server.address) else ()
 
     def save(self, server: McpServer, tools: Sequence[ListedTool]) -> None:
-        """Keep the tools; a disk that is full is no reason to lose the server."""
+        """Save the tools. A full disk must not make the server unavailable."""
         page = {"address": short_digest(server.address), "tools": [asdict(tool) for tool in tools]}
         path = self._path(server)
         try:

@@ -1,8 +1,8 @@
-"""The line to one MCP server: its process or its HTTP client, and what comes through it made fit for the library.
+"""Open the transport to one MCP server, a process or an HTTP client, and sanitize its messages for the library.
 
-The library refuses a whole list of tools for one that is malformed, so malformed ones are taken out of the list before
-it sees them. It would also hold results against the schemas that servers declare for them; those are taken out, too:
-a result that does not fit is for the model to judge, and a schema's regular expressions could stop the worker.
+The library rejects a whole list of tools if one of them is malformed, so malformed ones are removed from the list
+first. The library also validates results against the schemas that servers declare, so these schemas are removed too:
+the model can judge a result that does not match, and a schema's regular expressions could block the worker.
 """
 
 import shutil
@@ -21,12 +21,12 @@ from mcp_types import JSONRPCResponse
 
 from loom.activities.adapters.mcp.http_client import BODY_LIMIT, http_client
 from loom.activities.adapters.mcp.process_guard import guarded
-from loom.activities.adapters.mcp.stderr import LastWords, listening
+from loom.activities.adapters.mcp.stderr import StderrTail, logged_stderr
 from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.tools.mcp_servers import McpServer, expand
 
 JUNK_LIMIT: Final = 100
-"""Lines that are no messages until a session ends; some programs print a greeting, none needs so long a one."""
+"""Number of invalid lines after which a session ends. Some programs print a greeting, but not one this long."""
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -34,51 +34,53 @@ Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessa
 
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """What is known of one connection beside its messages."""
+class Transport:
+    """What is known about one transport besides its messages."""
 
-    words: LastWords
+    words: StderrTail
     ended: anyio.Event = field(default_factory=anyio.Event)
-    """The server has closed its side."""
+    """Whether the server has closed its side."""
     remark: str = ""
-    """What the library does not pass on: an HTTP status, or why we hung up."""
+    """What the library does not report: an HTTP status, or why Loom closed the connection."""
     malformed: list[str] = field(default_factory=list)
-    """Tools taken out of the server's list."""
+    """Tools that were removed from the server's list."""
     junk: int = 0
-    """What came that was no message."""
+    """Number of received lines that were not messages."""
 
 
 @asynccontextmanager
-async def opened(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
-    """Dial the server; at the end its process tree or its HTTP session is gone."""
-    through = _http(server, environment, line) if server.url else _process(server, environment, line)
+async def open_transport(
+    server: McpServer, environment: Mapping[str, str], transport: Transport
+) -> AsyncIterator[Streams]:
+    """Connect to the server. On exit, all of its processes or its HTTP session are gone."""
+    through = _http(server, environment, transport) if server.url else _process(server, environment, transport)
     async with through as (reading, writing):
-        yield _Sieve(reading, line), writing
+        yield _SanitizedStream(reading, transport), writing
 
 
 @asynccontextmanager
-async def _process(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
-    known = _clean(environment) | expand(server.env, environment)
+async def _process(server: McpServer, environment: Mapping[str, str], transport: Transport) -> AsyncIterator[Streams]:
+    known = _environment(environment) | expand(server.env, environment)
     program = shutil.which(server.command[0], path=known["PATH"])
     if program is None:
         raise ToolUnavailableError(f"the program {server.command[0]!r} is not on the worker's PATH: install it")
     command, *arguments = guarded((program, *server.command[1:]))
     parameters = StdioServerParameters(command=command, args=arguments, env=known, encoding_error_handler="replace")
-    async with listening(line.words) as errors, stdio_client(parameters, errlog=errors) as streams:
+    async with logged_stderr(transport.words) as errors, stdio_client(parameters, errlog=errors) as streams:
         errors.close()
         yield streams
 
 
-def _clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a program sees of the worker's environment; everything else has to be given to it by name."""
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program: a few of the worker's variables. All others must be configured by name."""
     kept = {name: environment[name] for name in ("PATH", "HOME", "LANG") if name in environment}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}
 
 
 @asynccontextmanager
-async def _http(server: McpServer, environment: Mapping[str, str], line: Line) -> AsyncIterator[Streams]:
+async def _http(server: McpServer, environment: Mapping[str, str], transport: Transport) -> AsyncIterator[Streams]:
     def note(status: int) -> None:
-        line.remark = f"HTTP {status}"
+        transport.remark = f"HTTP {status}"
 
     async with (
         http_client(server, environment, note) as client,
@@ -87,55 +89,55 @@ async def _http(server: McpServer, environment: Mapping[str, str], line: Line) -
         yield streams
 
 
-class _Sieve:
-    """A stream of messages that notes its end and takes malformed tools out of lists."""
+class _SanitizedStream:
+    """A stream of messages that records its end and removes malformed tools from lists."""
 
-    def __init__(self, stream: ReadStream[SessionMessage | Exception], line: Line) -> None:
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], transport: Transport) -> None:
         self._stream = stream
-        self._line = line
+        self._transport = transport
 
     @property
     def last_context(self) -> Any:
-        """The sender's context, where the stream knows it."""
+        """The sender's context, if the stream has one."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
+        """Return the next message."""
         return self._sieved(await self._stream.receive())
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the body."""
         await self._stream.aclose()
 
     def __aiter__(self) -> Self:
-        """The messages, one after another."""
+        """Iterate over the messages."""
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        """The next message, until the server closes its side."""
+        """Return the next message until the server closes its side."""
         try:
             return self._sieved(await self._stream.__anext__())
         except (StopAsyncIteration, anyio.ClosedResourceError):
-            self._line.ended.set()
+            self._transport.ended.set()
             raise
 
     async def __aenter__(self) -> Self:
-        """Open it."""
+        """Open the stream."""
         await self._stream.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Close it."""
+        """Close the body."""
         return await self._stream.__aexit__(kind, error, trace)
 
     def _sieved(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         if isinstance(item, Exception):
-            self._line.junk += 1
-            if self._line.junk > JUNK_LIMIT:
-                self._line.remark = f"it sent {JUNK_LIMIT} lines that are no messages"
-                raise ConnectionError(self._line.remark)
+            self._transport.junk += 1
+            if self._transport.junk > JUNK_LIMIT:
+                self._transport.remark = f"it sent {JUNK_LIMIT} lines that are not messages"
+                raise ConnectionError(self._transport.remark)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             listed = item.message.result.get("tools")
             if isinstance(listed, list):
@@ -148,31 +150,31 @@ class _Sieve:
             try:
                 kept.append(_tool(entry))
             except ValueError as error:
-                self._line.malformed.append(str(error))
+                self._transport.malformed.append(str(error))
         return kept
 
 
 def _tool(entry: Any) -> dict[str, Any]:
-    """The parts of a listed tool that Loom uses; raises ValueError when it cannot be one."""
+    """The fields of a listed tool that Loom uses; raises ValueError if it is malformed."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not name:
         raise ValueError("a tool without a name")
     schema = entry.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError(f"{name[:60]!r}: its schema does not describe an object")
-    # Some servers write null for a list or table with nothing in it.
+    # Some servers write null for an empty list or table.
     schema = {key: value for key, value in schema.items() if value is not None}
     described = entry.get("description")
     return {
         "name": name,
         "description": described if isinstance(described, str) else "",
-        "inputSchema": _checked(name, schema),
+        "inputSchema": _checked_schema(name, schema),
         "annotations": _annotations(entry.get("annotations")),
     }
 
 
-def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema if it has the shape that the library requires."""
+def _checked_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema if it has the form that the library requires."""
     shapes: tuple[tuple[str, type, Callable[[Any], bool]], ...] = (
         ("properties", dict, lambda table: all(isinstance(item, dict | bool) for item in table.values())),
         ("required", list, lambda names: all(isinstance(item, str) for item in names)),
@@ -185,6 +187,6 @@ def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _annotations(given: Any) -> dict[str, bool]:
-    """The hints that are true or false; anything else is no hint."""
+    """Return the hints that are true or false. Anything else is not a hint."""
     known = given if isinstance(given, dict) else {}
     return {hint: known[hint] for hint in _HINTS if isinstance(known.get(hint), bool)}

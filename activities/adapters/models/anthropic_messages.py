@@ -1,4 +1,4 @@
-"""A conversation in the words of Anthropic's messages: strictly alternating, results first, with cache breakpoints."""
+"""Convert a conversation to Anthropic's messages: strictly alternating, results first, with cache breakpoints."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ _NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def wire_system(system: str) -> list[Wire]:
-    """The system prompt, to be cached."""
+    """The system prompt with a cache breakpoint."""
     return [{"type": "text", "text": system, "cache_control": _CACHE}] if system.strip() else []
 
 
 def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
-    """The tools, to be cached up to the last."""
+    """The tools with a cache breakpoint after the last one."""
     wire: list[Wire] = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools
     ]
@@ -32,7 +32,9 @@ def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
-    """The messages with neighbours of one side merged, opening with the user's side; cached up to what is late."""
+    """The messages, with adjacent ones of the same role merged and a user message first; cached except for late
+    content.
+    """
     wire: list[Wire] = []
     for message in call.messages:
         if not _is_late(message):
@@ -40,7 +42,7 @@ def wire_messages(call: ModelCall) -> list[Wire]:
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
-    # What is new with every call comes after the marks: what is cached with it would never be found again.
+    # Content that is new in every call comes after the breakpoints. Cached with it, the prefix would never match again.
     for message in filter(_is_late, call.messages):
         _add(wire, message, call.model)
     return wire
@@ -62,14 +64,15 @@ def _is_late(message: Message) -> bool:
 
 
 def _mark_for_cache(wire: Sequence[Wire]) -> None:
-    # The last message, and where the previous call ended: a turn with many calls is longer than the provider looks
-    # back for a match. With the system prompt and the tools these are the four marks that a request may have.
+    # Breakpoints at the last message and where the previous call ended, because a turn with many calls is longer than
+    # the provider's lookback. With the system prompt and the tools, these are the four breakpoints that a request may
+    # have.
     for message in [message for message in wire if message["role"] == "user"][-2:]:
         message["content"][-1]["cache_control"] = _CACHE
 
 
 def _results_first(blocks: list[Wire]) -> list[Wire]:
-    # The results have to stand right after their calls, also when somebody spoke in between.
+    # Results must directly follow their calls, even if a person wrote something in between.
     return sorted(blocks, key=lambda block: block["type"] != "tool_result")
 
 
@@ -87,7 +90,7 @@ def _assistant(message: Message, model: str) -> list[Wire]:
 def _user(message: Message) -> list[Wire]:
     if message.role != "tool":
         return list(_blocks(message.content)) or [_text("(empty)")]
-    # Of a failed call the provider takes nothing but text.
+    # For a failed call, the provider accepts only text.
     is_text = isinstance(message.content, str) or message.is_error
     content = message.text if is_text else list(_blocks(message.content))
     block: Wire = {"type": "tool_result", "tool_use_id": _safe_id(message.tool_call_id or ""), "content": content}
@@ -121,5 +124,5 @@ def _text(text: str) -> Wire:
 
 
 def _safe_id(call_id: str) -> str:
-    # Ids that another provider gave may have characters that this one refuses.
+    # Ids from another provider may contain characters that this one rejects.
     return _NOT_IN_ID.sub("_", call_id) or "call"

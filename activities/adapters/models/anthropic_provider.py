@@ -1,4 +1,4 @@
-"""Anthropic's messages, and servers that speak them."""
+"""Anthropic's Messages API, and compatible servers."""
 
 import asyncio
 import importlib
@@ -13,10 +13,10 @@ from loom.activities.adapters.models.wire import (
     READ_TIMEOUT,
     Server,
     cause_of,
-    complaint_of,
     distinct_ids,
     ended_early,
     error_of,
+    error_response_of,
     quote,
     read_call,
     reasoning_note,
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 OFFICIAL_URL: Final = "https://api.anthropic.com"
 
 _WITH_TEMPERATURE: Final = {"anthropic-version": "2023-06-01"}
-"""The SDK's own version of the interface has no temperature any more: even its default value is an error there."""
+"""The SDK's own types no longer include temperature. Even its default value is an error there."""
 
 _CUT: Final = ("max_tokens", "model_context_window_exceeded")
 
 
 class AnthropicProvider:
-    """One account or server; its connections are kept between calls."""
+    """A provider for one account or server. It keeps its connections between calls."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class AnthropicProvider:
         self._client: AsyncAnthropic | None = None
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        """Call the model, stream its text to `on_delta`, and return the whole reply."""
         client = await self._connected()
         import anthropic  # noqa: PLC0415  # costs a second, so only who calls Anthropic pays
         import httpx2  # noqa: PLC0415
 
-        heard = _Heard()
+        heard = _PartialReply()
         try:
             stream = await self._open(client, call)
             async with stream:
                 async for event in stream:
                     if text := heard.take(event):
                         on_delta(text)
-        # The SDK does not wrap what the connection raises once a stream is open.
+        # The SDK does not wrap errors of the connection once a stream is open.
         except (
             anthropic.AnthropicError,
             httpx2.RequestError,
@@ -101,7 +101,7 @@ class AnthropicProvider:
 
     async def _connected(self) -> "AsyncAnthropic":
         if self._client is None:
-            # In a thread: heartbeats of other activities go on while the SDK is being read.
+            # In a thread, so that heartbeats of other activities continue while the SDK is imported.
             await asyncio.to_thread(importlib.import_module, "anthropic")
         if self._client is None:
             from anthropic import AsyncAnthropic, Timeout  # noqa: PLC0415
@@ -116,7 +116,7 @@ class AnthropicProvider:
     async def _open(self, client: "AsyncAnthropic", call: ModelCall) -> "AsyncStream[object]":
         from anthropic import AsyncStream  # noqa: PLC0415
 
-        # `messages.create` would build a model per event; plain objects are enough.
+        # `messages.create` would build a model for each event; plain objects are enough.
         return await client.post(
             "/v1/messages",
             body=_body(call),
@@ -127,18 +127,18 @@ class AnthropicProvider:
         )
 
     def _translated(self, error: Exception, model: str) -> LoomError:
-        """The one place where the SDK's errors become Loom's."""
+        """Translate the SDK's errors into Loom's. Nothing else does this."""
         import anthropic  # noqa: PLC0415
         import httpx2  # noqa: PLC0415
 
         match error:
             case anthropic.APIStatusError():
-                complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
-                return error_of(complaint, self._server, model)
+                error_response = error_response_of(error.body, error.status_code, error.response.headers, error.message)
+                return error_of(error_response, self._server, model)
             case anthropic.APITimeoutError() | httpx2.TimeoutException():
-                return unreachable(self._server, model, "no sign of life within the time limit")
+                return unreachable(self._server, model, "no data within the time limit")
             case anthropic.APIConnectionError() | httpx2.RequestError():
-                return unreachable(self._server, model, f"no connection, or it broke off ({cause_of(error)})")
+                return unreachable(self._server, model, f"no connection, or it was lost ({cause_of(error)})")
             case anthropic.APIResponseValidationError():
                 return unreadable(self._server, model, "unexpected shape")
             case anthropic.AnthropicError():
@@ -158,7 +158,7 @@ def _body(call: ModelCall) -> dict[str, Any]:
         body["system"] = system
     if call.tools:
         body["tools"] = wire_tools(call.tools)
-        if not call.may_call:  # a conversation with tool calls in it needs them named
+        if not call.may_call:  # required if the conversation contains tool calls
             body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:
         body["temperature"] = call.temperature
@@ -166,11 +166,11 @@ def _body(call: ModelCall) -> dict[str, Any]:
 
 
 class _NotAnEvent(Exception):
-    """A piece of the stream has a shape that no message event has."""
+    """A chunk of the stream does not have the form of a message event."""
 
 
 @dataclass(kw_only=True, slots=True)
-class _HeardBlock:
+class _PartialBlock:
     start: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
     signature: str = ""
@@ -186,19 +186,19 @@ class _HeardBlock:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Heard:
-    """An answer while it comes in."""
+class _PartialReply:
+    """A reply while it is being received."""
 
     anything: bool = False
     complete: bool = False
     model: str = ""
     stop: str = ""
     refusal: str = ""
-    blocks: dict[int, _HeardBlock] = field(default_factory=dict)
+    blocks: dict[int, _PartialBlock] = field(default_factory=dict)
     usage: dict[str, Any] = field(default_factory=dict)
 
     def take(self, event: Any) -> str:
-        """Take one event in and return the text that it adds."""
+        """Add one event and return the text that it contains."""
         try:
             self.anything = True
             return self._take(event)
@@ -211,21 +211,21 @@ class _Heard:
                 return self._take_delta(self.blocks[event["index"]], event["delta"])
             case "content_block_start":
                 block = event["content_block"]
-                self.blocks[event["index"]] = _HeardBlock(start=block, pieces=[block.get("thinking") or ""])
+                self.blocks[event["index"]] = _PartialBlock(start=block, pieces=[block.get("thinking") or ""])
                 return self._take_delta(self.blocks[event["index"]], block)
             case "message_start":
                 self.model = event["message"].get("model") or ""
                 self.usage.update(event["message"].get("usage") or {})
             case "message_delta":
                 self._take_end(event["delta"])
-                # Cumulative, with null for what is not told again.
+                # Cumulative, with null for values that are not repeated.
                 told = event.get("usage") or {}
                 self.usage.update({name: value for name, value in told.items() if value is not None})
             case "message_stop":
                 self.complete = True
         return ""
 
-    def _take_delta(self, block: _HeardBlock, delta: Mapping[str, Any]) -> str:
+    def _take_delta(self, block: _PartialBlock, delta: Mapping[str, Any]) -> str:
         match delta["type"]:
             case "text_delta" | "text":
                 text: str = delta["text"] + ""
@@ -245,7 +245,7 @@ class _Heard:
         self.refusal = str(details.get("explanation") or details.get("category") or "")
 
     def answer(self, call: ModelCall) -> ModelAnswer:
-        """The whole answer."""
+        """The complete reply."""
         blocks = list(self.blocks.values())
         uses = [block for block in blocks if block.start["type"] == "tool_use"]
         ids = distinct_ids([use.start.get("id") or "" for use in uses], call.messages) if uses else []

@@ -1,6 +1,7 @@
-"""Images and files on their way to a provider: what every provider takes, and words for the rest.
+"""Images and files for a provider: the formats that every provider accepts, and a text for the rest.
 
-A part that a provider does not take would make it refuse the whole conversation, for ever; so it is told in words.
+A provider would reject the whole conversation, permanently, because of one part that it does not accept. Such a part is
+therefore described in words.
 """
 
 from base64 import b64decode
@@ -14,17 +15,17 @@ PDF: Final = "application/pdf"
 
 
 def is_image(part: Part) -> bool:
-    """A picture that providers take; of one behind an address only they can tell."""
+    """Whether this is an image that providers accept. For a URL, only they can tell."""
     return part.type == "image" and (bool(part.url) or (bool(part.data) and part.media_type in IMAGES))
 
 
 def is_document(part: Part) -> bool:
-    """A PDF that is here."""
+    """Whether this is a PDF whose data is present."""
     return part.type == "file" and part.media_type == PDF and bool(part.data)
 
 
 def in_words(part: Part) -> str:
-    """The part's text, a text file's content, or what it is."""
+    """The part's text, the content of a text file, or a description."""
     if part.type == "text":
         return part.text
     if part.type == "file" and part.media_type.startswith("text/") and part.data:

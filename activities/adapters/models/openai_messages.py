@@ -1,4 +1,4 @@
-"""A conversation in the words of OpenAI's chat completions."""
+"""Convert a conversation to OpenAI's chat completions."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from loom.domain.core.messages import Message, Part
 Wire: TypeAlias = dict[str, Any]
 
 _SOUNDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-"""The provider's word for each format that it takes."""
+"""The provider's name for each audio format that it accepts."""
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
@@ -28,7 +28,7 @@ def wire_messages(call: ModelCall) -> list[Wire]:
                 wire.append(_assistant(message, call.model))
             case "tool":
                 wire.append({"role": "tool", "tool_call_id": message.tool_call_id, "content": _result(message)})
-                # A tool message is text only; the pictures follow after the last result of the turn.
+                # A tool message contains only text, so images follow after the last result of the turn.
                 shown.append(message)
             case role:
                 wire.append({"role": role, "content": _content(message.content)})
@@ -58,14 +58,14 @@ def _content(content: str | Sequence[Part]) -> str | list[Wire]:
 
 
 def _result(message: Message) -> str:
-    """The text of a tool's result, with words for what cannot follow it as a picture."""
+    """The text of a tool's result, with a description of what cannot follow as an image."""
     if isinstance(message.content, str):
         return message.content
     return "\n".join(in_words(part) for part in message.content if not _may_follow(part))
 
 
 def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
-    """One message with the images and documents of a turn's results; of several it says whose they are."""
+    """One message with the images and documents of a turn's results. If there are several, it names their calls."""
     seen = [(result, [part for part in _all_parts(result) if _may_follow(part)]) for result in results]
     given = [(result, parts) for result, parts in seen if parts]
     content: list[Wire] = []

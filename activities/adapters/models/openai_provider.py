@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, llama.cpp, DeepSeek, Gemini …"""
+"""OpenAI's Chat Completions API, and every compatible server: Ollama, vLLM, llama.cpp, DeepSeek, Gemini …"""
 
 import asyncio
 import importlib
@@ -13,10 +13,10 @@ from loom.activities.adapters.models.wire import (
     READ_TIMEOUT,
     Server,
     cause_of,
-    complaint_of,
     distinct_ids,
     ended_early,
     error_of,
+    error_response_of,
     quote,
     read_call,
     reasoning_note,
@@ -37,7 +37,7 @@ OFFICIAL_URL: Final = "https://api.openai.com/v1"
 
 
 class OpenAIProvider:
-    """One account or server; its connections are kept between calls."""
+    """A provider for one account or server. It keeps its connections between calls."""
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class OpenAIProvider:
             secret=api_key,
         )
         self._timeouts = (connect_timeout, read_timeout)
-        # Other servers mostly know the older name only; OpenAI's newer models refuse it.
+        # Most other servers only know the older name, which OpenAI's newer models reject.
         self._limit_name = "max_completion_tokens" if official else "max_tokens"
         self._asks_usage = True
         self._client: AsyncOpenAI | None = None
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        """Call the model, stream its text to `on_delta`, and return the whole reply."""
         client = await self._connected()
         import openai  # noqa: PLC0415  # costs a second, so only who calls OpenAI pays
 
-        heard = _Heard()
+        heard = _PartialReply()
         try:
             stream = await self._open(client, call)
             async with stream:
@@ -92,7 +92,7 @@ class OpenAIProvider:
 
     async def _connected(self) -> "AsyncOpenAI":
         if self._client is None:
-            # In a thread: heartbeats of other activities go on while the SDK is being read.
+            # In a thread, so that heartbeats of other activities continue while the SDK is imported.
             await asyncio.to_thread(importlib.import_module, "openai")
         if self._client is None:
             from openai import AsyncOpenAI, Timeout  # noqa: PLC0415
@@ -115,7 +115,7 @@ class OpenAIProvider:
     async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
         from openai import AsyncStream  # noqa: PLC0415
 
-        # `chat.completions.create` would walk the whole conversation and build a pydantic model per chunk.
+        # `chat.completions.create` would walk the whole conversation and build a pydantic model for each chunk.
         return await client.post(
             "/chat/completions",
             body=self._body(call),
@@ -146,32 +146,36 @@ class OpenAIProvider:
             ]
         return body
 
-    def _adapts_to(self, complaint: str) -> bool:
-        """Whether the server objects to a field that can be said in another way, or left out, from now on."""
-        if "stream_options" in complaint and self._asks_usage:
+    def _adapts_to(self, error_response: str) -> bool:
+        """Whether the server rejects a field that can be renamed or omitted from now on."""
+        if "stream_options" in error_response and self._asks_usage:
             self._asks_usage = False
             return True
-        if "max_completion_tokens" in complaint and "max_tokens" in complaint and self._limit_name == "max_tokens":
+        if (
+            "max_completion_tokens" in error_response
+            and "max_tokens" in error_response
+            and self._limit_name == "max_tokens"
+        ):
             self._limit_name = "max_completion_tokens"
             return True
         return False
 
     def _translated(self, error: Exception, model: str) -> LoomError:
-        """The one place where the SDK's errors become Loom's."""
+        """Translate the SDK's errors into Loom's. Nothing else does this."""
         import openai  # noqa: PLC0415
 
         match error:
             case openai.APIStatusError():
-                complaint = complaint_of(error.body, error.status_code, error.response.headers, error.message)
-                return error_of(complaint, self._server, model)
+                error_response = error_response_of(error.body, error.status_code, error.response.headers, error.message)
+                return error_of(error_response, self._server, model)
             case openai.APITimeoutError():
-                return unreachable(self._server, model, "no sign of life within the time limit")
+                return unreachable(self._server, model, "no data within the time limit")
             case openai.APIConnectionError():
-                return unreachable(self._server, model, f"no connection, or it broke off ({cause_of(error)})")
+                return unreachable(self._server, model, f"no connection, or it was lost ({cause_of(error)})")
             case openai.APIResponseValidationError():
                 return unreadable(self._server, model, "unexpected shape")
             case openai.APIError():
-                return error_of(complaint_of(error.body, 200, {}, error.message), self._server, model)
+                return error_of(error_response_of(error.body, 200, {}, error.message), self._server, model)
             case openai.OpenAIError():
                 return unreachable(self._server, model, type(error).__name__)
             case _:
@@ -179,19 +183,19 @@ class OpenAIProvider:
 
 
 class _NotAChunk(Exception):
-    """A piece of the stream has a shape that no chat completion has."""
+    """A chunk of the stream does not have the form of a chat completion."""
 
 
 @dataclass(kw_only=True, slots=True)
-class _HeardCall:
+class _PartialCall:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
-class _Heard:
-    """An answer while it comes in."""
+class _PartialReply:
+    """A reply while it is being received."""
 
     anything: bool = False
     model: str = ""
@@ -199,12 +203,12 @@ class _Heard:
     refusal: str = ""
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[_HeardCall] = field(default_factory=list)
-    open: dict[int | None, _HeardCall] = field(default_factory=dict)
+    calls: list[_PartialCall] = field(default_factory=list)
+    open: dict[int | None, _PartialCall] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, chunk: Any) -> str:
-        """Take one chunk in and return the text that it adds."""
+        """Add one chunk and return the text that it contains."""
         try:
             self.anything = True
             self.model = chunk.get("model") or self.model
@@ -233,10 +237,11 @@ class _Heard:
         function = piece.get("function") or {}
         index, call_id, name = piece.get("index"), piece.get("id") or "", function.get("name") or ""
         call = self.open.get(index)
-        # Some servers send whole calls, all under one index or none; a new id or a second name begins another call.
+        # Some servers send whole calls, all under one index or without one. A new id or a second name starts another
+        # call.
         another = call is not None and call.name and name and (index is None or (call_id and call_id != call.id))
         if call is None or another:
-            call = _HeardCall()
+            call = _PartialCall()
             self.calls.append(call)
             self.open[index] = call
         call.id = call.id or call_id
@@ -246,7 +251,7 @@ class _Heard:
             call.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def answer(self, call: ModelCall) -> ModelAnswer:
-        """The whole answer."""
+        """The complete reply."""
         ids = distinct_ids([heard.id for heard in self.calls], call.messages) if self.calls else []
         calls = tuple(
             read_call(call_id, heard.name, "".join(heard.arguments))

@@ -1,4 +1,4 @@
-"""What model calls cost, from the price list that comes with genai-prices; nothing is fetched."""
+"""Prices of model calls, from the price list in genai-prices. Nothing is fetched."""
 
 import asyncio
 from typing import Final, Literal, TypeAlias
@@ -7,7 +7,7 @@ from loom.domain.core.messages import Usage
 
 Unknown: TypeAlias = Literal["deny", "assume", "free"]
 ASSUMED: Final = (15, 75)
-"""Dollars for a million tokens of prompt and of answer, assumed of a model that is not on the list: a dear one's."""
+"""Dollars for a million tokens of prompt and of reply, assumed for an unlisted model: the price of an expensive one."""
 
 
 class GenaiPrices:
@@ -20,13 +20,13 @@ class GenaiPrices:
         anthropic_base_url: str | None = None,
         unknown: Unknown = "deny",
     ) -> None:
-        """`unknown` says what a model costs that is not on the list: nobody knows, as much as a dear one, nothing."""
+        """`unknown` selects the price of an unlisted model: unknown, that of an expensive model, or zero."""
         self._unknown = unknown
         self._urls = {"openai": openai_base_url, "anthropic": anthropic_base_url}
         self._loaded = False
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
-        """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
+        """Millionths of a US dollar for this usage of `prefix:name`; None if the price is unknown."""
         known = await self._listed(model, usage)
         if known is not None or self._unknown == "deny":
             return known
@@ -43,13 +43,13 @@ class GenaiPrices:
             return None
         if self._loaded:
             return self._cost(prefix, name, usage)
-        # Reading the list takes a second, in which streams and heartbeats of other runs have to go on.
+        # Reading the list takes a second, in which streams and heartbeats of other runs must continue.
         cost = await asyncio.to_thread(self._cost, prefix, name, usage)
         self._loaded = True
         return cost
 
     def _cost(self, prefix: str, name: str, usage: Usage) -> int | None:
-        from genai_prices import Usage as Counted  # noqa: PLC0415 - half a second that only priced models pay
+        from genai_prices import Usage as Counted  # noqa: PLC0415 - takes half a second, which only priced models pay
         from genai_prices import calc_price  # noqa: PLC0415
 
         counted = Counted(

@@ -1,4 +1,4 @@
-"""Which providers this worker can call, and what to do when one is not configured."""
+"""The providers that this worker can call, and the error for one that is not configured."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
@@ -14,13 +14,13 @@ DEMO: Final = "demo"
 PREFIXES: Final = ("openai", "anthropic")
 
 _NO_KEY: Final = "not-needed"
-"""What goes out as the key to a server of one's own that was configured without one; the SDKs insist on something."""
+"""Sent as the key to a self-hosted server that was configured without one, because the SDKs require a key."""
 
 _Made: TypeAlias = OpenAIProvider | AnthropicProvider
 
 
 class ConfiguredProviders:
-    """The providers that the settings allow; each is built at its first use and kept with its connections."""
+    """The providers that the settings allow. Each is created when it is first used and keeps its connections."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ConfiguredProviders:
         self._demo = DemoModel()
 
     def register(self, providers: Mapping[str, LLMProvider]) -> None:
-        """Call these, too, by their prefixes; raises BadRequest for one that is built in. Who made them closes them."""
+        """Add providers by their prefixes; raises BadRequest for a built-in prefix. The caller closes them."""
         if taken := sorted({*PREFIXES, DEMO} & {*providers}):
             raise BadRequest(
                 f"the app registers a provider {taken[0]!r}, which is built in: rename it", field="provider"
@@ -47,7 +47,7 @@ class ConfiguredProviders:
         self._registered |= providers
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
-        """The provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        """Return the provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
         prefix, _, name = model.strip().partition(":")
         if prefix == DEMO:
             return self._demo, DEMO
@@ -61,7 +61,7 @@ class ConfiguredProviders:
         return self._made[prefix], name
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         made, self._made = self._made, {}
         for provider in made.values():
             await provider.aclose()
@@ -77,9 +77,9 @@ class ConfiguredProviders:
                 prefix=prefix,
             )
         if not key.isascii() or not key.isprintable():
-            raise LLMConfigurationError(f"{key_name} has characters that no key has: copy it again", prefix=prefix)
+            raise LLMConfigurationError(f"{key_name} contains invalid characters: copy the key again", prefix=prefix)
         if url and not _is_web_address(url):
-            raise LLMConfigurationError(f"{url_name} is not an http(s) address: {url!r}", prefix=prefix)
+            raise LLMConfigurationError(f"{url_name} is not an http(s) URL: {url!r}", prefix=prefix)
         build: Callable[..., _Made] = OpenAIProvider if prefix == "openai" else AnthropicProvider
         return build(api_key=key or _NO_KEY, base_url=url or None)
 

@@ -1,7 +1,7 @@
-"""What the provider adapters share: complaints become typed errors, argument text becomes tool calls.
+"""Shared code of the providers: convert error responses to typed errors, and argument text to tool calls.
 
-A provider's own words reach people through `LoomError.message`; keys never do: they are cut out, and the SDK's
-exception, which holds the request, is not kept as the cause.
+People see a provider's own text through `LoomError.message`, but never keys: these are removed, and the SDK's
+exception, which contains the request, is not kept as the cause.
 """
 
 import json
@@ -27,7 +27,7 @@ from loom.domain.core.messages import JsonObject, Message, ToolCall
 
 CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 120.0
-"""Longest silence between two pieces of an answer."""
+"""Maximum seconds between two chunks of a reply."""
 
 _LONGEST_QUOTE: Final = 400
 
@@ -44,69 +44,69 @@ _LIMIT = re.compile(
 _TOKENS = re.compile(r"(?:resulted in|requested|passed|request \(|prompt contains)\s*([\d,]+)", re.IGNORECASE)
 
 MAX_DEPTH: Final = 100
-"""Levels of a tool call's arguments; deeper ones count as malformed."""
+"""Maximum nesting of a tool call's arguments. Deeper ones count as malformed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """Who is being talked to, for messages that name the way out."""
+    """The server of a request, for messages that say what to do."""
 
     name: str
     key_name: str
-    """Environment variable of the key."""
+    """Environment variable that contains the key."""
     url_name: str
     url: str
     secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Complaint:
-    """An error as the server sent it, as an HTTP answer or in the middle of a stream (status 200)."""
+class ErrorResponse:
+    """An error as the server sent it, as an HTTP response or within a stream (status 200)."""
 
     status: int
     code: str
-    """Every machine-readable word of it: code and type."""
+    """All machine-readable words of it: code and type."""
     message: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def complaint_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> Complaint:
-    """A complaint out of an error body: `{"error": {...}}`, that object alone, a list of it, or plain text."""
+def error_response_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> ErrorResponse:
+    """Parse an error body: `{"error": {...}}`, that object alone, a list of it, or plain text."""
     if isinstance(body, list) and body:
         body = body[0]
     if isinstance(body, Mapping):
         body = body.get("error") or body
     if not isinstance(body, Mapping):
         text = body if isinstance(body, str) and body.strip() else otherwise
-        return Complaint(status=status, code="", message=text, headers=headers)
+        return ErrorResponse(status=status, code="", message=text, headers=headers)
     code = " ".join(str(body[key]) for key in ("code", "type") if body.get(key))
-    return Complaint(status=status, code=code, message=str(body.get("message") or otherwise), headers=headers)
+    return ErrorResponse(status=status, code=code, message=str(body.get("message") or otherwise), headers=headers)
 
 
-def error_of(complaint: Complaint, server: Server, model: str) -> LoomError:
-    """The typed error for what a server sent instead of an answer."""
-    said = quote(complaint.message, server)
-    passing = complaint.status in (408, 409) or complaint.status >= 500
-    broken_stream = complaint.status < 300 and "invalid_request" not in complaint.code
-    if about := _about_account(complaint, server, model) or _about_request(complaint, server, model):
+def error_of(error_response: ErrorResponse, server: Server, model: str) -> LoomError:
+    """The typed error for an error response."""
+    said = quote(error_response.message, server)
+    passing = error_response.status in (408, 409) or error_response.status >= 500
+    broken_stream = error_response.status < 300 and "invalid_request" not in error_response.code
+    if about := _about_account(error_response, server, model) or _about_request(error_response, server, model):
         return about
     if passing or broken_stream:
-        return LLMUnavailableError(f"{server.name} failed ({complaint.status}): {said}", model=model)
-    return LLMConfigurationError(f"{server.name} rejects the request ({complaint.status}): {said}", model=model)
+        return LLMUnavailableError(f"{server.name} failed ({error_response.status}): {said}", model=model)
+    return LLMConfigurationError(f"{server.name} rejected the request ({error_response.status}): {said}", model=model)
 
 
-def _about_account(complaint: Complaint, server: Server, model: str) -> LoomError | None:
-    """What the server has against the caller: no quota, too fast, a wrong key, a model that is not theirs."""
-    status, code, said = complaint.status, complaint.code, quote(complaint.message, server)
+def _about_account(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
+    """Errors about the account: no quota, rate limit, wrong key, a model without access."""
+    status, code, said = error_response.status, error_response.code, quote(error_response.message, server)
     if "insufficient_quota" in code or "billing" in code or status == 402:
         return LLMConfigurationError(
             f"{server.name}: the account of {server.key_name} has no quota left: {said}", model=model
         )
     if status == 429 or "rate_limit" in code:
-        wait = retry_after(complaint.headers)
-        return LLMRateLimitError(f"{server.name} asks to slow down: {said}", model=model, retry_after=wait)
+        wait = retry_after(error_response.headers)
+        return LLMRateLimitError(f"{server.name} reports too many requests: {said}", model=model, retry_after=wait)
     if status in (401, 403) or "authentication" in code or "permission" in code:
-        text = f"{server.name} does not accept the key ({status}): check {server.key_name} and that it may use {model}"
+        text = f"{server.name} rejected the key ({status}): check {server.key_name} and whether it may use {model}"
         return LLMConfigurationError(text, model=model)
     if status == 404 or "model_not_found" in code:
         text = f"{server.name} at {server.url} does not know the model {model!r}: check its name and {server.url_name}"
@@ -114,38 +114,38 @@ def _about_account(complaint: Complaint, server: Server, model: str) -> LoomErro
     return None
 
 
-def _about_request(complaint: Complaint, server: Server, model: str) -> LoomError | None:
-    """What the server has against the conversation: its length, or its content."""
-    code, said = complaint.code, quote(complaint.message, server)
-    if complaint.status == 413 or _TOO_LONG.search(f"{code} {complaint.message}"):
+def _about_request(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
+    """Errors about the conversation: its length or its content."""
+    code, said = error_response.code, quote(error_response.message, server)
+    if error_response.status == 413 or _TOO_LONG.search(f"{code} {error_response.message}"):
         text = f"the conversation is too long for {model}: {said}"
-        return LLMContextLengthError(text, model=model, **context_numbers(complaint.message))
+        return LLMContextLengthError(text, model=model, **context_numbers(error_response.message))
     if "content_filter" in code or "content_policy" in code:
         return LLMRefusedError(f"{server.name} declined the request: {said}", model=model)
     return None
 
 
 def unreachable(server: Server, model: str, why: str) -> LLMUnavailableError:
-    """No connection, or one that went silent or fell apart."""
+    """The error for a missing, silent or broken connection."""
     return LLMUnavailableError(f"{server.name} at {server.url}: {why}", model=model)
 
 
 def unreadable(server: Server, model: str, what: str) -> LLMBadResponseError:
-    """Bytes came, but not a model's answer."""
+    """The error for a response that is not a model's reply."""
     return LLMBadResponseError(
-        f"{server.name} at {server.url} answered with something that is not a model's answer ({what})", model=model
+        f"{server.name} at {server.url} returned something that is not a model's reply ({what})", model=model
     )
 
 
 def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -> LoomError:
-    """The stream is over, and the answer is not."""
+    """The error for a stream that ended before the reply was complete."""
     if not heard and "event-stream" not in content_type:
         return unreadable(server, model, content_type or "no content type")
-    return unreachable(server, model, "the stream broke off before the answer was complete")
+    return unreachable(server, model, "the stream ended before the reply was complete")
 
 
 def quote(text: str, server: Server) -> str:
-    """A server's words on one line, short, and without the key."""
+    """A server's message on one line, short, and without the key."""
     line = " ".join(text.split())
     if len(server.secret) >= 4:
         line = line.replace(server.secret, "***")
@@ -178,7 +178,7 @@ def _number(text: str) -> float | None:
 
 
 def context_numbers(text: str) -> dict[str, int]:
-    """`tokens` and `limit` out of a server's sentence, as far as it says them."""
+    """Extract `tokens` and `limit` from a server's message, if it contains them."""
     if both := _OVER.search(text):
         return {"tokens": _integer(both[1]), "limit": _integer(both[2])}
     if parts := _SUM_OVER.search(text):
@@ -192,13 +192,13 @@ def _integer(text: str) -> int:
 
 
 def _is_deeper(value: object, depth: int) -> bool:
-    """Whether lists and objects are nested more than `depth` deep; what is cannot be written down again."""
+    """Whether lists and objects are nested more than `depth` deep. Such values cannot be serialized again."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
 
 
 def read_call(call_id: str, name: str, text: str) -> ToolCall:
-    """A tool call from its argument text; what is not a JSON object is kept as it was written."""
+    """Parse a tool call's argument text. Text that is not a JSON object is kept as it is."""
     if not text.strip():
         return ToolCall(id=call_id, name=name)
     try:
@@ -211,12 +211,14 @@ def read_call(call_id: str, name: str, text: str) -> ToolCall:
 
 
 def arguments_of(call: ToolCall) -> JsonObject:
-    """A call's arguments as an object: servers parse what they are sent, so even malformed text has to go as JSON."""
+    """A call's arguments as an object. Servers parse them, so even malformed text has to be sent as JSON."""
     return call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
 
 
 def distinct_ids(ids: Sequence[str], messages: Sequence[Message]) -> list[str]:
-    """The ids, each new to the conversation: missing and repeated ones become `call_<index>`, the same on every try."""
+    """Make the ids unique in the conversation: missing and repeated ones become `call_<index>`, the same on every
+    attempt.
+    """
     taken = {call.id for message in messages for call in message.tool_calls}
     index = len(taken)
     distinct: list[str] = []
@@ -231,29 +233,29 @@ def distinct_ids(ids: Sequence[str], messages: Sequence[Message]) -> list[str]:
 
 
 def reasoning_note(model: str, content: Any) -> JsonObject:
-    """Metadata that keeps a model's reasoning: some want it back, word for word, with the results of their calls."""
+    """Metadata for a model's reasoning. Some models need it back, word for word, with the results of their calls."""
     return {"reasoning": {"model": model, "content": content}} if content else {}
 
 
 def reasoning_of(message: Message, model: str) -> Any:
-    """The reasoning that this same model gave with this message, or None."""
+    """The reasoning that this same model returned with this message, or None."""
     note = message.metadata.get("reasoning")
     return note.get("content") if isinstance(note, Mapping) and note.get("model") == model else None
 
 
 def token_count(sent: object, name: str) -> int:
-    """A number out of a usage object; what a server leaves out or garbles counts as nothing."""
+    """A number from a usage object. Missing or invalid values count as zero."""
     value = sent.get(name) if isinstance(sent, Mapping) else None
     return value if isinstance(value, int) and value > 0 else 0
 
 
 def cause_of(error: BaseException) -> str:
-    """The type of what lies under a connection error; its text could repeat a header."""
+    """The type of the exception below a connection error. Its text could repeat a header."""
     return type(error.__cause__ or error).__name__
 
 
 def shown(url: str) -> str:
-    """An address without the user and password that may be in it."""
+    """An address without the user and password that it may contain."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")

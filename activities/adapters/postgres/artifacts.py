@@ -1,4 +1,4 @@
-"""Outputs too long for a model, whole, in Postgres; compressed when that is worth it."""
+"""Store outputs that are too long for a model whole in Postgres, compressed if that saves space."""
 
 import asyncio
 import zlib
@@ -7,7 +7,7 @@ from typing import Final
 from loom.activities.adapters.postgres.database import Database, storable
 
 LIMIT: Final = 16 * 1024 * 1024
-"""Bytes of one artifact as UTF-8."""
+"""Maximum size of one artifact in bytes as UTF-8."""
 
 _WORTH_COMPRESSING: Final = 1024
 _FAST: Final = 1
@@ -22,14 +22,16 @@ class PostgresArtifacts:
     """`ArtifactStore` on Loom's own database."""
 
     def __init__(self, database: Database) -> None:
-        """Uses the database; whoever made it closes it."""
+        """Use the database. The caller closes it."""
         self._database = database
 
     async def save(self, run_id: str, artifact: str, text: str) -> None:
-        """See the port; ValueError for more than `LIMIT`, which callers cut to before."""
+        """See the port; raises ValueError for more than `LIMIT`, to which callers cut the text first."""
         written = text.encode("utf-8", "surrogatepass")
         if len(written) > LIMIT:
-            raise ValueError(f"artifact {artifact} has {len(written)} bytes, {LIMIT} are kept: cut it before saving it")
+            raise ValueError(
+                f"artifact {artifact} has {len(written)} bytes, the limit is {LIMIT}: cut it before saving it"
+            )
         compressed = len(written) > _WORTH_COMPRESSING
         data = await asyncio.to_thread(zlib.compress, written, _FAST) if compressed else written
         async with self._database.connection(within=_WITHIN) as connection:

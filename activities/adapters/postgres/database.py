@@ -3,9 +3,9 @@
     async with database.connection() as connection:    # every statement commits by itself
     async with database.transaction() as connection:   # all or nothing
 
-Nothing is opened before the first use, which also brings the schema up to date. A server that is away costs a use two
-seconds and is found again by a later one. Whatever means "not there" comes out as StoreUnavailable and says what to do;
-a statement that is wrong comes out as psycopg's own error, since trying it again would not help.
+Nothing is opened before the first use, which also migrates the schema. If the server is unavailable, a use fails after
+two seconds, and a later one tries again. Every error that means "unavailable" is raised as StoreUnavailable and says
+what to do. An invalid statement raises psycopg's own error, since a retry would not help.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from loom.activities.adapters.postgres.schema_migrations import migrate
 from loom.activities.ports import StoreUnavailable
 
-if TYPE_CHECKING:  # the driver takes a third of a second to import; most commands and workers never need it
+if TYPE_CHECKING:  # importing the driver takes a third of a second; most commands and workers never need it
     from psycopg import AsyncConnection, Error
     from psycopg_pool import AsyncConnectionPool
 
@@ -25,12 +25,12 @@ Connection: TypeAlias = "AsyncConnection[Any]"
 
 ANSWER_SECONDS: Final = 4.0
 FIRST_USE_SECONDS: Final = 60.0
-"""For a schema to be brought up to date, by this process or one that is faster."""
+"""Seconds for a schema migration, by this process or another one."""
 
 _CONNECT_SECONDS: Final = 2.0
 _UNDEFINED_TABLE: Final = "42P01"
-# By SQLSTATE: connection, read-only standby, login, no such database, rolled back, not allowed, no such table, out of
-# resources, locked, shut down, system error, internal error.
+# SQLSTATE classes: connection, read-only standby, login, no such database, rolled back, permission, no such table, out
+# of resources, locked, shut down, system error, internal error.
 _AWAY: Final = ("08", "25006", "28", "3D", "40", "42501", _UNDEFINED_TABLE, "53", "55", "57", "58", "XX")
 _AT_ONCE: Final = 1000
 
@@ -47,7 +47,7 @@ class Database:
         first_use_within: float = FIRST_USE_SECONDS,
         name: str = "loom",
     ) -> None:
-        """Connects at the first use, in the event loop of that use; `ensure` makes the tables that uses rely on."""
+        """Connect at the first use, in the event loop of that use. `ensure` creates the tables that callers rely on."""
         self._url = url
         self._max_connections = max_connections
         self._ensure = ensure
@@ -57,11 +57,11 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = False
         self._refusal: Exception | None = None
-        """Why the last try to connect failed; None when it did not."""
+        """Why the last attempt to connect failed; None if it did not."""
 
     @asynccontextmanager
     async def connection(self, *, within: float = ANSWER_SECONDS) -> AsyncIterator[Connection]:
-        """A connection on which each statement commits by itself; raises StoreUnavailable, also from the body."""
+        """A connection on which each statement commits by itself; raises StoreUnavailable, even from the body."""
         from psycopg import Error  # noqa: PLC0415
 
         limit = asyncio.timeout(within)
@@ -86,7 +86,7 @@ class Database:
             yield connection
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         pool, self._pool, self._ready = self._pool, None, False
         if pool is not None:
             await pool.close()
@@ -105,8 +105,8 @@ class Database:
         if self._pool is None:
             self._pool, self._loop = self._made(), loop
         if self._loop is not loop:
-            raise RuntimeError("this Database serves another event loop: make one for each, or close it first")
-        await self._pool.open()  # does nothing when it is
+            raise RuntimeError("this Database serves another event loop: create one for each, or close it first")
+        await self._pool.open()  # has no effect if it is open
         return self._pool
 
     def _made(self) -> "AsyncConnectionPool[Connection]":
@@ -118,14 +118,14 @@ class Database:
             min_size=0,
             max_size=self._max_connections,
             timeout=_CONNECT_SECONDS,
-            # No longer than one wait: a pool that backs off for minutes would miss the server's return.
+            # No longer than one wait: a pool that backs off for minutes would not notice that the server is back.
             reconnect_timeout=_CONNECT_SECONDS,
             check=AsyncConnectionPool.check_connection,
             kwargs={
-                "application_name": f"{self._name}-{os.getpid()}",  # who it is, in pg_stat_activity
+                "application_name": f"{self._name}-{os.getpid()}",  # shown in pg_stat_activity
                 "connect_timeout": round(_CONNECT_SECONDS),
                 "autocommit": True,
-                "prepare_threshold": None,  # prepared statements do not survive a pooler in between
+                "prepare_threshold": None,  # prepared statements do not work through a connection pooler
             },
             open=False,
             name=self._name,
@@ -138,15 +138,15 @@ class Database:
         from psycopg_pool import PoolTimeout  # noqa: PLC0415
 
         seen = self._refusal if isinstance(error, PoolTimeout) and self._refusal is not None else error
-        why = " ".join(str(seen).replace(self._url, "its URL").split()) or "no answer in time"
+        why = " ".join(str(seen).replace(self._url, "its URL").split()) or "no response in time"
         return StoreUnavailable(
-            f"Loom's Postgres does not answer ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
-            " what needs it is tried again until then."
+            f"Loom's Postgres does not respond ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
+            " Loom retries until then."
         )
 
 
 def storable(text: str) -> str:
-    """The text as a Postgres column takes it: no NUL, no half surrogates; different for different texts."""
+    """Convert text for a Postgres column: no NUL, no half surrogates, and different results for different texts."""
     escaped = text.replace("\\", "\\\\").replace("\0", "\\0")
     return escaped.encode("utf-8", "backslashreplace").decode()
 
@@ -154,13 +154,13 @@ def storable(text: str) -> str:
 def _is_away(error: "Error") -> bool:
     from psycopg import OperationalError  # noqa: PLC0415
 
-    if error.sqlstate is None:  # not from the server: it could not be reached, or the connection broke
+    if error.sqlstate is None:  # not from the server: it could not be reached, or the connection was lost
         return isinstance(error, OperationalError)
     return error.sqlstate.startswith(_AWAY)
 
 
 def _connection_class(tried: Callable[[Exception | None], None]) -> "type[Connection]":
-    """A connection that tells how connecting went; the pool itself only says that it took too long."""
+    """A connection that reports why connecting failed. The pool itself only reports a timeout."""
     from psycopg import AsyncConnection, Error  # noqa: PLC0415
 
     class Told(AsyncConnection[Any]):

@@ -1,7 +1,7 @@
-"""Forgetting a session: its memories, its notes, and what its runs left in other tables.
+"""Delete a session: its memories, its notes, and the data of its runs in other tables.
 
-What a run that still goes on has done outside is not forgotten: without its account it would do that again. Payloads
-stay, too: histories have only references to them, and runs of several sessions may have the same one.
+Effects of a run that is still going on stay, because without the ledger the run would repeat them. Payloads stay too:
+histories only contain references to them, and runs of several sessions may share one.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,14 @@ WHERE session_id = %(session)s AND NOT EXISTS (
 )
 GROUP BY run_id ORDER BY run_id
 """
-"""Its runs, sub-agents as well, and whether each has ended; not those that another session has said something in."""
+"""The session's runs, including sub-agents, and whether each has ended. Runs with tasks of another session are
+excluded.
+"""
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 
 
 async def forget(database: Database, session_id: str) -> Forgotten:
-    """Delete what is of the session, all or nothing; its Tasks of until now are never taken in again."""
+    """Delete the session's data, all or nothing. Its existing tasks are never stored again."""
     session = key_text(session_id)
     async with database.transaction(within=_WITHIN) as connection:
         await connection.execute(LOCK, ([session],))

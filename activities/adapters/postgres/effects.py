@@ -1,15 +1,15 @@
-"""The effect ledger in Postgres: which effects have begun and ended.
+"""The effect ledger in Postgres: which effects have started and finished.
 
-A claim passes on from attempt to attempt, never back, and a result stays as it was kept first. What a tool runner makes
-of the answer of `reserve`:
+A claim only passes to a later attempt, and the first stored result stays. A tool runner handles the result of `reserve`
+as follows:
 
-    answer                           effect `once`                         effect `idempotent`
-    None, nobody before              run it, finish                        run it, finish
+    result                           effect `once`                         effect `idempotent`
+    None, no earlier attempt         run it, finish                        run it, finish
     a result                         return it                             return it
-    a number up to the own attempt   unknown: finish with that report      run it again under the same key, finish
+    a number up to its own attempt   unknown: finish with that report      run it again with the same key, finish
     a greater number                 this attempt is over: do nothing      this attempt is over: do nothing
 
-Its own number is what an attempt meets after a workflow was reset: another attempt of the same number was there before.
+An attempt meets its own number after a workflow was reset: there was another attempt with the same number.
 """
 
 import json
@@ -49,23 +49,23 @@ class PostgresEffects:
     """`EffectLedger` on Loom's own database."""
 
     def __init__(self, database: Database) -> None:
-        """Uses the database; whoever made it closes it."""
+        """Use the database. The caller closes it."""
         self._database = database
 
     async def reserve(self, key: str, run_id: str, attempt: int) -> ToolResult | int | None:
-        """See the port; one statement, so that of many at once exactly one is the first."""
+        """See the port. One statement, so that exactly one of many concurrent callers is the first."""
         claim = uuid4()
         try:
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
         except StoreUnavailable:
-            # What was lost may be the answer only. The same claim again finds itself, and not an attempt before it.
+            # Perhaps only the response was lost. A repeated claim finds itself and not an earlier attempt.
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
         if result is not None:
             return read_result(result)
         return held if held > attempt else earlier
 
     async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
-        """See the port; a result that is not taken leaves a line in the log."""
+        """See the port. A result that is not stored is logged."""
         async with self._database.connection() as connection:
             cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))
         if cursor.rowcount == 0:
@@ -83,12 +83,12 @@ class PostgresEffects:
 
 
 def write_result(result: ToolResult) -> str:
-    """The result as JSON in ASCII, which can spell every text that Python can hold."""
+    """The result as JSON in ASCII, which can represent every Python string."""
     return json.dumps(asdict(result), separators=(",", ":"), allow_nan=False)
 
 
 def read_result(written: Mapping[str, Any]) -> ToolResult:
-    """The result as it was; what a newer Loom said beside it is left out."""
+    """The stored result, without fields that a newer version of Loom added."""
     given = _known(ToolResult, written)
     parts = tuple(Part(**_known(Part, part)) for part in given.pop("parts", ()))
     return ToolResult(**{**given, "stage_ms": tuple(given.pop("stage_ms", ())), "parts": parts})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.knowledge_search import CALM, Looked, by_meaning, by_words, read_hits
+from loom.activities.adapters.postgres.knowledge_search import CALM, Rankings, by_meaning, by_words, read_hits
 from loom.activities.adapters.postgres.memory_rows import as_tsvector, as_vector
 from loom.activities.knowledge.ports import Document, Unembedded
 from loom.activities.memory.ports import Embedder
@@ -23,7 +23,7 @@ from loom.domain.memory.knowledge import (
 from loom.domain.memory.rank_fusion import fused
 
 K: Final = 5
-"""For fusing the two rankings: measured, see docs/knowledge.md."""
+"""Constant of the rank fusion. It was measured, see docs/knowledge.md."""
 _WITHIN: Final = 30.0
 
 _BEGIN: Final = """
@@ -68,9 +68,9 @@ class PostgresKnowledge:
     def __init__(
         self, database: Database, *, embedder: Embedder | None = None, question_within: float = PATIENT
     ) -> None:
-        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched.
+        """Use the database and the embedder. The caller closes them. Without an embedder, search uses words only.
 
-        The same is done where the embedder does not have a question's vector within `question_within` seconds.
+        Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
         """
         self._database = database
         self._embedder = embedder
@@ -92,7 +92,7 @@ class PostgresKnowledge:
         """See the port."""
         name, path = well_formed(base), well_formed(document.path)
         async with self._database.transaction(within=_WITHIN) as connection:
-            # One writer of a base after the other; none into a base that was dropped meanwhile.
+            # One writer of a knowledge base at a time, and none into one that was dropped meanwhile.
             if (await connection.execute(_HOLD, (name,))).rowcount == 0:
                 return
             known = await (await connection.execute(_VECTORS, (name, path))).fetchall()
@@ -145,21 +145,21 @@ class PostgresKnowledge:
         vector = await question_vector(self._embedder, query.text, self._question_within)
         model = self._embedder.model if self._embedder is not None else None
         async with self._database.transaction() as connection:
-            looked = await self.looked(connection, query, vector)
-            rankings = [tuple(looked.by_words), tuple(looked.by_meaning)] if vector else [tuple(looked.by_words)]
+            found = await self.rankings(connection, query, vector)
+            rankings = [tuple(found.by_words), tuple(found.by_meaning)] if vector else [tuple(found.by_words)]
             scores = fused(rankings, K)
-            hits = await read_hits(connection, tuple(scores), scores, looked)
+            hits = await read_hits(connection, tuple(scores), scores, found)
         threshold = threshold_of(model, query.threshold)
         return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
 
-    async def looked(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Looked:
-        """What each way of looking finds by itself; the bench compares them."""
+    async def rankings(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Rankings:
+        """The results of each search by itself. The benchmark compares them."""
         await connection.execute(CALM)
         bases = [well_formed(base) for base in query.bases]
         words = await by_words(connection, bases, asked_lexemes(query.text))
         if vector is None or self._embedder is None:
-            return Looked(by_words=words)
-        return Looked(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
+            return Rankings(by_words=words)
+        return Rankings(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
 
     async def _all(self, sql: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         async with self._database.connection(within=_WITHIN) as connection:

@@ -1,8 +1,8 @@
-"""Looking things up in knowledge bases: by words, by meaning, and one ranking out of both.
+"""Search knowledge bases by words and by meaning, and fuse the two rankings.
 
-By words it is BM25 with what Postgres has: each word counts by how rare it is in the bases asked, and by how often a
-chunk has it, saturating, against the chunk's length. By meaning every vector is compared: measured, the signs of E5's
-vectors, which all point nearly the same way, do not find the nearest ones.
+Search by words is BM25 with the features of Postgres: each word is weighted by its rarity in the searched bases and by
+its frequency in a chunk, which saturates, relative to the chunk's length. Search by meaning compares every vector: in
+measurements, the signs of E5's vectors, which all point in nearly the same direction, did not find the nearest ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeHit
 
 DEPTH: Final = 40
-"""Ranks of each way of looking that are fused."""
+"""Ranks of each search that are fused."""
 MOST_MATCHES: Final = 5_000
-"""Chunks that words may select; a word that more have only ranks what rarer words have found."""
+"""Maximum number of chunks that words may select. A word in more chunks only ranks what rarer words have found."""
 
 _BASES: Final = "(cardinality(%(bases)s::text[]) = 0 OR base = ANY(%(bases)s))"
 _SIZE: Final = f"SELECT sum(chunks), sum(length) FROM loom_knowledge_documents WHERE {_BASES}"  # noqa: S608
@@ -39,19 +39,19 @@ FROM loom_knowledge_chunks c JOIN loom_knowledge_documents d ON d.id = c.documen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Looked:
-    """What each way of looking has found, best first."""
+class Rankings:
+    """The results of each search, best first."""
 
     by_words: Mapping[int, float] = field(default_factory=dict)
-    """Chunks with the share of the question's words that they have."""
+    """Chunks with the share of the question's words that they contain."""
     by_meaning: Mapping[int, float] = field(default_factory=dict)
-    """Chunks with their cosine to the question."""
+    """Chunks with their cosine similarity to the question."""
 
 
 async def by_meaning(
     connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = DEPTH
 ) -> dict[int, float]:
-    """Ids with their cosine, nearest first."""
+    """Ids with their cosine similarity, nearest first."""
     values = {
         "bases": list(bases),
         "vector": as_vector(vector),
@@ -65,7 +65,7 @@ async def by_meaning(
 async def by_words(
     connection: Connection, bases: Sequence[str], words: Sequence[str], depth: int = DEPTH
 ) -> dict[int, float]:
-    """Ids with the share of the words that they have, best first."""
+    """Ids with the share of the words that they contain, best first."""
     values: dict[str, Any] = {"bases": list(bases), "words": list(words), "most": MOST_MATCHES, "depth": depth}
     size = await (await connection.execute(_SIZE, values)).fetchone()
     if not words or size is None or not size[0]:
@@ -79,7 +79,7 @@ async def by_words(
 
 
 def _selecting(often: Mapping[str, int]) -> list[str]:
-    """The rarest words, as many as select few enough chunks together."""
+    """The rarest words, as many as together select few enough chunks."""
     chosen: list[str] = []
     expected = 0
     for word in sorted(often, key=lambda word: often[word]):
@@ -91,7 +91,7 @@ def _selecting(often: Mapping[str, int]) -> list[str]:
 
 
 def _words_sql(count: int) -> bytes:
-    """One column for each word: how much of it a chunk has."""
+    """One column for each word: how often a chunk contains it."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     score = " + ".join(f"%(i{n})s * r{n} / (r{n} + share)" for n in numbers)
@@ -106,27 +106,27 @@ def _words_sql(count: int) -> bytes:
 
 
 async def read_hits(
-    connection: Connection, ids: Sequence[int], scores: Mapping[int, float], looked: Looked
+    connection: Connection, ids: Sequence[int], scores: Mapping[int, float], rankings: Rankings
 ) -> list[KnowledgeHit]:
-    """The chunks of these ids in their order."""
+    """The chunks with these ids, in that order."""
     rows = await (await connection.execute(_READ, (list(ids),))).fetchall()
     found = {row[0]: row for row in rows}
-    return [_hit(found[name], scores[name], looked) for name in ids if name in found]
+    return [_hit(found[name], scores[name], rankings) for name in ids if name in found]
 
 
-def _hit(row: Sequence[Any], score: float, looked: Looked) -> KnowledgeHit:
+def _hit(row: Sequence[Any], score: float, rankings: Rankings) -> KnowledgeHit:
     name, base, path, content, headings, first, last, page = row
     return KnowledgeHit(
         base=base,
         path=path,
         chunk=Chunk(text=content, headings=tuple(headings), first_line=first, last_line=last, page=page),
         score=score,
-        similarity=looked.by_meaning.get(name),
-        covered=float(looked.by_words.get(name, 0.0)),
+        similarity=rankings.by_meaning.get(name),
+        covered=float(rankings.by_words.get(name, 0.0)),
     )
 
 
 CALM: Final[LiteralString] = (
     "SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)"
 )
-"""For small, quick queries neither compiling nor helpers pay."""
+"""For small, fast queries, JIT compilation and parallel workers do not pay off."""

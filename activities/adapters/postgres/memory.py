@@ -1,8 +1,7 @@
 """Memory in Postgres: `MemoryStore`.
 
-A Task is taken in once for ever: `loom_memory_tasks` knows it also after its content has gone the way of the layers.
-Tasks of one session are written one transaction after the other, which gives them their numbers within the run and lets
-`forget` be the last word.
+A task is stored only once: `loom_memory_tasks` still knows it after the layers have dropped its content. Transactions
+for one session are serialized. This gives tasks their numbers within the run, and `forget` the last word.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,7 +44,7 @@ FROM loom_memory_tasks WHERE %(session)s::text IS NULL OR session_id = %(session
 
 
 class PostgresMemory:
-    """`MemoryStore` on Loom's own database; sessions see their own memories and global ones."""
+    """`MemoryStore` on Loom's own database. Sessions see their own memories and global ones."""
 
     def __init__(
         self,
@@ -57,9 +56,9 @@ class PostgresMemory:
         effort: Effort = Effort(),  # noqa: B008 - frozen
         question_within: float = PATIENT,
     ) -> None:
-        """Uses database and embedder; whoever made them closes them. Without an embedder words alone are searched.
+        """Use the database and the embedder. The caller closes them. Without an embedder, search uses words only.
 
-        The same is done where the embedder does not have a question's vector within `question_within` seconds.
+        Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
         """
         self._database = database
         self._embedder = embedder
@@ -83,7 +82,7 @@ class PostgresMemory:
             return await _missing(connection, [task for task in tasks if task.action not in SHOWN_ONLY])
 
     async def recall(self, query: Query) -> tuple[Hit, ...]:
-        """See the port; a question without words gets the newest."""
+        """See the port. A question without words returns the newest memories."""
         if not query.text.strip():
             return await self.recent(query.view)
         return await search(
@@ -149,7 +148,7 @@ class PostgresMemory:
         )
 
     async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:
-        """Within a transaction: what is new of these, with its number in its run."""
+        """Within a transaction, store the new ones of these tasks, each with its number in its run."""
         runs = sorted({key_text(task.run_id) for task in tasks})
         await connection.execute(LOCK, (sorted({key_text(session_of(task)) for task in tasks}.union(runs)),))
         fresh = await _missing(connection, tasks)
@@ -168,7 +167,7 @@ class PostgresMemory:
 
     async def _listed(self, view: View, order: LiteralString) -> tuple[Hit, ...]:
         where, values = conditions(view, self._settings)
-        # Twice as many as wanted: a Task and its summary, or one text said twice, count once.
+        # Twice as many as requested: a task and its summary, or a repeated text, count once.
         sql = f"SELECT {COLUMNS} FROM loom_memory WHERE {where} ORDER BY {order} LIMIT 2 * %(limit)s"  # noqa: S608
         async with self._database.connection() as connection:
             rows = await (await connection.execute(sql, values)).fetchall()

@@ -1,4 +1,4 @@
-"""How memories are written to Postgres and read back, and the conditions of a view in SQL."""
+"""Write memories to Postgres and read them back, and express the conditions of a view in SQL."""
 
 import json
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ COLUMNS: Final = (
 )
 _NAMES: Final = tuple(COLUMNS.split(", "))
 SKETCHED: Final = 384
-"""Components of a sketch, as its column has them: all that the offline embedder gives."""
+"""Components of a sketch, as defined by its column: all components of the offline embedder."""
 _MOST_BYTES: Final = 400
-"""Of a name that is indexed; a longer one is cut and ends with its digest."""
+"""Maximum bytes of an indexed name. A longer one is cut and ends with its digest."""
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(session, 1280265069)) FROM unnest(%s::text[]) AS session"
-"""Whoever writes of a session, or forgets it, holds this until the transaction ends; names come sorted by Python."""
+"""Held until the end of a transaction that writes or deletes a session. Names are sorted by Python."""
 
 _LAYERS: Final[dict[Layer, LiteralString]] = {
     Layer.L1: "(layer = 'L1' OR (layer = 'L2' AND created_at > now() - %(recent_for)s))",
@@ -39,7 +39,7 @@ _CHILDREN: Final[LiteralString] = (
 
 
 def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dict[str, Any]]:
-    """The WHERE of a view, and its values."""
+    """The WHERE clause of a view, and its values."""
     parts: list[LiteralString] = ["superseded_by IS NULL"]
     if view.layers:
         parts.append("(" + " OR ".join([_LAYERS[layer] for layer in Layer if layer in view.layers]) + ")")
@@ -69,7 +69,7 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
         "scopes": [str(scope) for scope in view.scopes],
         **{name: None if (text := getattr(view, name)) is None else key_text(text) for name in texts},
         "above": f"{key_text(view.children_of or '')}/",
-        "min_importance": view.min_importance - 1e-6,  # the column has half the digits
+        "min_importance": view.min_importance - 1e-6,  # the column has half the precision
         "since": view.since,
         "recent_for": settings.recent_for,
         "limit": view.limit,
@@ -77,7 +77,7 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
 
 
 def read_memory(row: Sequence[Any]) -> Memory:
-    """A row of `COLUMNS` as a memory."""
+    """Convert a row of `COLUMNS` to a memory."""
     given = dict(zip(_NAMES, row, strict=True))
     given["task"] = None if given["task"] is None else _adapter(Task).validate_python(given["task"])
     given["importance"] = round(given["importance"], 6)
@@ -85,13 +85,13 @@ def read_memory(row: Sequence[Any]) -> Memory:
 
 
 def write_task(task: Task) -> str:
-    """The whole Task as JSON in ASCII, which can spell every text that Python can hold."""
+    """The whole task as JSON in ASCII, which can represent every Python string."""
     plain = _adapter(Task).dump_python(task, exclude_defaults=True, mode="json")
     return json.dumps(plain, separators=(",", ":"))
 
 
 def key_text(text: str) -> str:
-    """A name as an indexed column takes it, whatever its length; different for different names."""
+    """Convert a name of any length for an indexed column. Different names stay different."""
     kept = storable(text)
     if len(kept.encode()) <= _MOST_BYTES:
         return kept
@@ -99,12 +99,12 @@ def key_text(text: str) -> str:
 
 
 def digest(text: str) -> bytes:
-    """Names a text of any length."""
+    """A digest that identifies a text of any length."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def as_tsvector(text: str) -> tuple[str, int]:
-    """The lexemes of a text with their places, as Postgres spells them, and how many they are."""
+    """The lexemes of a text with their positions in Postgres' syntax, and their number."""
     lexemes = lexemes_of(text)
     places: dict[str, list[str]] = {}
     for number, lexeme in enumerate(lexemes, start=1):
@@ -113,12 +113,14 @@ def as_tsvector(text: str) -> tuple[str, int]:
 
 
 def as_vector(values: Sequence[float]) -> str:
-    """A vector as pgvector spells it."""
+    """A vector in pgvector's syntax."""
     return "[" + ",".join(map(repr, map(float, values))) + "]"
 
 
 def as_sketch(values: Sequence[float]) -> str:
-    """The first components of a vector to length 1, so that their inner product is nearly the cosine; then zeros."""
+    """The first components of a vector, scaled to length 1 so that the inner product approximates the cosine, and
+    zeros.
+    """
     first = values[:SKETCHED]
     length = hypot(*first) or 1.0
     return as_vector([part / length for part in first] + [0.0] * (SKETCHED - len(first)))

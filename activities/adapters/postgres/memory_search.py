@@ -1,16 +1,15 @@
-"""Searching memory by words and by meaning, and one ranking out of both.
+"""Search memory by words and by meaning, and fuse the two rankings.
 
-By meaning: a sketch of each vector, its first components in half precision, is what the first look goes by; only the
-nearest are then compared as vectors. Which of two indexes it goes by is reckoned from the size of the view: one that
-has the sketches together with everything that is filtered by, of which the whole view is read; or a graph of
-neighbours, which finds the nearest of all, of which those outside the view are dropped. Where too few are left of
-these, the whole view is read after all.
+By meaning, the first pass uses a sketch of each vector, its first components in half precision. Only the nearest are
+then compared as full vectors. The size of the view decides which of two indexes is used: one that contains the sketches
+and every filter column, of which the whole view is scanned; or a graph of neighbors, which returns the nearest of all
+memories, and those outside the view are dropped. If too few of these remain, the whole view is scanned after all.
 
-By words: of the rows that have any of the words, each word counts by how rare it is and how often it is in a row,
-saturating, against the row's length: BM25 by what Postgres has. Where the view is large and a word is in a great part
-of all rows, that word only ranks what rarer words have found, and where there are none, what has several such words.
+By words, each word is weighted by its rarity and by its frequency in a row, which saturates, relative to the row's
+length: BM25 with the features of Postgres. If the view is large and a word occurs in a large share of all rows, that
+word only ranks what rarer words have found. If there are none, a row has to contain several such words.
 
-Statements are sent together as far as none waits for another's answer.
+Statements are sent together unless one depends on the result of another.
 """
 
 import json
@@ -42,65 +41,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """How much is looked at before it is ranked."""
+    """How many rows are examined before ranking."""
 
     nearest: int = 100
-    """Rows that are compared as vectors; three times as many where sketches are cut."""
+    """Rows that are compared as full vectors; three times as many if sketches are truncated."""
     few: int = 2_000
-    """Rows of a view in which every word may select, and is as rare as it is there."""
+    """Number of rows of a view in which every word may select, and has the rarity that it has there."""
     most_matches: int = 4_000
-    """Rows that words may select for a larger view, before any filter: the index of words knows of none."""
+    """Rows that words may select for a larger view, before any filter, because the index of words knows no filters."""
     most_ranked: int = 1_000
-    """Of these, rows within the view: what words are looked for in."""
+    """Of these, the rows within the view in which words are searched."""
     step: float = 40.0
-    """What a neighbour in the graph costs, in sketches that are read one after the other; infinite: no graph."""
+    """Cost of a neighbor in the graph relative to a sketch in a sequential scan; infinite: no graph."""
 
 
 _DEPTH: Final = 40
-"""Ranks of each way of looking that are fused, at least."""
+"""Minimum number of ranks of each search that are fused."""
 _NEWEST: Final = 300
-"""Rows that are ranked by words where even those that have all of them are too many: those taken in last."""
+"""Rows that are ranked by words if too many contain all of the words: the most recent ones."""
 _LEAST_ASKED: Final = 200
 _MOST_ASKED: Final = 1_000
-"""Neighbours that the graph is asked for: with fewer it finds its way badly, more it does not give."""
+"""Neighbors requested from the graph. It finds fewer less reliably, and it does not return more."""
 _SPARE: Final = 1.5
-"""Neighbours within the view that are expected of the graph, for each that is wanted."""
+"""Neighbors within the view that are expected of the graph, for each one that is wanted."""
 
 _SCATTERED: Final = 2.5
-"""What a row of a view of all sessions costs more to read: the index has them session by session."""
+"""Relative cost of a row in a view of all sessions, because the index is ordered by session."""
 
 _BEGUN: Final = """
 SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
     set_config('enable_seqscan', 'off', true) FROM pg_class WHERE oid = 'loom_memory'::regclass
 """
-"""Compiling and starting workers take longer than the search."""
+"""Compiling and starting workers takes longer than the search."""
 _GRAPH: Final = "SELECT set_config('enable_sort', %s, true), set_config('hnsw.ef_search', %s, true)"
-"""Without sorting, only the graph has memories in their order."""
+"""Without sorting, only the graph returns memories in order."""
 _OFTEN: Final = """
 SELECT word, often * reltuples FROM pg_class, pg_stats,
     unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often)
 WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
     AND attname = 'lexemes' AND word = ANY(%s)
 """
-"""Rows that have a word, for the words that many have. As of the last ANALYZE."""
+"""Number of rows that contain a word, for common words, as of the last ANALYZE."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Look:
-    """A view in SQL, and what is expected there."""
+class _ViewEstimate:
+    """A view in SQL, and its expected size."""
 
     where: LiteralString
     values: Mapping[str, Any]
     effort: Effort
     rows: float
-    """Of the view."""
+    """Number of rows in the view."""
     all_rows: float
     often: Mapping[str, float]
-    """Rows of all that have a word; it is missing where few have."""
+    """Number of all rows that contain a word; missing for rare words."""
 
     @property
     def rarity(self) -> float:
-        """Rows of all for each one of the view."""
+        """Number of all rows for each row of the view."""
         return self.all_rows / max(1.0, self.rows)
 
 
@@ -113,7 +112,7 @@ async def search(
     *,
     within: float,
 ) -> tuple[Hit, ...]:
-    """The best hits for a question, best first; `within` is how long it waits for its vector."""
+    """The best hits for a question, best first. `within` is how long to wait for its vector."""
     vector = await question_vector(embedder, query.text, within)
     where, values = conditions(query.view, settings)
     values |= {"depth": max(_DEPTH, 4 * query.view.limit)}
@@ -135,7 +134,7 @@ async def search(
 
 
 def distinct(memories: Iterable[Memory]) -> list[Memory]:
-    """In their order, without what was said before: a text twice, the summary of a Task that is there whole."""
+    """Remove duplicates, in order: a repeated text, or the summary of a task that is in the list."""
     given = list(memories)
     whole = {m.task_id for m in given if m.layer in WHOLE}
     seen: set[bytes] = set()
@@ -150,11 +149,11 @@ def distinct(memories: Iterable[Memory]) -> list[Memory]:
 
 async def _planned(
     connection: Connection, where: LiteralString, values: Mapping[str, Any], words: Sequence[str], effort: Effort
-) -> _Look:
+) -> _ViewEstimate:
     every = await connection.execute(_BEGUN)
     view = await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT FROM loom_memory WHERE {where}", values)
     often = await connection.execute(_OFTEN, (list(words),))
-    return _Look(
+    return _ViewEstimate(
         where=where,
         values=values,
         effort=effort,
@@ -164,8 +163,10 @@ async def _planned(
     )
 
 
-async def _by_meaning(connection: Connection, look: _Look, model: str, vector: Sequence[float]) -> dict[int, float]:
-    """Ids with their cosine, nearest first."""
+async def _by_meaning(
+    connection: Connection, look: _ViewEstimate, model: str, vector: Sequence[float]
+) -> dict[int, float]:
+    """Ids with their cosine similarity, nearest first."""
     given = {
         **look.values,
         "vector": as_vector(vector),
@@ -182,7 +183,9 @@ async def _by_meaning(connection: Connection, look: _Look, model: str, vector: S
         if len(near) == given["depth"]:
             return near
         await connection.execute(_GRAPH, ("on", str(_LEAST_ASKED)))
-    return await _nearest(connection, look.where, given, "(sketch <#> %(sketch)s::halfvec) + 0")  # in no index's order
+    return await _nearest(
+        connection, look.where, given, "(sketch <#> %(sketch)s::halfvec) + 0"
+    )  # not in the order of an index
 
 
 async def _nearest(
@@ -199,8 +202,10 @@ async def _nearest(
     return dict(await (await connection.execute(sql, given)).fetchall())
 
 
-async def _asked_by_words(connection: Connection, look: _Look, words: Sequence[str]) -> "AsyncCursor[Any] | None":
-    """Asks for the ids of the rows that have any of the words, best first."""
+async def _asked_by_words(
+    connection: Connection, look: _ViewEstimate, words: Sequence[str]
+) -> "AsyncCursor[Any] | None":
+    """Query the ids of rows that contain any of the words, best first."""
     if not words:
         return None
     effort = look.effort
@@ -221,7 +226,7 @@ ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) F
 
 
 def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
-    """One column for each word: how much of it a row has."""
+    """One column for each word: how often a row contains it."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     rarity = ", ".join(_RARITY.format(n=n) for n in numbers)
@@ -237,11 +242,11 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
         """.encode()  # noqa: S608
 
 
-def _selecting(look: _Look, words: Sequence[str], most: float) -> tuple[str, bool]:
-    """Which words select rows, as a tsquery, and whether even so there are too many.
+def _selecting(look: _ViewEstimate, words: Sequence[str], most: float) -> tuple[str, bool]:
+    """Which words select rows, as a tsquery, and whether there are too many rows even so.
 
-    Of rare words one is enough. Where even the rarest one is common, the next ones have to be there too: what has
-    several of them ranks above what has one.
+    A single rare word is enough. If even the rarest word is common, the next ones are required too, because a row with
+    several of them ranks above a row with one.
     """
     rarest_first = sorted(words, key=lambda word: look.often.get(word, 0.0))
     rows = [look.often.get(word, 0.0) for word in rarest_first]

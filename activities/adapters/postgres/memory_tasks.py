@@ -1,4 +1,4 @@
-"""A Task as the rows that it becomes when it is taken in."""
+"""The rows that a task becomes when it is stored."""
 
 import re
 from typing import Any, Final
@@ -27,12 +27,12 @@ _TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
 
 
 def session_of(task: Task) -> str:
-    """Whose memory it is: a run without a session is its own."""
+    """The session that a memory belongs to. A run without a session has its own."""
     return task.session_id or task.run_id
 
 
 def task_row(task: Task, ordinal: int) -> dict[str, Any]:
-    """What is known of the Task for ever."""
+    """The permanent record of the task."""
     return {
         "id": digest(task.task_id),
         "task_id": storable(task.task_id),
@@ -46,7 +46,7 @@ def task_row(task: Task, ordinal: int) -> dict[str, Any]:
 
 
 def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySettings) -> dict[str, Any]:
-    """The Task as a memory: in L2 when it is important, else in L1."""
+    """The task as a memory: in L2 if it is important, else in L1."""
     content = content_of(task)
     lexemes, length = as_tsvector(content)
     is_global = task.metadata.get("scope") == MemoryScope.GLOBAL
@@ -71,7 +71,7 @@ def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySett
 
 
 def turn_of(task: Task) -> int:
-    """The turn that it says it belongs to, or that its id does; 0: none."""
+    """The turn that the task, or its id, names; 0: none."""
     said = task.parameters.get("turn")
     if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 2**31:
         return said

@@ -1,7 +1,7 @@
-"""Keeping the layers of memory within their limits: `MemoryUpkeepStore` in Postgres.
+"""Keep the layers of memory within their limits: `MemoryUpkeepStore` in Postgres.
 
-Each step is one transaction whose condition is part of its statement, so that two of them beside each other, or one
-that died half way, leave what one of them would have left.
+Each operation is one transaction whose condition is part of its statement. Concurrent or interrupted operations
+therefore leave the same result as a single one.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _log = structlog.get_logger("loom.memory")
 
 _WITHIN: Final = 60.0
 _CANDIDATES: Final = 20
-"""Nearest neighbours that are looked at for one that says the same."""
+"""Nearest neighbors that are checked for a duplicate."""
 
 _DUE: Final = """
 WITH important AS (
@@ -129,7 +129,7 @@ class PostgresMemoryUpkeep:
         dimension: int = 0,
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
     ) -> None:
-        """Uses the database; model and dimension are those of the vectors that it is given to keep."""
+        """Use the database. Model and dimension are those of the vectors to store."""
         self._database = database
         self._model = model
         self._dimension = dimension
@@ -140,7 +140,7 @@ class PostgresMemoryUpkeep:
         return await self._due(_DUE, limit)
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
-        """See the port; a fact that the session has already takes its place."""
+        """See the port. A fact that the session already contains is replaced."""
         async with self._database.transaction(within=_WITHIN) as connection:
             found = await connection.execute("SELECT session_id FROM loom_memory WHERE id = %s", (memory_id,))
             if (row := await found.fetchone()) is None:
@@ -165,7 +165,7 @@ class PostgresMemoryUpkeep:
         return await self._due(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit)
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
-        """See the port; a vector that is none is dropped, and its memory found by words only."""
+        """See the port. An invalid vector is dropped, and its memory is found by words only."""
         good = {name: vector for name, vector in vectors if _is_vector(vector, self._dimension)}
         bad = [name for name, _ in vectors if name not in good]
         if bad:
@@ -199,7 +199,7 @@ class PostgresMemoryUpkeep:
         await connection.execute(_INSERT_FACT, values)
 
     async def _supersede_same(self, connection: Connection, name: int) -> None:
-        """Of two facts that say the same, the later one stays."""
+        """Of two equal facts, keep the later one."""
         asked = {"id": name, "candidates": _CANDIDATES, "same_from": self._settings.same_from}
         for other, other_at, other_says, at, says in await (await connection.execute(_NEAR, asked)).fetchall():
             if not says_the_same(says, other_says):
@@ -238,5 +238,5 @@ class PostgresMemoryUpkeep:
 
 
 def _is_vector(vector: Sequence[float], dimension: int) -> bool:
-    """Of the model's length, of numbers, and pointing somewhere."""
+    """Whether the vector has the model's length, consists of finite numbers, and is not zero."""
     return len(vector) == dimension and all(map(isfinite, vector)) and any(vector)

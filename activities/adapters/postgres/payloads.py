@@ -1,11 +1,11 @@
-"""Payloads that are too large for history, in Postgres, under the hash of what they are.
+"""Store payloads that are too large for history in Postgres, under the hash of their content.
 
-This table holds truth: history has only the reference. So a store that is away is waited for, never worked around.
-Both complaints below are retryable by intent: the SDK ends the run for one that is not, when it comes up in a workflow
-task; a retryable one makes the server try the task again until it works.
+This table is a source of truth, since history contains only a reference. If the store is unavailable, callers wait for
+it. Both errors below are retryable on purpose. If a non-retryable error occurs in a workflow task, the SDK fails the
+run; a retryable one makes the server retry the task until it succeeds.
 
-    StorageUnavailable     Postgres does not answer
-    StoragePayloadMissing  it answers, but the payload is not there, or not what it was
+    StorageUnavailable     Postgres does not respond
+    StoragePayloadMissing  it responds, but the payload is missing or has changed
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ UNAVAILABLE: Final = "StorageUnavailable"
 MISSING: Final = "StoragePayloadMissing"
 
 _LOCK: Final = 0x4C6F6F6D
-# Not a migration: clients of any version keep payloads here too, and this table is the same for all of them.
+# Not a migration: clients of all versions store payloads here, and this table is the same for all of them.
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS loom_payloads (
     id bytea PRIMARY KEY,
@@ -46,25 +46,25 @@ class PostgresPayloads(StorageDriver):
     """Temporal's port for external payloads on Postgres."""
 
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
-        """Connects, and creates its table, at the first use, in the event loop of that use."""
+        """Connect, and create the table, at the first use, in the event loop of that use."""
         self._database = Database(
             url,
             max_connections=max_connections,
             ensure=_create,
-            first_use_within=ANSWER_SECONDS,  # a workflow task has ten for everything
+            first_use_within=ANSWER_SECONDS,  # a workflow task has ten seconds in total
             name="loom-payloads",
         )
 
     def name(self) -> str:
-        """The name that references in history carry; it must never change."""
+        """The name in references in history. It must never change."""
         return "loom-postgres"
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
-        """Write payloads; those that are there already stay as they are."""
+        """Store payloads. Existing ones stay as they are."""
         del context
         written = [payload.SerializeToString(deterministic=True) for payload in payloads]
         ids = [sha256(data).digest() for data in written]
-        # In one order for everybody: two writers of the same payloads would wait for each other.
+        # In the same order for all writers: two writers of the same payloads would otherwise deadlock.
         rows = sorted((id_, data, len(data)) for id_, data in dict(zip(ids, written, strict=True)).items())
         async with self._connection() as connection, connection.cursor() as cursor:
             await cursor.executemany(_INSERT, rows)
@@ -73,7 +73,7 @@ class PostgresPayloads(StorageDriver):
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
-        """Read payloads back, each checked against its hash."""
+        """Load payloads and check each against its hash."""
         del context
         ids = [bytes.fromhex(claim.claim_data["id"]) for claim in claims]
         async with self._connection() as connection:
@@ -82,7 +82,7 @@ class PostgresPayloads(StorageDriver):
         return [_payload(id_, found.get(id_)) for id_ in ids]
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self._database.aclose()
 
     @asynccontextmanager
@@ -93,22 +93,22 @@ class PostgresPayloads(StorageDriver):
             async with self._database.connection() as connection:
                 yield connection
         except (StoreUnavailable, Error) as error:
-            message = f"Large payloads cannot be reached: {error}"
+            message = f"Large payloads are unavailable: {error}"
             raise ApplicationError(message, type=UNAVAILABLE) from error.__cause__ or error
 
 
 async def _create(connection: Connection) -> None:
     async with connection.transaction():
-        # IF NOT EXISTS alone lets two workers that start together collide.
+        # With IF NOT EXISTS alone, two workers that start together collide.
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await connection.execute(_CREATE)
 
 
 def _payload(id_: bytes, data: bytes | None) -> Payload:
     if data is None or sha256(data).digest() != id_:
-        what = "is not in" if data is None else "was changed in"
+        what = "is missing from" if data is None else "was changed in"
         raise ApplicationError(
-            f"Payload {id_.hex()} {what} loom_payloads. Bring the table back from a backup; the run then goes on.",
+            f"Payload {id_.hex()} {what} loom_payloads. Restore the table from a backup; the run then continues.",
             type=MISSING,
         )
     return Payload.FromString(data)

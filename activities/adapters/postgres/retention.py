@@ -1,6 +1,7 @@
-"""What runs left outside memory, by run, and deleting it: whole outputs, and results of calls.
+"""List and delete what runs left outside memory: artifacts and results of calls.
 
-Payloads are left out: a row has no run, since runs share what is equal, and a history that has lost one cannot be read.
+Payloads are excluded. Their rows have no run, since runs share identical payloads, and a history that has lost one
+cannot be read.
 """
 
 from collections.abc import Sequence
@@ -26,27 +27,27 @@ _DROP_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND crea
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftBehind:
-    """What one run left."""
+class RunLeftovers:
+    """The data that one run left."""
 
     run_id: str
     artifacts: int
     effects: int
     size: int
-    """Bytes, roughly."""
+    """Approximate size in bytes."""
 
 
-async def left_behind(database: Database, before: datetime) -> tuple[LeftBehind, ...]:
-    """Of runs that have left nothing since then."""
+async def leftovers(database: Database, before: datetime) -> tuple[RunLeftovers, ...]:
+    """Runs that have stored nothing since that time."""
     async with database.connection(within=_WITHIN) as connection:
         found = await (await connection.execute(_LEFT, (before,))).fetchall()
     return tuple(
-        LeftBehind(run_id=run, artifacts=some, effects=more, size=size or 0) for run, some, more, size in found
+        RunLeftovers(run_id=run, artifacts=some, effects=more, size=size or 0) for run, some, more, size in found
     )
 
 
 async def drop(database: Database, runs: Sequence[str], before: datetime) -> None:
-    """Delete what these runs left before then; may be repeated."""
+    """Delete what these runs stored before that time. Can be repeated."""
     for start in range(0, len(runs), _AT_ONCE):
         portion = list(runs[start : start + _AT_ONCE])
         async with database.transaction(within=_WITHIN) as connection:

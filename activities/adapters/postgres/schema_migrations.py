@@ -1,7 +1,7 @@
-"""Brings the schema of Loom's own tables to what this code needs: numbered steps, each applied once for ever.
+"""Migrate the schema of Loom's own tables: numbered migrations, each applied exactly once.
 
-`loom_migrations` says which steps a database has, with a checksum of each. A step that was changed after its release,
-or a database that has seen a newer Loom, is refused: guessing would cost data.
+`loom_migrations` records which migrations a database has, with a checksum of each. A migration that was changed after
+its release, or a database of a newer Loom, is rejected: guessing would cost data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ _RECORD: Final = "INSERT INTO loom_migrations (number, name, checksum) VALUES (%
 
 
 class SchemaRefused(StoreUnavailable):
-    """The database answers, but its schema is not one that this code may work on."""
+    """The database responds, but this code may not use its schema."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
-    """One step of the schema."""
+    """One migration of the schema."""
 
     number: int
     name: str
@@ -43,12 +43,12 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Names the text of the step, so that a change of it is noticed."""
+        """Checksum of the migration's text, so that a change of it is noticed."""
         return sha256(self.sql.encode()).hexdigest()
 
 
 def read_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
-    """The steps in a folder of files named like `0001_what_it_adds.sql`, in their order."""
+    """The migrations in a folder of files named like `0001_what_it_adds.sql`, in their order."""
     return tuple(
         Migration(number=int(path.stem[:4]), name=path.stem[5:], sql=path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("[0-9][0-9][0-9][0-9]_*.sql"))
@@ -56,26 +56,26 @@ def read_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
 
 
 def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tuple[Migration, ...]:
-    """The steps that a database with these checksums by number still lacks; raises SchemaRefused."""
+    """The migrations that a database with these checksums by number lacks; raises SchemaRefused."""
     newest = max((step.number for step in migrations), default=0)
     if (found := max(recorded, default=0)) > newest:
         raise SchemaRefused(
-            f"The Postgres in LOOM_DATABASE_URL has schema {found}, and this Loom knows only {newest}: "
-            "a newer one has worked there. Update this worker, or give it another database."
+            f"The Postgres in LOOM_DATABASE_URL has schema version {found}, but this Loom only knows {newest}: "
+            "a newer version has used it. Update this worker, or give it another database."
         )
     for step in migrations:
         if recorded.get(step.number, step.checksum) != step.checksum:
             raise SchemaRefused(
-                f"Step {step.number:04}_{step.name} of the schema is not what was applied to the Postgres in "
-                "LOOM_DATABASE_URL: somebody changed the file. Put it back, and write what you need as a new step."
+                f"Migration {step.number:04}_{step.name} differs from the one that was applied to the Postgres in "
+                "LOOM_DATABASE_URL: the file was changed. Restore it, and add your change as a new migration."
             )
     return tuple(step for step in migrations if step.number not in recorded)
 
 
 async def migrate(connection: "AsyncConnection[Any]", migrations: Sequence[Migration] | None = None) -> None:
-    """Apply the steps that are missing, all or none, once however many processes start together."""
+    """Apply the missing migrations, all or none, once even if several processes start together."""
     steps = read_migrations() if migrations is None else migrations
-    # Looking first needs no lock, and no right to create tables.
+    # Reading first needs neither a lock nor the right to create tables.
     if not pending(await _recorded(connection), steps):
         return
     async with connection.transaction():

@@ -1,4 +1,4 @@
-"""Memory in scopes, in Postgres: `ScopedMemory`. Versions are only added; the primary key decides who was first."""
+"""Memory scopes in Postgres: `ScopedMemory`. Versions are only added, and the primary key decides who was first."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,11 +47,11 @@ class PostgresScopedMemory:
     """`ScopedMemory` on Loom's own database."""
 
     def __init__(self, database: Database) -> None:
-        """Uses the database; whoever made it closes it."""
+        """Use the database. The caller closes it."""
         self._database = database
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """See the port; a write that another one overtook is made again over that one."""
+        """See the port. If another write came first, this write is repeated on top of it."""
         given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
         place = place_of(given.scope, given.by) if given.by else ""
         async with self._database.connection() as connection:
@@ -87,7 +87,7 @@ class PostgresScopedMemory:
         return tuple(map(_entry, rows))
 
     async def export(self, session_id: str) -> tuple[ScopedEntry, ...]:
-        """Every version of everything that was written in a session, oldest first, for the people who run Loom."""
+        """Every version of everything that was written in a session, oldest first, for operators."""
         async with self._database.connection() as connection:
             rows = await (await connection.execute(_OF_SESSION, (key_text(session_id),))).fetchall()
         return tuple(map(_entry, rows))

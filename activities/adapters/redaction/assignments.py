@@ -1,7 +1,7 @@
-"""Secrets known by the name in front of them: `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`.
+"""Find secrets by the name before them: `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`.
 
-The name is found by a keyword in the lower-case text; what follows it is read by one anchored pattern, and the value is
-held against what secrets look like, since most of what is assigned to such names in source code is code.
+A keyword in the lower-case text locates the name. One anchored pattern reads what follows it, and the value is compared
+with what secrets look like, since most values of such names in source code are code.
 """
 
 import re
@@ -12,10 +12,10 @@ from loom.activities.adapters.redaction.locations import ENOUGH, Span
 from loom.activities.adapters.redaction.values import is_of_words, is_password, is_token
 
 CONTEXT: Final = 120
-"""Characters in front of a name that are looked at."""
+"""Characters before a name that are examined."""
 
 _GAP: Final = r"(?:[ \t]|\x1b\[[0-9;]{0,8}[mK]){0,8}"
-"""Blanks and the colours of a terminal."""
+"""Blanks and terminal color codes."""
 
 _TAIL: Final = r"(?P<tail>[A-Za-z0-9_.\-]{0,24})"
 _CLOSED: Final = r"(?P<closed>\\{0,3}[\"'`]\]?)?"
@@ -29,7 +29,7 @@ _QUOTED: Final = r"[bru]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\r\n\x1b]{1,40
 _BARE: Final = r"(?P<bare>[^\s\"'`,;<>(){}\[\]\\|\x1b\x00-\x1f]{6,256})(?P<after>[(\[{]?)"
 
 _REST: Final = re.compile(r"[A-Za-z0-9+/=_.-]*")
-"""How a value goes on that is longer than the pattern reads."""
+"""The rest of a value that is longer than the pattern reads."""
 
 _ASSIGNED: Final = re.compile(
     rf"{_TAIL}{_CLOSED}{_GAP}{_SEPARATOR}{_GAP}(?:{_QUOTED}|{_BARE})", re.IGNORECASE | re.ASCII
@@ -45,17 +45,17 @@ _OTHER_THING: Final = re.compile(
     rf"^(?:or|smanager)|(?:^(?:word|wd|phrase)?|[_.\-]|(?-i:(?<=[a-z])(?=[A-Z])))(?:{'|'.join(_ABOUT.split())})s?$",
     re.IGNORECASE,
 )
-"""What the name goes on with when its value is about the secret and not the secret, or it is an author's."""
+"""Suffixes of names whose value describes the secret but is not the secret, or is an author."""
 
 _KEYS: Final = """
 api access private account auth encryption signing master shared storage app application service license function client
 sharedaccess subscription primary secondary
 """
 _KEY_OF: Final = re.compile("|".join(rf"(?<={of})|(?<={of}[_\- .])" for of in _KEYS.split()))
-"""Keys that are kept secret, among all that is called a key."""
+"""Kinds of keys that are secret."""
 
 _NEXT_PARAMETER: Final = re.compile(r"&(?:amp;)?(?=&|\Z|[\w.-]+=)")
-"""Where the value of a parameter ends in the query of an address."""
+"""Where the value of a query parameter ends."""
 
 _FLAG: Final = re.compile(r"(?:^|\s|[\"'])--?[A-Za-z0-9_\-]{0,24}\Z")
 _LOGIN: Final = re.compile(r"(?:\blogin[ \t]+\S{1,80}[ \t]+|^[ \t]*(?:require)?)\Z", re.MULTILINE)
@@ -81,21 +81,21 @@ _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], boo
     "token": (_always, is_token),
     "key": (_is_key, is_token),
 }
-"""Keyword: does it stand for a secret here, and is a value one."""
+"""For each keyword: whether it refers to a secret here, and whether a value is one."""
 
 
 _ENDS_A_VALUE: Final = re.compile("[\"'`\\\\\r\n\x1b]")
 
 
 def is_secret_under(name: str, value: str) -> bool:
-    """Is this the value of a secret, when it belongs to that name?"""
-    # Written as an assignment, for which it must not have what would end one.
+    """Whether this is the value of a secret if it belongs to that name."""
+    # Written as an assignment, so the value must not contain what would end one.
     plain = _ENDS_A_VALUE.sub("!", value[:ENOUGH])
     return any(True for _ in assigned(f'{name}="{plain}"', f'{name}="{plain}"'.lower()))
 
 
 def assigned(text: str, folded: str) -> Iterator[Span]:
-    """Values that names declare to be secrets; `folded` is the text in lower case, as long as the text."""
+    """Values that names declare to be secrets. `folded` is the text in lower case, with the same length."""
     for word, (stands, is_secret) in _KEYWORDS.items():
         at = folded.find(word)
         while at >= 0:
@@ -123,7 +123,7 @@ def _value(text: str, at: int, found: re.Match[str], is_secret: Callable[[str], 
 
 
 def _joins(text: str, at: int, found: re.Match[str]) -> bool:
-    """Does what stands between name and value make one the value of the other?"""
+    """Whether the text between name and value assigns one to the other."""
     if _TYPE.search(text, max(0, at - CONTEXT), at):
         return False
     is_quoted = found["quoted"] is not None

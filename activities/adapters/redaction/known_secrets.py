@@ -1,4 +1,4 @@
-"""The secrets that this process has itself, and every way in which text may show them."""
+"""The secrets of this process, and every form in which they can appear in text."""
 
 import html
 import json
@@ -13,7 +13,7 @@ from loom.activities.adapters.redaction.patterns import MASK
 from loom.activities.adapters.redaction.values import is_path
 
 SHORTEST: Final = 8
-"""Shorter values are not hidden where they stand: they would be found in ordinary words."""
+"""Shorter values are not redacted everywhere, because they occur in ordinary words."""
 
 _SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|PWD|PASSPHRASE|CREDENTIAL|AUTH(?!OR)", re.IGNORECASE)
 _NO_SECRET_NAME: Final = re.compile(
@@ -25,7 +25,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables whose names say that they are secret, and passwords in addresses, whatever the name."""
+    """Values of variables whose names indicate a secret, and passwords in URLs, in any variable."""
     found = dict.fromkeys(secret for name, value in environ.items() for secret in _secrets_in(name, value))
     return tuple(found)
 
@@ -38,17 +38,19 @@ def _secrets_in(name: str, value: str) -> Iterator[str]:
 
 
 def passwords_in(address: str) -> Iterator[str]:
-    """The password of a URL, as written and as meant."""
+    """The password of a URL, as written and decoded."""
     try:
         password = urlsplit(address).password
-    except ValueError:  # not an address after all
+    except ValueError:  # not a URL after all
         return
     if password:
         yield from dict.fromkeys((password, unquote(password)))
 
 
 def can_be_hidden(value: str) -> bool:
-    """Long and odd enough that hiding it everywhere does not hide ordinary words, numbers and paths."""
+    """Whether the value is long and unusual enough that redacting it everywhere spares ordinary words, numbers and
+    paths.
+    """
     plain = _WORDS.fullmatch(value) or _NUMBER.fullmatch(value) or is_path(value)
     return len(value) >= SHORTEST and not plain
 
@@ -61,7 +63,7 @@ def spellings(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _parts(value: str) -> list[str]:
-    """The value, or of several lines those that are one word: lines with blanks are names and armour."""
+    """The value itself. Of several lines, those that are one word, since lines with blanks are names and armor."""
     lines = [line.strip() for line in value.splitlines()]
     return lines if len(lines) < 2 else [line for line in lines if " " not in line and len(line) >= 16]
 
@@ -83,7 +85,7 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[str]:
-    """What of the value's base64 is the same whatever stands before and behind it, for each of its three alignments."""
+    """The part of the value's base64 that does not depend on the surrounding text, for each of its three alignments."""
     for before in range(3):
         first = -(-before * 8 // 6)
         last = (before + len(raw)) * 8 // 6

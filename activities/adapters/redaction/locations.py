@@ -1,4 +1,4 @@
-"""Secrets known by where they stand: in an address, a header, a key file, a line of `.pgpass`, a bot's token."""
+"""Find secrets by their location: in a URL, a header, a key file, a line of `.pgpass`, a bot's token."""
 
 import re
 from base64 import b64decode
@@ -9,14 +9,14 @@ from loom.activities.adapters.redaction.patterns import EDGE
 from loom.activities.adapters.redaction.values import is_of_words, is_placeholder, is_token, is_url_password
 
 ENOUGH: Final = 256
-"""Characters of a value that show what it is."""
+"""Characters of a value that are enough to recognize it."""
 
 Span: TypeAlias = tuple[int, int]
-"""Where a secret begins and ends."""
+"""Where a secret starts and ends."""
 
 
 def positions(text: str, literal: str) -> Iterator[int]:
-    """Where the literal stands, from the beginning on."""
+    """The positions of the literal, from the start on."""
     at = text.find(literal)
     while at >= 0:
         yield at
@@ -30,7 +30,7 @@ _USERINFO: Final = re.compile(
 
 
 def userinfo(text: str) -> Iterator[Span]:
-    """The password of `scheme://user:password@host`, or a token in the place of the user."""
+    """The password of `scheme://user:password@host`, or a token in place of the user."""
     for at in positions(text, "://"):
         found = _USERINFO.match(text, at)
         if found is None:
@@ -47,7 +47,7 @@ _CREDENTIALS: Final = re.compile(
 
 
 def authorization(text: str, folded: str) -> Iterator[Span]:
-    """What stands behind `Bearer` and `Basic`."""
+    """Credentials after `Bearer` and `Basic`."""
     for scheme, is_credential in (("bearer", _is_bearer), ("basic", _is_basic)):
         for at in positions(folded, scheme):
             found = _CREDENTIALS.match(text, at)
@@ -60,7 +60,7 @@ def _is_bearer(value: str) -> bool:
 
 
 def _is_basic(value: str) -> bool:
-    """The base64 of `user:password`."""
+    """Whether this is the base64 of `user:password`."""
     bare = value.rstrip("=")
     try:
         user, _, password = b64decode(bare + "=" * (-len(bare) % 4), validate=True).partition(b":")
@@ -77,11 +77,11 @@ _OPTIONS: Final[dict[str, re.Pattern[str]]] = {
     "mysql": re.compile(rf"[ \t]-p{_VALUE}"),
     "redis-cli": re.compile(rf"[ \t](?:-a|--pass)[ ]{_VALUE}"),
 }
-"""Programs, and how a line that calls them gives the password."""
+"""Programs, and how a command line passes the password to them."""
 
 
 def options(text: str) -> Iterator[Span]:
-    """Passwords on command lines, in options that do not say so."""
+    """Passwords on command lines, in options whose names do not indicate it."""
     for program, option in _OPTIONS.items():
         done = 0
         for at in positions(text, program):
@@ -103,7 +103,7 @@ _COOKIE: Final = re.compile(r"[\w.-]{1,60}=(?P<secret>[^\s;,\"'\\]{16,4000})")
 
 
 def headers(text: str, folded: str) -> Iterator[Span]:
-    """What stands in `Authorization:` and `Cookie:`, whatever the scheme and the name."""
+    """Values of `Authorization:` and `Cookie:`, with any scheme and name."""
     for at in positions(folded, "authorization"):
         found = _AUTHORIZATION.match(text, at + len("authorization"))
         if found is not None and is_token(found["secret"][:ENOUGH]):
@@ -138,8 +138,8 @@ _DISCORD: Final = re.compile(
 
 
 def discord_tokens(text: str, runs: Iterable[str]) -> Iterator[Span]:
-    """Bot tokens, which begin with the base64 of a number; `runs` are the text's long words."""
-    # A run may begin with the end of an escape: \nMTk…, %3DMTk…
+    """Bot tokens, which start with the base64 of a number. `runs` are the long words of the text."""
+    # A run may start with the end of an escape:  MTk…, %3DMTk…
     if any(_is_number(run[at:]) for run in runs for at in range(5) if run[at] in "MNO"):
         yield from (found.span() for found in _DISCORD.finditer(text) if _is_number(found["id"]))
 

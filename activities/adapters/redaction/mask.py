@@ -1,7 +1,7 @@
-"""Taking secrets out of text: those this process knows, in any spelling, and those that look like secrets.
+"""Redact secrets in text: those that this process knows, in any form, and those that look like secrets.
 
-A secret is found by its value, by its format, by its place or by the name it is assigned to. Whatever overlaps becomes
-one `[REDACTED]`; the rest of the text stays as it is, byte for byte.
+A secret is found by its value, its format, its location, or the name that it is assigned to. Overlapping matches become
+one `[REDACTED]`. The rest of the text stays unchanged, byte for byte.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ from loom.activities.adapters.redaction.patterns import ANYWHERE, IN_RUNS, MASK,
 from loom.activities.adapters.redaction.private_keys import private_keys
 
 PASSES: Final = 8
-"""Times that a text is looked through at most; two are enough for all but made-up ones."""
+"""Maximum number of passes over a text. Two are enough for all but artificial ones."""
 
 
 class SecretMask:
-    """The Redactor: made once, used from any thread."""
+    """The Redactor. Create it once and use it from any thread."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._known = spellings(known)
 
     def redact(self, text: str) -> str:
-        """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
-        # What is hidden may uncover the edge of its neighbour, so it is looked again.
+        """Return the text with every secret replaced by `[REDACTED]`. A text without secrets is returned unchanged."""
+        # A redaction can expose the edge of the next secret, so the text is searched again.
         for _ in range(PASSES):
             if not (spans := self.spans(text)):
                 break
@@ -42,7 +42,7 @@ class SecretMask:
         return text
 
     def redact_json(self, value: Any) -> Any:
-        """The same for a JSON value; the names of an object's members count, too."""
+        """Redact a JSON value. The names of object members count as names."""
         match value:
             case str():
                 return self.redact(value)
@@ -59,7 +59,7 @@ class SecretMask:
         return self.redact_json(value)
 
     def spans(self, text: str) -> list[Span]:
-        """Where the secrets are: in order, none touching another's inside."""
+        """The spans of the secrets, in order and without overlaps."""
         return merged([*self._known_in(text), *_formats(text), *_places(text)])
 
     def _known_in(self, text: str) -> Iterator[Span]:
@@ -69,7 +69,7 @@ class SecretMask:
 
 
 def masked(text: str, spans: Sequence[Span]) -> str:
-    """The text with each span replaced."""
+    """Return the text with each span replaced."""
     pieces: list[str] = []
     done = 0
     for start, end in spans:
@@ -79,7 +79,7 @@ def masked(text: str, spans: Sequence[Span]) -> str:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans in order, those that overlap as one."""
+    """Return the spans in order, with overlapping ones merged."""
     whole: list[Span] = []
     for start, end in sorted(spans):
         if whole and start < whole[-1][1]:
@@ -110,7 +110,7 @@ def _shaped(shape: Shape, text: str) -> Iterator[Span]:
 
 
 def _places(text: str) -> Iterator[Span]:
-    # As long as the text: the one letter whose lower case is two is replaced first.
+    # Must have the same length as the text, so the one letter with a two-letter lower case is replaced first.
     folded = text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "i").lower()
     yield from assigned(text, folded)
     yield from authorization(text, folded)

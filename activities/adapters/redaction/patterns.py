@@ -1,8 +1,8 @@
-"""What secrets look like: the formats that vendors give their keys, and where credentials stand in text.
+"""What secrets look like: vendors' key formats, and places of credentials in text.
 
-A shape is a literal, found fast, and a pattern tried exactly where the literal stands. So patterns are never searched
-with, and what a text without secrets costs is one `str.find` for each literal. Every pattern is bounded or one run of
-one class of characters, so none can be made to backtrack for long.
+A shape consists of a literal, which is found fast, and a pattern that is matched exactly at the literal. Patterns are
+never searched for, so a text without secrets costs one `str.find` for each literal. Every pattern is bounded, or a
+single run of one character class, so backtracking stays short.
 """
 
 import re
@@ -22,21 +22,21 @@ class Shape:
     """A format of secrets."""
 
     literal: str
-    """What every secret of this format has in it."""
+    """A string that every secret of this format contains."""
     pattern: re.Pattern[str]
-    """Tried at the literal; its group `secret`, else all of it, is what is masked."""
+    """Matched at the literal. Its group `secret`, or else the whole match, is redacted."""
     before: int = 0
-    """Characters of the match that stand in front of the literal."""
+    """Characters of the match before the literal."""
 
 
 EDGE: Final = (
     r"(?:(?<![A-Za-z0-9_])|(?<=(?<!\\)\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
     r"|(?<=\x1b\[[mK])|(?<=[\[;]\dm)|(?<=[\[;]\d\dm)|(?<=[\[;]\d\d\dm))"
 )
-"""A word begins here, also behind an escape of JSON, of URLs or of a terminal, which ends in a letter."""
+"""A word starts here, also after an escape of JSON, URLs or a terminal, which ends in a letter."""
 
 RUN: Final = re.compile(r"[A-Za-z0-9_-]{20,}")
-"""Most secrets have one of these in them, and most lines have none."""
+"""Most secrets contain one of these, and most lines contain none."""
 
 _WORD: Final = "[A-Za-z0-9_-]"
 _ALNUM: Final = "[A-Za-z0-9]"
@@ -103,7 +103,7 @@ _PREFIXED: Final[dict[str, str]] = {
     "PMAK-": r"[a-f0-9]{24}-[a-f0-9]{34}",
     "pat-": r"(?:na|eu)\d-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""Prefix: what follows it; at least `RUN` characters of words and dashes in all."""
+"""Prefix and what follows it; at least `RUN` characters of words and dashes in total."""
 
 _LOOSE: Final[dict[str, str]] = {
     "ya29.": r"[\w.-]{20,}",
@@ -118,7 +118,7 @@ _LOOSE: Final[dict[str, str]] = {
     "SG.": rf"{_WORD}{{16,32}}\.{_WORD}{{32,}}",
     "sntry": r"[su]_[A-Za-z0-9+/=_-]{40,}",
 }
-"""Prefixes of secrets with other characters near their beginning."""
+"""Prefixes of secrets with other characters near their start."""
 
 _PLACED: Final[tuple[Shape, ...]] = (
     Shape(literal=":AA", pattern=_regex(rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})")),
@@ -130,7 +130,7 @@ _PLACED: Final[tuple[Shape, ...]] = (
     Shape(literal="AccountKey=", pattern=_regex(r"AccountKey=(?P<secret>[A-Za-z0-9+/]{40,}={0,2})")),
     Shape(literal='"auth": "', pattern=_regex(r'"auth": "(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"')),
 )
-"""Formats whose secret part does not begin with the literal."""
+"""Formats whose secret part does not start with the literal."""
 
 
 def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:
@@ -138,12 +138,12 @@ def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:
 
 
 def _any_of(prefixes: Mapping[str, str]) -> tuple[Shape, ...]:
-    # Long prefixes say enough by themselves; short ones are ends of words, too (disk-, task-).
+    # Long prefixes are specific enough. Short ones are also ends of words (disk-, task-).
     return tuple(_prefixed(prefix, rest, edge=len(prefix) < 6) for prefix, rest in prefixes.items())
 
 
 IN_RUNS: Final = _any_of(_PREFIXED)
-"""Formats that can only be where `RUN` finds something."""
+"""Formats that can only occur where `RUN` matches."""
 
 ANYWHERE: Final = _any_of(_LOOSE) + _PLACED
-"""All others."""
+"""All other formats."""

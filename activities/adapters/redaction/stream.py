@@ -1,8 +1,8 @@
-"""Taking secrets out of text that comes in pieces, wherever the pieces are cut.
+"""Redact secrets in text that arrives in chunks, wherever the chunks are cut.
 
-Whole lines pass; an unfinished line waits for its end, and so does a private key. A line that is too long to wait for
-passes but for its last part, in which a secret may have begun. So what is kept back is bounded, and a caller that must
-show everything calls `flush` at the end.
+Complete lines are emitted. An incomplete line is held back until its end, and so is a private key. If a line is too
+long, all of it is emitted except its last part, in which a secret may have started. The amount of text that is held
+back is therefore limited. Call `flush` at the end to get the rest.
 """
 
 import re
@@ -13,16 +13,16 @@ from loom.activities.adapters.redaction.mask import SecretMask, masked
 from loom.activities.adapters.redaction.private_keys import LONGEST_KEY, open_key, start_of_lines
 
 LINE_LIMIT: Final = 16_384
-"""Characters of an unfinished line that wait for its end."""
+"""Maximum characters of an incomplete line that are held back."""
 
 RESERVE: Final = 8_192
-"""Characters at the end of a longer line that wait: every format is known by fewer."""
+"""Characters at the end of a longer line that are held back. Every format is recognizable in fewer."""
 
 _LINE_END: Final = re.compile(r"[\n\r]")
 
 
 class StreamingMask:
-    """One stream: pieces in, text without secrets out; not for several threads at once."""
+    """One stream: chunks in, redacted text out. Not thread-safe."""
 
     def __init__(self, mask: SecretMask, *, line_limit: int = LINE_LIMIT, reserve: int = RESERVE) -> None:
         self._mask = mask
@@ -30,10 +30,10 @@ class StreamingMask:
         self._reserve = reserve
         self._held = ""
         self._passed = 0
-        """Characters at the beginning of what is held that have been given out; patterns look back at them."""
+        """Number of characters at the start of the buffer that were already emitted. Patterns look back at them."""
 
     def feed(self, piece: str) -> str:
-        """Take in the next piece; returns what can be shown by now."""
+        """Add a chunk and return the text that can be emitted now."""
         self._held += piece
         if _LINE_END.search(piece) is None and len(self._held) - self._passed <= self._line_limit:
             return ""
@@ -41,11 +41,11 @@ class StreamingMask:
         return self._pass(cut) if cut > self._passed else ""
 
     def flush(self) -> str:
-        """What is left, at the end of the stream; the mask can be used again."""
+        """Return the rest at the end of the stream. The mask can be used again."""
         return self._pass(len(self._held))
 
     def _cut(self) -> int:
-        """Up to where lines are whole, and no key is open."""
+        """The position up to which lines are complete and no key is open."""
         cut = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
         if len(self._held) - max(cut, self._passed) > self._line_limit:
             cut = len(self._held) - self._reserve
@@ -54,7 +54,7 @@ class StreamingMask:
         return cut if key is None else self._before(key, cut)
 
     def _before(self, beginning: int, cut: int) -> int:
-        """A cut in front of what may go on behind it, unless that has been waited for too long."""
+        """A cut before text that may continue, unless the limit is exceeded."""
         return min(cut, beginning) if len(self._held) - beginning <= LONGEST_KEY + self._line_limit else cut
 
     def _pass(self, cut: int) -> str:

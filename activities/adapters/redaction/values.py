@@ -1,4 +1,4 @@
-"""Is this value a secret, or only where one would stand? Placeholders, references, code and words are none."""
+"""Decide whether a value is a secret. Placeholders, references, code and words are not."""
 
 import math
 import re
@@ -16,11 +16,11 @@ _STANDS_FOR_ONE: Final = tuple(
     not_real not-real aws4_request
     """.split()  # noqa: SIM905 - as a list it would take half a screen
 )
-"""What people write where a secret goes."""
+"""What people write in place of a secret."""
 
 _FORMAT: Final = re.compile(r"%[sdr](?!\w)")
 _REFERENCE: Final = re.compile(r"\$\w+|%\w+%|[@&*]\w+|\{.*\}|[A-Za-z]:\\.*|[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
-"""A variable, a file, an address."""
+"""A variable, a file, a URL."""
 
 _PATH: Final = re.compile(r"@?(?:~|\.{1,2})?/.*", re.DOTALL)
 
@@ -35,7 +35,7 @@ _NO_PASSWORD: Final = re.compile(
 
 
 def is_placeholder(value: str) -> bool:
-    """It shows where a secret goes, or names where it comes from."""
+    """Whether this shows where a secret goes, or names its source."""
     folded = value.lower()
     if MASK in value or any(word in folded for word in _STANDS_FOR_ONE):
         return True
@@ -45,17 +45,17 @@ def is_placeholder(value: str) -> bool:
 
 
 def is_path(value: str) -> bool:
-    """A file's name; base64 may begin with a slash, too, but has no words in it."""
+    """Whether this is a file name. Base64 can also start with a slash, but contains no words."""
     return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4
 
 
 def is_url_password(value: str) -> bool:
-    """What stands before the @ of an address is a password unless it plainly is not."""
+    """Whether this part of a URL, before the @, is a password. It is unless it clearly is not."""
     return not (is_placeholder(value) or _NO_PASSWORD.fullmatch(value))
 
 
 def is_password(value: str) -> bool:
-    """Hard to guess: letters with digits, or three kinds of characters, and not words with a number behind."""
+    """Whether this is hard to guess: letters with digits, or three kinds of characters, and not words with a number."""
     if len(value) < 6 or value.isalpha() or not any(map(str.isalpha, value)):
         return False
     is_mixed = any(map(str.isdigit, value)) or not (value.isalnum() or value.islower() or value.isupper())
@@ -63,21 +63,21 @@ def is_password(value: str) -> bool:
 
 
 def is_token(value: str) -> bool:
-    """Made by a machine: long, with digits, not of words, few characters more often than others."""
+    """Whether this was generated: long, with digits, not made of words, and with evenly distributed characters."""
     if len(value) < 16 or not any(map(str.isdigit, value)) or not any(map(str.isalpha, value)):
         return False
     return not _is_about_one(value) and entropy(value) >= 3.0 and not is_of_words(value)
 
 
 def is_of_words(value: str) -> bool:
-    """An identifier of someone's making: between capitals, digits and signs stand whole words."""
+    """Whether this is an identifier made of words, separated by capitals, digits and signs."""
     if not _IDENTIFIER.fullmatch(value):
         return False
     return _mean_piece(value) >= 3.8
 
 
 def entropy(value: str) -> float:
-    """Bits a character, by Shannon."""
+    """Shannon entropy in bits per character."""
     return -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())
 
 
@@ -89,6 +89,6 @@ def _is_about_one(value: str) -> bool:
 
 
 def _mean_piece(value: str) -> float:
-    """Letters that stand together: words have four and more, random characters two."""
+    """Mean length of adjacent letters: four or more in words, two in random text."""
     pieces = _PIECES.findall(value)
     return sum(map(len, pieces)) / max(1, len(pieces))

@@ -1,12 +1,12 @@
-"""The bus between processes, on the Redis Stream that the runs' tasks are on anyway (`redis_stream`).
+"""The bus between processes, on the Redis Stream that the tasks of runs are appended to (`redis.stream`).
 
-Every subscription is a consumer group of its own, so each gets every task, however slow or dead it is meanwhile; within
-a group one process handles a task. A handler that dies in the middle is not told to anybody: after a while another
-process of its group gets the task again. So delivery is at least once, and `task_id` says what was there before.
+Every subscription is a consumer group of its own, so each one gets every task, however slow it is. Within a group, one
+process handles a task. If a handler dies, another process of its group gets the task after a while. Delivery is
+therefore at least once, and `task_id` identifies repeated tasks.
 
-Keys beside the stream:
-    loom:bus:handlers      sorted set: name, pattern and process of what is served now, by when that ends
-    loom:bus:reply:{id}    list: the answers to one task whose sender waits
+Keys besides the stream:
+    loom:bus:handlers      sorted set: name, pattern and process of the current handlers, by their expiry
+    loom:bus:reply:{id}    list: the replies to one task whose publisher waits
 """
 
 import asyncio
@@ -29,22 +29,22 @@ from loom.domain.core.tasks import Task
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from loom.activities.adapters.redis.connection import RedisLink
+    from loom.activities.adapters.redis.connection import RedisConnection
 
 _log = structlog.get_logger("loom.bus")
 
 PATIENCE: Final = 30.0
-"""Seconds that a sender waits for a handler that is there and does not answer."""
+"""Seconds that a publisher waits for a handler that exists and does not reply."""
 AT_ONCE: Final = 32
-"""Tasks that one subscription handles at the same time in one process."""
+"""Tasks that one subscription handles concurrently in one process."""
 _ENDING: Final = 5.0
-"""Seconds that a handler has to end what it has begun when its subscription ends here."""
+"""Seconds for a handler to finish its tasks when its subscription ends here."""
 _SERVED_SECONDS: Final = 10
 _RENEW_SECONDS: Final = 3.0
 _REPLY_SECONDS: Final = 300
 _PAUSE: Final = 0.5
 
-# By the server's clock, since those of two machines differ.
+# By the server's clock, since the clocks of two machines differ.
 _SERVE: Final = "return redis.call('ZADD', KEYS[1], tonumber(redis.call('TIME')[1]) + tonumber(ARGV[2]), ARGV[1])"
 _SERVED: Final = """
 local now = redis.call('TIME')[1]
@@ -58,13 +58,13 @@ class RedisBus:
 
     def __init__(
         self,
-        connect: Callable[[], "RedisLink"],
+        connect: Callable[[], "RedisConnection"],
         *,
         bus: str = BUS,
         patience: float = PATIENCE,
         claim_after: float = 60.0,
     ) -> None:
-        """`connect` makes a link whose patience is `redis_inbox.ANSWER_SECONDS`, one for each subscription."""
+        """`connect` creates a connection with the timeout `consumer.ANSWER_SECONDS`, one for each subscription."""
         self._connect = connect
         self._link = connect()
         self._bus = bus
@@ -74,7 +74,7 @@ class RedisBus:
         self._serving: dict[str, tuple[Subscription, RedisInbox, asyncio.Task[None]]] = {}
 
     async def attach(self, subscription: Subscription) -> None:
-        """See the port; a name that is new gets what is published from now on."""
+        """See the port. A new name gets tasks that are published from now on."""
         await self.detach(subscription.name)
         inbox = RedisInbox(
             self._connect(),
@@ -94,7 +94,7 @@ class RedisBus:
         self._serving[subscription.name] = (subscription, inbox, serving)
 
     async def detach(self, name: str) -> None:
-        """See the port; its group goes on collecting until somebody subscribes under that name again."""
+        """See the port. Its group keeps collecting tasks until someone subscribes under that name again."""
         if name not in self._serving:
             return
         subscription, inbox, serving = self._serving.pop(name)
@@ -108,7 +108,7 @@ class RedisBus:
         await self._put(task)
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port: in the order of the subscriptions' names. Who does not answer in time has not answered."""
+        """See the port. Replies are in order of the subscriptions' names; late ones are ignored."""
         served: Any = await self._link.call(lambda redis: redis.eval(_SERVED, 1, self._handlers))
         lines = [json.loads(line) for line in served]
         asked = {name for name, pattern, _ in lines if takes(pattern, task.action)}
@@ -160,7 +160,7 @@ class RedisBus:
         await self._link.script(_SERVE, (self._handlers,), (self._line(subscription), _SERVED_SECONDS))
 
     async def _serve(self, subscription: Subscription, inbox: RedisInbox) -> None:
-        """Until cancelled; what has begun then ends first, and what takes too long for that is left to another."""
+        """Serve until cancelled, then finish started tasks. Tasks that take too long are left to another process."""
         room = asyncio.Semaphore(AT_ONCE)
         running: set[asyncio.Task[None]] = set()
         held: set[str] = set()
@@ -185,7 +185,7 @@ class RedisBus:
             renewing.cancel()
 
     async def _renew_for_ever(self, subscription: Subscription, inbox: RedisInbox, held: Collection[str]) -> None:
-        """Senders are to know that somebody serves, and others of the group that what is slow here is not dead."""
+        """Renew the registration for publishers, and the claims on slow tasks for other members of the group."""
         while True:
             await asyncio.sleep(min(_RENEW_SECONDS, self._claim_after / 4))
             try:
@@ -195,7 +195,7 @@ class RedisBus:
                 _log.debug("handler_not_renewed", name=subscription.name, error=str(error))
 
     async def _handle(self, subscription: Subscription, delivery: Delivery, inbox: RedisInbox) -> None:
-        """Handle, answer, and only then say that it is done."""
+        """Handle the task, reply, and only then acknowledge it."""
         try:
             if delivery.task is not None and takes(subscription.pattern, delivery.task.action):
                 answer = await answer_of(subscription, delivery.task)

@@ -1,4 +1,4 @@
-"""The connection to Redis that both the live stream and the transcript cache go through."""
+"""The connection to Redis that the live stream and the transcript cache share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,17 +24,17 @@ _PAUSE_SECONDS: Final = 1.0
 _CONNECTIONS: Final = 16
 
 
-class RedisLink:
-    """A Redis server that may be away: short patience, and after a failure a second in which nobody tries."""
+class RedisConnection:
+    """A Redis server that may be unavailable: short timeouts, and no attempts for a second after a failure."""
 
     def __init__(self, url: str, *, answer_within: float = ANSWER_SECONDS) -> None:
-        """Connects at the first command; a command is never sent twice, since it may have taken effect."""
+        """Connect at the first command. A command is never sent twice, since it may have taken effect."""
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
             timeout=answer_within,
             socket_connect_timeout=_CONNECT_SECONDS,
-            socket_timeout=None,  # the client's own makes a task per command; ours in `call` costs nothing
+            socket_timeout=None,  # the client's own creates a task for each command; the one in `call` costs nothing
             retry=Retry(NoBackoff(), 0),
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
@@ -44,11 +44,11 @@ class RedisLink:
         self._away_until: float | None = None
 
     async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
-        """Carry out a command; raises StreamUnavailable, at once while the server is known to be away."""
+        """Execute a command; raises StreamUnavailable, immediately while the server is known to be unavailable."""
         if self._away_until is not None:
             if monotonic() < self._away_until:
-                raise StreamUnavailable("Redis did not answer a moment ago")
-            self._away_until = monotonic() + _PAUSE_SECONDS  # one caller finds out for all
+                raise StreamUnavailable("Redis did not respond a moment ago")
+            self._away_until = monotonic() + _PAUSE_SECONDS  # one caller tries on behalf of all
         try:
             async with asyncio.timeout(self._answer_within):
                 answer = await command(self._redis)
@@ -56,11 +56,11 @@ class RedisLink:
             raise self._failed(error) from error
         if self._away_until is not None:
             self._away_until = None
-            self._log.info("redis is back")
+            self._log.info("redis is available again")
         return answer
 
     async def script(self, source: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
-        """Run a Lua script that answers with numbers, by its hash when the server has it."""
+        """Run a Lua script that returns numbers, by its hash if the server has it."""
         name = _sha(source)
 
         async def run(redis: Redis) -> list[int]:
@@ -73,14 +73,14 @@ class RedisLink:
         return await self.call(run)
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self._redis.aclose()
 
     def _failed(self, error: Exception) -> StreamUnavailable:
         if self._away_until is None:
-            self._log.warning("redis is away; runs go on without live events", error=str(error))
+            self._log.warning("redis is unavailable; runs continue without live events", error=str(error))
         self._away_until = monotonic() + _PAUSE_SECONDS
-        return StreamUnavailable(f"Redis does not answer: {error}")
+        return StreamUnavailable(f"Redis does not respond: {error}")
 
 
 @cache

@@ -1,7 +1,8 @@
-"""One consumer of a group on the bus's Redis Stream: it takes, it says what is done, and inherits from the dead.
+"""A consumer of a group on the bus's Redis Stream: it reads, acknowledges, and takes over from dead consumers.
 
-Redis remembers for each group how far it has come and what was taken but is not done. So nothing is lost with a
-consumer that dies: after `CLAIM_AFTER` another takes over what it left. What all groups have done leaves the stream.
+Redis stores for each group its position and the entries that were read but not acknowledged. Nothing is lost if a
+consumer dies: after `CLAIM_AFTER`, another one takes over its entries. Entries that all groups have acknowledged are
+removed from the stream.
 """
 
 import os
@@ -20,18 +21,18 @@ from loom.domain.core.tasks import Task
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from loom.activities.adapters.redis.connection import RedisLink
+    from loom.activities.adapters.redis.connection import RedisConnection
 
 BLOCK_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = BLOCK_SECONDS + 1.0
-"""For the link that an inbox has for itself: taking waits on the server."""
+"""Timeout for a consumer's own connection, on which reads wait for the server."""
 CLAIM_AFTER: Final = 30.0
-"""Seconds that a taken task may stay undone before another consumer takes it over."""
+"""Seconds that a task may stay unacknowledged before another consumer takes it over."""
 PAGE: Final = 200
 _TRIM_EVERY: Final = 2.0
 _FORGOTTEN_AFTER_MS: Final = 24 * 3600 * 1000
 
-# Up to the oldest entry that some group has not done; a group that has taken nothing yet needs everything.
+# Up to the oldest entry that some group has not acknowledged. A group that has read nothing yet needs everything.
 _TRIM: Final = """
 local lowest = nil
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -52,7 +53,7 @@ class RedisInbox:
 
     def __init__(
         self,
-        link: "RedisLink",
+        link: "RedisConnection",
         group: str,
         *,
         since: Literal["beginning", "now"] = "beginning",
@@ -60,7 +61,7 @@ class RedisInbox:
         claim_after: float = CLAIM_AFTER,
         block: float = BLOCK_SECONDS,
     ) -> None:
-        """A new group gets what waits on the bus already, or only what comes; closes the link when it is closed."""
+        """A new group starts with the waiting tasks, or only with new ones. Closing it also closes the connection."""
         self._link = link
         self._group = group
         self._bus = bus
@@ -72,21 +73,21 @@ class RedisInbox:
         self._trimmed_at = monotonic()
 
     async def join(self) -> None:
-        """Make the group if it is not there; raises StreamUnavailable."""
+        """Create the group if it does not exist; raises StreamUnavailable."""
         await self._link.call(partial(_joined, bus=self._bus, group=self._group, since=self._since))
 
     async def take(self) -> Sequence[Delivery]:
-        """See the port; first what a dead consumer left."""
+        """See the port. Entries of dead consumers come first."""
         if self._claimed_at is None:
             await self.join()
         if self._claimed_at is None or monotonic() - self._claimed_at > self._claim_after / 2:
             if left := await self._link.call(partial(self._in_group, self._claim)):
-                return left  # and look again: whoever died may have left more than a page
+                return left  # try again: a dead consumer may have left more than a page
             self._claimed_at = monotonic()
         return await self._link.call(partial(self._in_group, self._read))
 
     async def done(self, entries: Sequence[str]) -> None:
-        """See the port; now and then drops from the stream what every group has done."""
+        """See the port. Occasionally trims the stream."""
         if entries:
             await self._link.call(lambda redis: redis.xack(self._bus, self._group, *entries))
         if monotonic() - self._trimmed_at > _TRIM_EVERY:
@@ -94,18 +95,18 @@ class RedisInbox:
             await self.trim()
 
     async def hold(self, entries: Sequence[str]) -> None:
-        """These are still being worked on: nobody is to take them over yet. Raises StreamUnavailable."""
+        """Keep these entries: they are still being worked on and must not be taken over. Raises StreamUnavailable."""
         if entries:
             await self._link.call(
                 lambda redis: redis.xclaim(self._bus, self._group, self._consumer, 0, list(entries), justid=True)
             )
 
     async def trim(self) -> int:
-        """Drop from the stream what every group has done, a hundred at a time; returns how many."""
+        """Remove what every group has acknowledged from the stream, a hundred at a time. Return the number."""
         return sum(await self._link.script(_TRIM, (self._bus,), ()))
 
     async def aclose(self) -> None:
-        """Leave the group if nothing is left undone, and close the link."""
+        """Leave the group if nothing is unacknowledged, and close the connection."""
         try:
             await self._link.call(self._leave)
         except StreamUnavailable:
@@ -127,8 +128,8 @@ class RedisInbox:
     async def _in_group(
         self, command: Callable[["Redis"], Awaitable[list[Delivery]]], redis: "Redis"
     ) -> list[Delivery]:
-        """The command's answer; a server that lost the group gets it anew, and whatever is there then came after."""
-        from redis.exceptions import ResponseError  # noqa: PLC0415 - as the link: half a second that others save
+        """Execute a command. If the server lost the group, create it again; all existing entries are then new to it."""
+        from redis.exceptions import ResponseError  # noqa: PLC0415 - half a second, as for the connection
 
         try:
             return await command(redis)
@@ -156,7 +157,7 @@ async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:
 
 
 def _delivery(entry: bytes, fields: dict[bytes, bytes] | None) -> Delivery:
-    """An entry that was trimmed while it waited has no fields any more."""
+    """Decode an entry. An entry that was trimmed while it waited has no fields."""
     given = fields or {}
     try:
         task = load_json(Task, given[b"task"])

@@ -1,10 +1,10 @@
-"""What the live side still has of runs: their events, transcripts and results of calls. It would be gone in days."""
+"""Delete what Redis still has of runs: events, transcripts and results of calls. It would expire within days."""
 
 from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import stream_keys
 from loom.activities.adapters.redis.transcripts import RESULT, transcript_key
 
@@ -16,8 +16,8 @@ _AT_ONCE: Final = 500
 
 
 async def forget_runs(url: str, runs: Collection[str]) -> int:
-    """Delete what is of these runs; returns how many keys there were. Raises StreamUnavailable."""
-    link = RedisLink(url, answer_within=_WITHIN)
+    """Delete the data of these runs and return the number of keys; raises StreamUnavailable."""
+    link = RedisConnection(url, answer_within=_WITHIN)
     try:
         return await link.call(partial(_deleted, runs=frozenset(runs)))
     finally:
@@ -33,6 +33,6 @@ async def _deleted(redis: "Redis", runs: frozenset[str]) -> int:
 
 
 def _may_be_of(key: str) -> list[str]:
-    """The runs whose result it can be: run ids and call ids may have colons."""
+    """The runs that a result key may belong to, since run ids and call ids can contain colons."""
     parts = key.removeprefix(RESULT).split(":")
     return [":".join(parts[:end]) for end in range(1, len(parts))]

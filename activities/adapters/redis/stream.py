@@ -1,13 +1,13 @@
-"""The live stream of runs on Redis Streams: one stream per run, entry ids `1-0`, `2-0`, … as offsets.
+"""The live stream of runs on Redis Streams: one stream per run, with entry ids `1-0`, `2-0`, … as offsets.
 
 Keys, all with the same time to live, counted from the last write:
     loom:events:{run}    the stream; an entry has one field, the task as JSON
     loom:fence:{run}     hash: the highest attempt of each segment, and under `#` the last offset
-    loom:written:{run}   set: ids of the tasks already written, but for those that come in masses and are sent once
-    loom:bus             one stream for all runs: every task but pieces of text, for subscribers (`redis_bus`)
+    loom:written:{run}   set: ids of the tasks already written, except for frequent ones that are sent once
+    loom:bus             one stream for all runs: every task except fragments of text, for subscribers (`redis.bus`)
 
-Everything that belongs together happens in one script, so publishing is one round trip and all or nothing. What a
-sub-agent does is appended to the streams of all runs above it as well, each of which counts its own offsets.
+One script does everything that belongs together, so publishing takes one round trip and is atomic. Tasks of a sub-agent
+are also appended to the streams of all runs above it, each of which has its own offsets.
 """
 
 import json
@@ -25,23 +25,23 @@ from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, r
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from loom.activities.adapters.redis.connection import RedisLink
+    from loom.activities.adapters.redis.connection import RedisConnection
 
 T = TypeVar("T")
 
 DAY: Final = 24 * 3600
 BUS: Final = "loom:bus"
 BUS_ENTRIES: Final = 20_000
-"""About how many tasks wait on the bus for subscribers at most; what memory lost so is rebuilt from history."""
+"""Approximate maximum number of tasks on the bus. What memory misses because of it is rebuilt from history."""
 _ANSWER_SECONDS: Final = 1.0
 _BLOCK_SECONDS: Final = 2.0
 _PAGE: Final = 500
 _RUNS_REMEMBERED: Final = 10_000
 _SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
 
-# The last offset is taken from the hash, else from the stream, and is never less than what this writer knows it to be:
-# a Redis that lost its data goes on counting where it was, and a reader that waits beyond offset n gets what follows.
-# A run that starts under the id of one that has ended, which Temporal allows, begins its stream anew.
+# The last offset comes from the hash, else from the stream, and is never less than what this writer knows. A Redis that
+# lost its data therefore continues counting, and a reader that waits after offset n gets what follows. If a run reuses
+# the id of one that has ended, which Temporal allows, its stream starts again.
 _PUBLISH: Final = """
 local bus = KEYS[1]
 local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
@@ -95,21 +95,21 @@ class RedisStream:
 
     def __init__(
         self,
-        link: "RedisLink",
+        link: "RedisConnection",
         *,
         keep_seconds: int = 7 * DAY,
         keep_entries: int = 100_000,
         bus: str = BUS,
         bus_entries: int = BUS_ENTRIES,
     ) -> None:
-        """`keep_seconds` count from a run's last event; of a longer stream about `keep_entries` are left."""
+        """`keep_seconds` counts from a run's last event. A longer stream is trimmed to about `keep_entries`."""
         self._link = link
         self._bus = bus
         self._limits = (keep_seconds, keep_entries, bus_entries)
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Append tasks of one run, here and to the runs above it; False when a later attempt has taken over."""
+        """Append tasks of one run, here and to the runs above it. Return False if a later attempt has taken over."""
         if not tasks:
             return True
         runs = (tasks[0].run_id, *runs_above(tasks[0].run_id, tasks[0].root_run_id))
@@ -126,7 +126,7 @@ class RedisStream:
         return bool(reached)
 
     async def aclose(self) -> None:
-        """Close the link to Redis."""
+        """Close the connection to Redis."""
         await self._link.aclose()
 
     def _remember(self, run_id: str, last: int) -> None:
@@ -137,17 +137,17 @@ class RedisStream:
 
 
 class RedisReader:
-    """The port EventReader on Redis; every read has a connection of its own."""
+    """The port EventReader on Redis. Every read has its own connection."""
 
     def __init__(self, url: str) -> None:
-        """Connects at the first read."""
+        """Connect at the first read."""
         self._url = url
 
     async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
-        """Tasks with offsets greater than `after`, in order, up to the run's last one."""
-        from loom.activities.adapters.redis.connection import RedisLink  # noqa: PLC0415 - half a second that most commands save
+        """Return tasks with offsets greater than `after`, in order, up to the run's last one."""
+        from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - half a second that most commands do not need
 
-        link = RedisLink(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
+        link = RedisConnection(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
         last = after
         try:
@@ -165,17 +165,17 @@ class RedisReader:
 
 
 def stream_key(run_id: str) -> str:
-    """Where a run's stream is."""
+    """The key of a run's stream."""
     return f"loom:events:{run_id}"
 
 
 def stream_keys(run_id: str) -> tuple[str, str, str]:
-    """Everything that is kept of a run's stream."""
+    """All keys of a run's stream."""
     return stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}"
 
 
 def task_view(offset: int, task: Task) -> JsonObject:
-    """A task on the stream in the words of the public contract, ready to be written as JSON."""
+    """A task on the stream with the keys of the public contract, ready to be written as JSON."""
     return {
         "offset": offset,
         "task_id": task.task_id,
@@ -195,7 +195,7 @@ def task_view(offset: int, task: Task) -> JsonObject:
 
 
 def dump_json(kind: type, value: object) -> bytes:
-    """A value of the domain as compact JSON, defaults left out; half a surrogate pair becomes a question mark."""
+    """A value of the domain as compact JSON without defaults. Half a surrogate pair becomes a question mark."""
     adapter = _adapter(kind)
     try:
         return adapter.serializer.to_json(value, exclude_defaults=True)
@@ -205,7 +205,7 @@ def dump_json(kind: type, value: object) -> bytes:
 
 
 def load_json(kind: type[T], data: bytes | str) -> T:
-    """The value that `dump_json` wrote; raises ValueError."""
+    """Parse what `dump_json` wrote; raises ValueError."""
     value: T = _adapter(kind).validator.validate_json(data)
     return value
 

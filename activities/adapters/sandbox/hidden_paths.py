@@ -1,4 +1,4 @@
-"""What of the host a sandboxed command must not see, although it may read the rest of it."""
+"""The files and folders of the host that a sandboxed command must not see, although it may read the rest."""
 
 import os
 import stat
@@ -12,19 +12,19 @@ HIDDEN_FOLDERS: Final = (
     *("/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/postgresql", "/var/lib/mysql"),
     "/var/lib/redis",
 )
-"""Homes, keys, other services' data and their sockets (a read-only mount does not keep anyone from talking to them)."""
+"""Homes, keys, other services' data and their sockets (a read-only mount does not prevent connections to them)."""
 
 HIDDEN_FILES: Final = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/krb5.keytab")
-TEMPORARY: Final = Path("/tmp")  # noqa: S108 - the sandbox has one of its own
+TEMPORARY: Final = Path("/tmp")  # noqa: S108 - the sandbox has its own
 TEMPORARIES: Final = (TEMPORARY, Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
-"""Folders that are kept in memory, new and empty for each command."""
+"""Folders in memory, new and empty for each command."""
 
 _LISTENS: Final = "00010000"
 """The flag of a listening socket in /proc/net/unix."""
 
 
 def hidden_folders(further: Sequence[Path]) -> list[Path]:
-    """Those that are there and open to the worker's user, its home among them, outer ones first."""
+    """Existing folders that the worker's user can open, including its home, outer ones first."""
     home = [Path.home()] if _may_be_hidden(Path.home()) else []
     folders = (*map(Path, HIDDEN_FOLDERS), *further, *home)
     return sorted({folder.resolve() for folder in folders if folder.is_dir() and _is_open(folder)})
@@ -35,17 +35,17 @@ def _is_open(folder: Path) -> bool:
 
 
 def _may_be_hidden(home: Path) -> bool:
-    """A service's home may be `/` or `/usr/…`, without which nothing runs."""
+    """Whether it can be hidden. A service's home may be `/` or `/usr/…`, which every program needs."""
     return len(home.parts) > 2 and home.parts[1] not in ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc")
 
 
 def hidden_files() -> list[str]:
-    """Those that the worker's user may read, and so might a command."""
+    """Files that the worker's user, and therefore a command, could read."""
     return [name for name in HIDDEN_FILES if os.access(name, os.R_OK)]
 
 
 def listening_sockets(covered: Sequence[Path], workspace: Path) -> list[str]:
-    """Sockets of the host's services that are not covered with a folder: whoever sees one could talk to it."""
+    """Sockets of the host's services that no hidden folder covers. A command that sees one could connect to it."""
     try:
         text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,13 +1,13 @@
-"""Where tools run programs: in Linux namespaces, which bubblewrap makes.
+"""Run the programs of tools in Linux namespaces, which bubblewrap creates.
 
-Inside, the workspace is the only place that can be written to, and not all of it; homes, runtime sockets and host
-secrets are not there; there is no network; processes live in a namespace of their own that ends with its first one.
-`/proc` is read-only as a whole, because the kernel lets the user id of root, even without any capability, write to
-`/proc/sys`, and from there runs programs on the host. `--die-with-parent` ends it all with the worker, too. The kernel
-means the *thread* that started it by that: start commands from the event loop's thread only, which asyncio does.
+Inside, only the workspace is writable, and not all of it. Homes, runtime sockets and host secrets are hidden. There is
+no network. Processes run in a namespace of their own that ends with its first process. All of `/proc` is read-only,
+because the kernel lets root's user id write to `/proc/sys` even without capabilities, and from there run programs on
+the host. `--die-with-parent` ends everything with the worker. For the kernel, the parent is the *thread* that started
+the process, so start commands from the event loop's thread only, as asyncio does.
 
-The first process is a shell of ours (`--as-pid-1`), since bubblewrap's own closes what it has open, the host's `/proc`
-among it, only after it has started the command: one that was quick reached the host through `/proc/1/fd`.
+The first process is a shell (`--as-pid-1`), because bubblewrap's own closes its files, including the host's `/proc`,
+only after it has started the command: a fast command could reach the host through `/proc/1/fd`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
-from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, room
+from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, free_space
 from loom.activities.toolbox.built_in.shell import Finished
 from loom.domain.tools.sandbox_limits import Limits
 
@@ -43,21 +43,21 @@ _NAMESPACES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A sandbox that stands ready for one command."""
+class PreparedSandbox:
+    """A sandbox that is ready for one command."""
 
     words: Sequence[str]
-    """What comes before the command, limits included."""
+    """The words before the command, including limits."""
     descriptors: Sequence[int]
-    """To be passed on."""
+    """File descriptors to pass on."""
     temporary: Sequence[Path]
-    """Folders in it that are kept in memory."""
+    """Folders inside that are kept in memory."""
     report: int
-    """Where bubblewrap tells the id of its first process, in one or more pieces."""
+    """Where bubblewrap writes the id of its first process, in one or more chunks."""
     told: bytearray = field(default_factory=bytearray)
 
     def first_process(self) -> int | None:
-        """That id, once it has been told."""
+        """That id, once it is known."""
         with suppress(BlockingIOError):
             self.told.extend(os.read(self.report, 4096))
         found = re.search(rb'"child-pid": (\d+)\D', self.told)
@@ -68,7 +68,7 @@ class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
 
     def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
-        """`hidden` are further folders that commands must not see, such as Loom's own state."""
+        """`hidden` are more folders that commands must not see, such as Loom's own state."""
         self._binary = binary
         self._further = hidden
         self._files = hidden_files()
@@ -88,12 +88,14 @@ class Bubblewrap:
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run it to its end; with the first process of its namespace all others are gone, however detached."""
+        """Run the command to its end. All other processes end with the first process of its namespace, even detached
+        ones.
+        """
         with self.prepared(workspace, readable) as prepared:
-            before = room(workspace)
+            before = free_space(workspace)
 
             async def watch() -> str:
-                first = await _told(prepared)
+                first = await _wait_for_first_process(prepared)
                 return await Watchdog(
                     first=first,
                     workspace=workspace,
@@ -101,7 +103,7 @@ class Bubblewrap:
                     temporary=prepared.temporary,
                     limits=self._limits,
                     seconds=timeout,
-                ).bark()
+                ).wait_for_excess()
 
             finished = await supervise(
                 [*prepared.words, *command],
@@ -120,9 +122,9 @@ class Bubblewrap:
         return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
 
     @contextmanager
-    def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[Prepared]:
-        """The words before a command that put it into the sandbox, good until the end of the block."""
-        hidden = hidden_folders(self._further)  # each time: Loom's own state may be made meanwhile
+    def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[PreparedSandbox]:
+        """The words before a command that run it in the sandbox, valid until the end of the block."""
+        hidden = hidden_folders(self._further)  # each time: Loom's own state may be created meanwhile
         outside = [folder for folder in hidden if not folder.is_relative_to(workspace)]
         inside = [folder for folder in hidden if folder.is_relative_to(workspace) and folder != workspace]
         with (
@@ -140,7 +142,7 @@ class Bubblewrap:
                 *limiting(self._limits, _kernel(stack, mounts)),
             ]
             temporary = (*TEMPORARIES, *outside)
-            yield Prepared(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
+            yield PreparedSandbox(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
 
     def _system(self) -> Sequence[str]:
         sized = ("--perms", "1777", "--size", str(self._limits.temporary), "--tmpfs")
@@ -153,7 +155,7 @@ class Bubblewrap:
     def _places(
         self, workspace: Path, mounts: Mounts, outside: Sequence[Path], inside: Sequence[Path]
     ) -> Iterator[str]:
-        """Later mounts lie over earlier ones: the workspace may be in a folder that is hidden else, and hold one."""
+        """Later mounts cover earlier ones: the workspace may be inside a hidden folder, or contain one."""
         covered = (*TEMPORARIES, *outside)
         for folder in outside:
             yield from ("--size", "4096", "--tmpfs", str(folder))
@@ -163,7 +165,7 @@ class Bubblewrap:
         yield from mounts.words
         for folder in dict.fromkeys((*mounts.emptied, *inside)):
             yield from ("--size", "4096", "--tmpfs", str(folder))
-        # Skills may lie in what is emptied; once they are in their places, nothing else comes there.
+        # Skills may be inside emptied folders. Once they are mounted, nothing else is mounted there.
         yield from mounts.readable
         for folder in dict.fromkeys((*mounts.emptied, *inside)):
             yield from ("--remount-ro", str(folder))
@@ -172,13 +174,13 @@ class Bubblewrap:
 
 
 def _above(hidden: Sequence[Path], workspace: Path) -> Sequence[Path]:
-    """The folders of the workspace that these lie in, outer ones first."""
+    """The folders of the workspace that contain these, outer ones first."""
     found = {folder for each in hidden for folder in each.parents if folder.is_relative_to(workspace)}
     return sorted(found - {workspace})
 
 
 def _pipe(stack: ExitStack) -> tuple[int, int]:
-    """Both ends of a pipe that is read without waiting."""
+    """Both ends of a pipe that is read without blocking."""
     ends = os.pipe()
     for end in ends:
         stack.callback(os.close, end)
@@ -187,7 +189,7 @@ def _pipe(stack: ExitStack) -> tuple[int, int]:
 
 
 def _kernel(stack: ExitStack, mounts: Mounts) -> int | None:
-    """A descriptor for setting the sandbox's own highest process id; None where that is the machine's."""
+    """A descriptor for setting the sandbox's own highest process id; None if that would apply to the whole machine."""
     if not counts_ids_per_namespace(os.uname().release):
         return None
     found = os.open("/proc/sys/kernel", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -197,7 +199,7 @@ def _kernel(stack: ExitStack, mounts: Mounts) -> int | None:
 
 
 def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
-    """A descriptor to read `data` from; a pipe takes so little at once."""
+    """A descriptor to read `data` from. A pipe accepts so little data at once."""
     reading, writing = os.pipe()
     stack.callback(os.close, reading)
     os.write(writing, data)
@@ -206,8 +208,8 @@ def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
     return reading
 
 
-async def _told(prepared: Prepared) -> int:
-    """The first process, after a while: most commands have ended by then."""
+async def _wait_for_first_process(prepared: PreparedSandbox) -> int:
+    """Wait a moment for the first process. Most commands have ended by then."""
     while True:
         await asyncio.sleep(FIRST)
         if (first := prepared.first_process()) is not None:

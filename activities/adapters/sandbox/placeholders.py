@@ -1,8 +1,8 @@
-"""Nothings that keep names in a workspace from being taken while commands run there.
+"""Placeholders that occupy names in a workspace while commands run there.
 
-The last command to end takes them away, whichever worker of this machine runs it: each holds a shared lock for its
-workspace, on one byte of a file that no sandbox sees. They are known by a mode that hardly anything else has, so what
-a killed worker left behind goes after the next command.
+The last command to end removes them, in any worker of this machine: each command holds a shared lock for its workspace,
+on one byte of a file that no sandbox sees. Placeholders have a mode that hardly any other file has, so those of a
+killed worker are removed after the next command.
 """
 
 import fcntl
@@ -20,20 +20,20 @@ from loom.domain.core.errors import ToolExecutionError
 _MODE: Final = stat.S_ISVTX | 0o555
 _BYTES: Final = 2**62
 _LOCK: Final = "hhqqi0q"
-"""`struct flock`: kind, from where, start, length, process."""
+"""`struct flock`: type, whence, start, length, process."""
 
 
 @contextmanager
-def kept_free(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
-    """In the workspace (a descriptor) these names are taken, by placeholders if by nothing else.
+def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
+    """Occupy these names in the workspace (a descriptor), with placeholders if they do not exist.
 
-    `folders` are empty folders: Git looks past a `.git` like that for the repository around the workspace. `others` are
-    sockets that nobody listens at, which are made and removed faster and keep nobody waiting who opens them.
+    `folders` become empty folders: Git ignores an empty `.git` and uses the repository around the workspace. `others`
+    become sockets without a listener, which are fast to create and remove, and never block a program that opens them.
     """
     lock, place = _lock(workspace)
     try:
         for name in folders:
-            with suppress(OSError):  # it is there; or Loom may make nothing here, and then no command may either
+            with suppress(OSError):  # it exists; or Loom may not create it, and then no command may either
                 os.mkdir(name, _MODE, dir_fd=workspace)
         for name in others:
             with suppress(OSError):
@@ -68,7 +68,7 @@ def _is_last(lock: int, place: int) -> bool:
 
 
 def _take_away(workspace: int, name: str) -> None:
-    """Only what is a placeholder; a folder that somebody put something into stays by itself."""
+    """Remove placeholders only. A folder that something was put into stays."""
     with suppress(OSError):
         mode = os.stat(name, dir_fd=workspace, follow_symlinks=False).st_mode
         if mode & (stat.S_ISVTX | 0o222) != stat.S_ISVTX:

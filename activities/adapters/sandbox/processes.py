@@ -1,4 +1,4 @@
-"""Running a program so that, however it ends, nothing that it started is left."""
+"""Run a program so that none of its processes is left, however it ends."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from loom.domain.core.errors import ToolExecutionError
 SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK: Final = 256 * 1024
 _FLOOD_PAUSE: Final = 0.005
-"""Seconds between reads once nothing more is kept, so that endless output does not take the worker's time."""
+"""Seconds between reads once nothing more is stored, so that endless output does not take the worker's time."""
 
 _LAST_WORDS: Final = 2.0
 """Seconds for the pipe to close after everything was killed."""
 
 
 def clean_environment(home: str) -> dict[str, str]:
-    """What a command sees of the environment: nothing of the worker's."""
+    """The environment of a command, with nothing of the worker's."""
     return {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
@@ -34,7 +34,7 @@ async def supervise(
     *,
     workspace: Path,
     environment: Mapping[str, str],
-    timeout: float,  # noqa: ASYNC109 - at its end the output so far is the answer, not an error
+    timeout: float,  # noqa: ASYNC109 - on timeout, the output so far is the result, not an error
     max_output: int,
     on_output: Callable[[str], None],
     kill: Callable[[int], None],
@@ -42,10 +42,10 @@ async def supervise(
     pass_fds: Sequence[int] = (),
     watch: Callable[[], Awaitable[str]] | None = None,
 ) -> Finished:
-    """Run until the program ends, time is up or the caller is cancelled; then `kill` whatever is left, given its id.
+    """Run until the program ends, the timeout expires or the caller is cancelled. Then `kill` what is left, by its id.
 
-    `watch` returns when the program has to be stopped, and says why. Output goes through a pipe of our own, not
-    asyncio's: that one is waited for until its last holder is gone, and a forgotten background process would hold it.
+    `watch` returns when the program has to be stopped, with the reason. The output uses a pipe of its own instead of
+    asyncio's, which waits for the last process that holds it, including a forgotten background process.
     """
     collected = Collected(max_output)
     with _readable(stdin) as source:
@@ -82,7 +82,7 @@ async def supervise(
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """A file in memory with this in it, which needs nobody to write it while the program reads."""
+    """A file in memory with this content, which needs no writer while the program reads it."""
     if not data:
         yield DEVNULL
         return
@@ -93,7 +93,7 @@ def _readable(data: bytes) -> Iterator[int]:
 
 
 async def _end_of(process: Process, watch: Callable[[], Awaitable[str]] | None) -> str:
-    """Wait for the program's own end, or for the reason to stop it."""
+    """Wait for the program's end, or for the reason to stop it."""
     if watch is None:
         await process.wait()
         return ""
@@ -113,7 +113,7 @@ async def _start(
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=_CHUNK)
     try:
-        # Before the program: between its start and whoever kills it in the end, nothing may be waited for.
+        # Before the program starts: between its start and the code that finally kills it, there must be no await.
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
         )
@@ -141,7 +141,7 @@ async def _pump(stream: asyncio.StreamReader, collected: Collected, on_output: C
 
 
 async def _settle(process: Process, pump: "asyncio.Task[None]") -> None:
-    """Reap the program and read what it still said; a second cancellation must not leave it unreaped."""
+    """Reap the program and read its remaining output. A second cancellation must not leave it unreaped."""
     await asyncio.shield(asyncio.ensure_future(process.wait()))
     _, unfinished = await asyncio.wait([pump], timeout=_LAST_WORDS)
     for task in unfinished:

@@ -1,8 +1,8 @@
-"""What lies in a workspace and still is not a command's to change, or to see, as mounts for bubblewrap.
+"""The paths in a workspace that a command must not change, or see, as mounts for bubblewrap.
 
-What Git, editors, agents and Loom itself obey later, outside any sandbox, is read-only where it is there; where the
-most dangerous of it is not there, a placeholder keeps its name. All is opened step by step without following links and
-mounted by descriptor, so that a command of another run in the same workspace cannot put a link in its place meanwhile.
+Files that Git, editors, agents and Loom obey later, outside any sandbox, are read-only if they exist. Of the most
+dangerous ones, a placeholder occupies missing names. Everything is opened step by step without following links and
+mounted by descriptor, so that a command of another run in the same workspace cannot substitute a link.
 """
 
 import os
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loom.activities.adapters.sandbox.placeholders import kept_free
+from loom.activities.adapters.sandbox.placeholders import occupied_names
 from loom.activities.adapters.sandbox.repositories import Parts, Repositories
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
@@ -23,36 +23,36 @@ OBEYED_LATER: Final[Sequence[str]] = (
     *(READ_ONLY, ".husky", ".agents", ".claude", ".codex", ".cursor", ".devcontainer", ".idea", ".vscode"),
     *(".env", ".envrc", ".mcp.json", "loom.toml"),
 )
-"""Read-only where it is there: hooks, skills, tasks that start by themselves, settings."""
+"""Read-only if they exist: hooks, skills, tasks that start automatically, settings."""
 
 _OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
 KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
-"""Where one of these, or a `.git`, is not there, no command makes it. They are few, since a command can see them."""
+"""If one of these, or a `.git`, does not exist, no command can create it. The list is short, since commands see it."""
 
 SECRETS: Final[Sequence[str]] = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
-"""Folders whose inside is not there for a command: Loom's state, and keys, should the workspace be somebody's home."""
+"""Folders whose content is hidden from a command: Loom's state, and keys, in case the workspace is a home directory."""
 
 _OPEN: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Words for bubblewrap, and the descriptors that they name."""
+    """Arguments for bubblewrap, and the descriptors that they refer to."""
 
     words: list[str] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     emptied: list[Path] = field(default_factory=list)
-    """Folders that are shown empty and take nothing in."""
+    """Folders that are shown empty and read-only."""
     readable: list[str] = field(default_factory=list)
-    """Words for folders that are there to be read, wherever they lie; they come after what is emptied."""
+    """Arguments for readable folders, wherever they are. They come after the emptied ones."""
 
     def add(self, option: str, descriptor: int, place: Path) -> None:
-        """One mount by descriptor."""
+        """Add one mount by descriptor."""
         self.words.extend((option, str(descriptor), str(place)))
         self.descriptors.append(descriptor)
 
     def add_readable(self, descriptor: int, place: Path) -> None:
-        """One folder to read, by descriptor."""
+        """Add one readable folder by descriptor."""
         self.readable.extend(("--ro-bind-fd", str(descriptor), str(place)))
         self.descriptors.append(descriptor)
 
@@ -61,10 +61,10 @@ class Mounts:
 def mounted(
     workspace: Path, repositories: Repositories, readable: Sequence[Path] = (), fixed: Sequence[Path] = ()
 ) -> Iterator[Mounts]:
-    """The workspace and what is protected in it; the placeholders stay until the end of the block.
+    """Mount the workspace and its protected paths. The placeholders stay until the end of the block.
 
-    `fixed` folders of it keep their names, as mounts do: else one that holds something hidden could be moved with it,
-    and the next command would see it there.
+    The `fixed` folders cannot be renamed, because they are mounts. Otherwise a folder that contains something hidden
+    could be moved together with it, and the next command would see it there.
     """
     with ExitStack() as stack:
         mounts = Mounts()
@@ -77,7 +77,7 @@ def mounted(
                 mounts.add("--bind-fd", found, folder)
         is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
         folders, others = ((READ_ONLY,), KEPT_FREE) if is_inside else ((), (READ_ONLY, *KEPT_FREE))
-        stack.enter_context(kept_free(here, folders, others))
+        stack.enter_context(occupied_names(here, folders, others))
         for parts in _read_only(workspace, repositories):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)
@@ -110,7 +110,7 @@ def _read_only(workspace: Path, repositories: Repositories) -> Iterator[Parts]:
 
 
 def _opened(workspace: Path, parts: Parts) -> int | None:
-    """For mounting; None when it is not there, or a link."""
+    """Open for mounting; None if it does not exist or is a link."""
     try:
         with beneath.folder(str(workspace), parts[:-1]) as parent:
             found = os.open(parts[-1], _OPEN, dir_fd=parent)

@@ -1,4 +1,4 @@
-"""The Git repositories in a workspace, which must not change: Git obeys them later, outside any sandbox."""
+"""Find the Git repositories in a workspace. They must not change, because Git obeys them later, outside any sandbox."""
 
 import os
 import re
@@ -22,12 +22,12 @@ _ELSEWHERE: Final = re.compile(r'^(?:gitdir:|\s*hookspath\s*=)\s*"?([^"\n]+)', r
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """Finds them, and remembers what it found for fifty times as long as finding took."""
+    """Finds repositories, and caches the result for fifty times as long as the search took."""
 
     _known: dict[Path, tuple[float, tuple[Parts, ...]]] = field(default_factory=dict)
 
     def inside(self, workspace: Path) -> tuple[Parts, ...]:
-        """Every `.git` below the workspace, and what such a file, or the setting `core.hooksPath`, points to."""
+        """Every `.git` below the workspace, and the target of such a file or of the setting `core.hooksPath`."""
         until, found = self._known.get(workspace, (0.0, ()))
         begun = monotonic()
         if begun < until:
@@ -39,7 +39,7 @@ class Repositories:
 
 
 def _repositories(workspace: Path) -> Iterator[Parts]:
-    """Breadth first, and not without end: a workspace may be large."""
+    """Search breadth first and with a limit, since a workspace may be large."""
     level: list[Parts] = [()]
     seen = 0
     for _ in range(_DEPTH):
@@ -57,7 +57,7 @@ def _repositories(workspace: Path) -> Iterator[Parts]:
 
 
 def _look(workspace: Path, parts: Parts) -> tuple[list[Parts], Parts | None]:
-    """The folders in a folder, and its `.git`. What a link may have made of it since is found out when it is opened."""
+    """The folders in a folder, and its `.git`. If one has become a link meanwhile, opening it reveals this."""
     folders: list[Parts] = []
     repository = None
     try:
@@ -81,7 +81,7 @@ def _named_in(workspace: Path, repository: Parts) -> Iterator[Parts]:
 
 
 def _text(workspace: Path, parts: Parts) -> str:
-    """The beginning of a file; empty when it is none."""
+    """The beginning of a file; empty if it is not a file."""
     try:
         with os.fdopen(beneath.open_file(str(workspace), parts), "rb") as file:
             return file.read(65_536).decode("utf-8", "replace")

@@ -1,10 +1,10 @@
-"""Which system calls a sandboxed program may not make, as a seccomp filter that bubblewrap loads.
+"""The system calls that a sandboxed program must not make, as a seccomp filter for bubblewrap.
 
-Namespaces leave a few doors open, and these calls are how one goes through them: kernel keyrings belong to the user and
-not to a namespace, sockets of some families (`AF_VSOCK` reaches the machine's own host) know no network namespace,
-io_uring makes calls that no filter sees. Others would escape the limits: memory that no process's size shows, and
-`fallocate`, which takes a whole disk in a moment. Programs have other ways for all of them; each is refused with the
-error that makes them take it.
+Namespaces leave a few gaps, and these calls use them: kernel keyrings belong to the user and not to a namespace,
+sockets of some families (`AF_VSOCK` reaches the machine's own host) ignore network namespaces, and io_uring makes calls
+that no filter sees. Others would evade the limits: memory that no process's size includes, and `fallocate`, which takes
+a whole disk at once. Programs have alternatives for all of them; each call fails with the error that makes programs use
+them.
 """
 
 import errno
@@ -23,14 +23,14 @@ _NOT_THERE: Final[Mapping[str, int]] = {
 }
 _FAMILIES: Final = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _SHARED: Final = 1024 * 1024
-"""Bytes of one System V segment. They outlive whoever made them; databases need a small one."""
+"""Maximum bytes of one System V segment. Segments outlive their creator, but databases need a small one."""
 
 
 class _Machine(NamedTuple):
     audit: int
     column: int
     foreign: int | None = None
-    """From this number on the calls of another calling convention begin."""
+    """Calls of another calling convention start at this number."""
 
 
 _MACHINES: Final[Mapping[str, _Machine]] = {
@@ -53,7 +53,7 @@ _NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "io_uring_register": (427, 427),
     "memfd_secret": (447, 447),
 }
-"""By name, on each machine in the order above."""
+"""By name, for each machine in the order above."""
 
 _LOAD: Final = 0x20
 _IF_EQUAL: Final = 0x15
@@ -68,7 +68,7 @@ _NUMBER, _AUDIT, _FIRST, _SECOND = 0, 4, 16, 24
 
 
 def system_call_filter(machine: str | None = None) -> bytes | None:
-    """The filter as bubblewrap's `--seccomp` reads it; None for a machine whose numbers are not known here."""
+    """The filter in the format of bubblewrap's `--seccomp`; None for a machine whose call numbers are unknown."""
     known = _MACHINES.get(machine or os.uname().machine)
     return None if known is None else b"".join(_program(known))
 
@@ -100,7 +100,7 @@ def _only_these_families(number: int) -> Sequence[bytes]:
 
 
 def _only_small_segments(number: int) -> Sequence[bytes]:
-    """The size's upper half counts, too: 4 GiB and some bytes would else look like some bytes."""
+    """Check the upper half of the size too: otherwise 4 GiB and some bytes would look like some bytes."""
     return [
         _step(_IF_EQUAL, number, otherwise=6),
         _step(_LOAD, _SECOND + 4),
@@ -117,5 +117,5 @@ def _refused(test: int, number: int, error: int) -> Sequence[bytes]:
 
 
 def _step(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """One instruction of classic BPF: what to do, steps to skip when it holds and when not, the number it is about."""
+    """One instruction of classic BPF: operation, jumps if true and if false, and operand."""
     return struct.pack("=HBBI", code, then, otherwise, value)

@@ -1,4 +1,4 @@
-"""Running commands without isolation, on the user's explicit word."""
+"""Run commands without isolation, if the user has explicitly asked for it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _MARK: Final = "LOOM_COMMAND"
 
 
 class Unsandboxed:
-    """Runs commands as the worker's user with all its rights; only for those who asked for it."""
+    """Runs commands as the worker's user with all its rights, only if explicitly configured."""
 
     async def run(
         self,
@@ -30,8 +30,8 @@ class Unsandboxed:
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run it to its end; detached processes are found by a mark in their environment."""
-        del readable  # it may read all that the worker may
+        """Run the command to its end. Detached processes are found by a marker in their environment."""
+        del readable  # it may read everything that the worker may
         _require(workspace)
         mark = token_hex(8)
         return await supervise(
@@ -52,7 +52,7 @@ def _require(workspace: Path) -> None:
 
 
 def _kill_marked(pid: int, mark: str) -> None:
-    """Kill a tree and what has left it; again until none is found, since a new one may start meanwhile."""
+    """Kill all processes of the command, including detached ones. Repeat, since new ones may start."""
     for _ in range(10):
         tree = _tree(pid)
         kill_group(pid)

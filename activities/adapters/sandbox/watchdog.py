@@ -1,8 +1,9 @@
-"""Ends a sandboxed command that uses too much, by adding up what its whole tree uses a few times a second.
+"""End a sandboxed command that uses too much, by adding up the usage of all its processes several times a second.
 
-The view is the sandbox's own `/proc`, seen from outside: it lists exactly the processes of the command, however they
-were detached. Between two looks a tree can overshoot by what it takes in that time; the kernel's limits per process and
-the sizes of the temporary folders bound how far. Most commands have ended before the first look and pay nothing.
+The watchdog reads the sandbox's own `/proc` from outside. It lists exactly the processes of the command, however they
+were detached. Between two checks, the processes can exceed a limit by what they use in that time; the kernel's limits
+per process and the sizes of the temporary folders restrict this. Most commands end before the first check and cost
+nothing.
 """
 
 import asyncio
@@ -20,58 +21,59 @@ from loom.activities.adapters.sandbox.resource_limits import Kind, explain
 from loom.domain.tools.sandbox_limits import Limits
 
 FIRST: Final = 0.05
-"""Seconds until the first look; from then on twice as many each time, until there are `_PERIOD` between two."""
+"""Seconds until the first check. The interval then doubles up to `_PERIOD`."""
 
 _PERIOD: Final = 0.2
 
 _SHARE: Final = 20
-"""The next look waits this many times the processor time of the last: the worker has other things to do.
+"""The next check waits this many times the processor time of the last one, since the worker has other work.
 
-Not the time on the clock, which is long just when a fork bomb leaves the worker none."""
+Elapsed time would not do: it is long exactly when a fork bomb leaves the worker no time.
+"""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _INODE: Final = 1024
-"""Bytes of memory that an empty file in /tmp costs, roughly."""
+"""Approximate bytes of memory that an empty file in /tmp costs."""
 
 _RESERVE: Final = 1024**3
 _RESERVED_FILES: Final = 100_000
-"""What no command may take the last of; on a disk that has less than twice that, half of what it has."""
+"""Disk space that no command may use up; on a disk with less than twice that, half of what it has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
-    """What a disk has left."""
+class FreeSpace:
+    """The free space of a disk."""
 
     free: int
-    """Bytes."""
+    """Free bytes."""
     files: int
-    """New files; zero on file systems that do not count them."""
+    """Free inodes; zero on file systems that do not count them."""
 
 
-def room(folder: Path) -> Room:
-    """What the disk of this folder has left for this user."""
+def free_space(folder: Path) -> FreeSpace:
+    """The free space of this folder's disk for this user."""
     found = os.statvfs(folder)
-    return Room(free=found.f_bavail * found.f_frsize, files=found.f_favail)
+    return FreeSpace(free=found.f_bavail * found.f_frsize, files=found.f_favail)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watchdog:
-    """Looks after one command."""
+    """Watches one command."""
 
     first: int
-    """The first process of the sandbox, as the worker numbers it."""
+    """The id of the sandbox's first process in the worker's namespace."""
     workspace: Path
-    before: Room
-    """The workspace's disk as it was when the command began."""
+    before: FreeSpace
+    """The workspace's disk when the command started."""
     temporary: Sequence[Path]
     """Folders inside that are kept in memory."""
     limits: Limits
     seconds: float
-    """The command's timeout."""
+    """The command's timeout in seconds."""
 
-    async def bark(self) -> str:
-        """Wait until a limit is exceeded; says which, and what to do."""
+    async def wait_for_excess(self) -> str:
+        """Wait until a limit is exceeded. Return which, and what to do."""
         pause = FIRST
         with self._held() as kill:
             while True:
@@ -84,7 +86,7 @@ class Watchdog:
 
     @contextmanager
     def _held(self) -> Iterator[Callable[[], None]]:
-        """A way to kill the first process, whoever may have its id by then."""
+        """A handle to kill the first process, even if its id has been reused."""
         try:
             held = os.pidfd_open(self.first)
         except OSError:  # it has ended
@@ -97,7 +99,7 @@ class Watchdog:
             os.close(held)
 
     def exceeded(self) -> Kind | None:
-        """The first limit that the tree exceeds at this moment."""
+        """The first limit that the processes exceed now."""
         ids = self.processes()
         if not ids:
             return None
@@ -113,7 +115,7 @@ class Watchdog:
         return self._disk(ids)
 
     def processes(self) -> list[str]:
-        """The ids of all its processes, as the sandbox numbers them; none before it stands or after it has ended."""
+        """The ids of all processes in the sandbox's namespace; none before it starts or after it has ended."""
         with suppress(OSError):
             if Path(self._proc("1", "ns/pid")).samefile(f"/proc/{self.first}/ns/pid"):
                 return [entry.name for entry in Path(self._proc()).iterdir() if entry.name.isdigit()]
@@ -127,7 +129,7 @@ class Watchdog:
         return _Status.parse(text) if text else None
 
     def _is_over(self, ids: list[str]) -> bool:
-        """Counted again with shared pages divided among those who share them, which takes longer."""
+        """Count again with shared pages divided among the processes that share them, which takes longer."""
         shares = sum(_field(_read(self._proc(pid, "smaps_rollup")), "Pss:") for pid in ids)
         return self._in_temporary() + shares * 1024 > self.limits.memory
 
@@ -135,8 +137,8 @@ class Watchdog:
         return sum(_in_memory(f"/proc/{self.first}/root{folder}") for folder in self.temporary)
 
     def _disk(self, ids: list[str]) -> Kind | None:
-        """Written too much, by the tree's own account; or, whoever wrote it, the disk is nearly full."""
-        now, before = room(self.workspace), self.before
+        """Whether the processes have written too much, or the disk is nearly full, whoever wrote to it."""
+        now, before = free_space(self.workspace), self.before
         if now.free < min(_RESERVE, before.free // 2) or now.files < min(_RESERVED_FILES, before.files // 2):
             return "room"
         if before.free - now.free <= self.limits.disk:
@@ -148,7 +150,7 @@ class Watchdog:
         return _field(text, "write_bytes:") - _field(text, "cancelled_write_bytes:")
 
     def _offer_to_the_killer(self) -> None:
-        """When the machine runs out of memory, the kernel should take these and not the worker."""
+        """If the machine runs out of memory, the kernel should kill these processes and not the worker."""
         for pid in self._outside():
             with suppress(OSError):
                 Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
@@ -162,13 +164,13 @@ class Watchdog:
 class _Status:
     threads: int
     seconds: float
-    """Of processor time, its ended children's included."""
+    """Seconds of processor time, including that of ended children."""
     resident: int
-    """Bytes of memory, shared ones included."""
+    """Bytes of resident memory, including shared pages."""
 
     @classmethod
     def parse(cls, text: str) -> "_Status":
-        """From a line of /proc/PID/stat; the program's name in it may hold anything."""
+        """Parse a line of /proc/PID/stat. The program's name in it can contain anything."""
         fields = text.rpartition(")")[2].split()
         return cls(
             threads=int(fields[17]),
@@ -178,15 +180,15 @@ class _Status:
 
 
 def _kill(first: int, held: int) -> None:
-    """With it the kernel kills all others and lets none begin; but among hundreds its turn to die comes late."""
-    with suppress(OSError):  # only root may give it an earlier one, and only for root may there be that many
+    """Kill the first process. The kernel then kills all others, but among hundreds it may take long to act."""
+    with suppress(OSError):  # only root may raise its priority, and only root can have that many
         os.sched_setscheduler(first, os.SCHED_RR, os.sched_param(1))
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(held, signal.SIGKILL)
 
 
 def _read(path: str) -> str:
-    """The file's text; empty when its process has ended."""
+    """The file's text; empty if its process has ended."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -194,7 +196,7 @@ def _read(path: str) -> str:
 
 
 def _field(text: str, name: str) -> int:
-    """The number after a name at the beginning of a line."""
+    """The number after a name at the start of a line."""
     line = next((line for line in text.splitlines() if line.startswith(name)), "")
     return int(line.split()[1]) if line else 0
 

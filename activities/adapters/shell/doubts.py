@@ -1,7 +1,7 @@
-"""Where the syntax tree and Bash may disagree, so that nothing hides between the two.
+"""Detect lines that the syntax tree and Bash may read differently, so that nothing can hide between the two.
 
-Each check stands for a line that the tree read otherwise than Bash without reporting an error; they were found by
-running random lines in both. A false alarm costs a question to a person, a missed one a command that nobody allowed.
+Each check covers a kind of line that the parser read differently from Bash without reporting an error. They were found
+by running random lines in both. A false alarm costs an approval; a missed one runs a command that nobody allowed.
 """
 
 import re
@@ -11,10 +11,10 @@ from typing import Final
 
 from tree_sitter import Node
 
-from loom.activities.adapters.shell.words import Placed, strays_of
+from loom.activities.adapters.shell.words import PlacedNode, strays_of
 
 _ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
-"""A word across two lines, control characters, white space that Bash takes for letters."""
+"""A word across two lines, control characters, white space that Bash treats as letters."""
 
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _BLANK_IN_LINE: Final = re.compile(rb"(?:[ \t]|\\\n)*")
@@ -33,8 +33,8 @@ _IN_COMMAND: Final = frozenset(
 )
 
 
-def is_doubtful(nodes: Sequence[Placed], source: bytes) -> bool:
-    """Something in this tree may mean another thing to Bash."""
+def is_doubtful(nodes: Sequence[PlacedNode], source: bytes) -> bool:
+    """Whether Bash may read something in this tree differently."""
     return (
         bool(_ODD_TEXT.search(source))
         or _leaves_gaps(nodes, source)
@@ -43,8 +43,8 @@ def is_doubtful(nodes: Sequence[Placed], source: bytes) -> bool:
     )
 
 
-def _leaves_gaps(nodes: Sequence[Placed], source: bytes) -> bool:
-    """White space apart, every character belongs to a leaf: what the tree skipped it did not understand."""
+def _leaves_gaps(nodes: Sequence[PlacedNode], source: bytes) -> bool:
+    """Whether any text besides white space belongs to no leaf: the parser skipped what it did not understand."""
     seen = 0
     for each in nodes:
         if not each.children:
@@ -54,14 +54,14 @@ def _leaves_gaps(nodes: Sequence[Placed], source: bytes) -> bool:
     return not _BLANK.fullmatch(source, seen)
 
 
-def _loses_words(nodes: Sequence[Placed]) -> bool:
-    """A word behind a redirect belongs to no command that could be found."""
+def _loses_words(nodes: Sequence[PlacedNode]) -> bool:
+    """Whether a word after a redirect cannot be assigned to a command."""
     redirects = [each.node for each in nodes if each.node.type in ("file_redirect", "heredoc_redirect")]
     strays = {stray.id for redirect in redirects for stray in strays_of(redirect)}
     return bool(strays - {stray.id for each in nodes if each.node.type == "command" for stray in each.strays})
 
 
-def _is_odd(each: Placed, source: bytes) -> bool:
+def _is_odd(each: PlacedNode, source: bytes) -> bool:
     match each.node.type:
         case "command":
             return any(child.type not in _IN_COMMAND for child in each.children) or _spans_lines(each, source)
@@ -81,14 +81,14 @@ def _is_odd(each: Placed, source: bytes) -> bool:
             return False
 
 
-def _spans_lines(each: Placed, source: bytes) -> bool:
-    """The tree joins words across a plain line end when a continued line follows."""
+def _spans_lines(each: PlacedNode, source: bytes) -> bool:
+    """Whether the tree joins words across a plain line end before a continued line."""
     gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
     return not all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 
 
 def _is_odd_heredoc(node: Node, source: bytes) -> bool:
-    """Where its text ends and what is run inside must be beyond doubt; a second one on the line makes it doubtful."""
+    """Whether the end of a heredoc, or what runs inside, is uncertain. A second heredoc on the line is."""
     parts = {child.type: child for child in node.children}
     start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
     if start is None or end is None or not _DELIMITER.fullmatch(start.text or b""):

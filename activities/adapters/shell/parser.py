@@ -1,7 +1,7 @@
-"""Reading a shell command without running it: every simple command inside, as permission rules see it.
+"""Analyze a shell command without running it: every simple command inside, as permission rules see it.
 
-A syntax tree of Bash is walked for all commands, wherever they stand. What the tree cannot tell (a name out of a
-variable, `eval`, broken syntax) becomes a subject that no allow pattern covers. When in doubt: opaque.
+The analysis walks a Bash syntax tree to find all commands, at any depth. What the tree cannot show (a name from a
+variable, `eval`, a syntax error) becomes a subject that no allow pattern covers. In doubt, a subject is opaque.
 """
 
 import re
@@ -15,19 +15,19 @@ from tree_sitter import Language, Node, Parser
 
 from loom.activities.adapters.shell import wrappers
 from loom.activities.adapters.shell.doubts import is_doubtful
-from loom.activities.adapters.shell.words import Placed, Word, placed_nodes, target_of, text_of, value_of, words_of
+from loom.activities.adapters.shell.words import PlacedNode, Word, placed_nodes, target_of, text_of, value_of, words_of
 from loom.domain.permissions.subjects import Subject
 
 LONGEST: Final = 10_000
-"""Characters beyond which a command is not looked into."""
+"""Characters beyond which a command is not analyzed."""
 
 _DEEPEST: Final = 4
-"""Commands that run commands that run commands."""
+"""Maximum depth of commands that run commands."""
 
 _SAFE: Final = re.compile(
     r"(?:NODE_ENV|LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|PYTHONUNBUFFERED|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE)="
 )
-"""Assignments that cannot change what a command does beyond its looks."""
+"""Assignments that only change how a command's output looks."""
 
 _QUIET_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _WRITES: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
@@ -53,21 +53,21 @@ _RESERVED: Final = frozenset(
 _ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
 _ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_statement"})
-"""Where an assignment is a part of something that counts as a whole."""
+"""Nodes in which an assignment is part of a larger subject."""
 
 _MOST_WRAPPERS: Final = 10
 _Words: TypeAlias = tuple[Word, ...]
 
 
 class BashParser:
-    """Parses Bash; keeps the last few hundred answers."""
+    """Parses Bash and caches the last few hundred results."""
 
     def __init__(self) -> None:
         self._parser = Parser(Language(tree_sitter_bash.language()))
         self._cached = lru_cache(maxsize=512)(self._parse)
 
     def parse(self, command: str) -> tuple[Subject, ...]:
-        """Every command inside, in order; equal ones once."""
+        """Every command inside, in order, without duplicates."""
         return self._cached(command)
 
     def _parse(self, command: str) -> tuple[Subject, ...]:
@@ -91,7 +91,7 @@ class BashParser:
                 yield from _other(each)
 
     def _simple(self, words: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
-        """A command and those that it runs."""
+        """A command and the commands that it runs."""
         if depth > _DEEPEST:
             yield _opaque(_joined(words))
             return
@@ -112,7 +112,7 @@ class BashParser:
             yield from self._simple(inner[begin:end], (), depth + 1)
 
     def _shell(self, words: _Words, inner: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
-        """What `bash -c` runs counts in its place, unless more than that is going on."""
+        """The commands that `bash -c` runs, in its place, unless the line does more than that."""
         try:
             found = wrappers.inline_script(_values(inner))
         except wrappers.Unclear:
@@ -130,12 +130,12 @@ class BashParser:
         if before or not is_plain or not inside:
             yield from _spellings(words, inner, before)
         yield from inside
-        # The same subject once more, so that a deny or ask of the shell itself is heard.
+        # The same subject once more, so that a deny or ask for the shell itself applies.
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
 
-def _other(each: Placed) -> Iterator[Subject]:
-    """What does something without being a simple command."""
+def _other(each: PlacedNode) -> Iterator[Subject]:
+    """Constructs that do something but are not simple commands."""
     match each.node.type:
         case "file_redirect":
             yield from _redirect(each.node)
@@ -150,7 +150,7 @@ def _other(each: Placed) -> Iterator[Subject]:
 def _redirect(node: Node) -> Iterator[Subject]:
     """A file that is written to is a subject of its own, so that allowing `echo` does not allow writing.
 
-    One that is read needs no allow beside that of the command, as if it stood among its words.
+    A file that is read needs no extra allow; it counts as an argument of the command.
     """
     operator, target = target_of(node)
     if target is None or (operator == ">&" and target.type == "number"):
@@ -163,7 +163,7 @@ def _redirect(node: Node) -> Iterator[Subject]:
 
 
 def _unwrapped(words: _Words) -> _Words:
-    """The command without the wrappers that do not change what it does."""
+    """The command without wrappers that do not change what it does."""
     for _ in range(_MOST_WRAPPERS):
         wrapper = wrappers.TRANSPARENT.get(_name(words))
         values = _values(words)
@@ -184,7 +184,7 @@ def _only_looks_up(values: wrappers.Values) -> bool:
 
 
 def _runs(words: _Words) -> list[tuple[int, int]]:
-    """Where the commands that this one runs stand among its words."""
+    """Where the commands that this one runs start among its words."""
     name, values = _name(words), _values(words)
     if name in wrappers.HIDDEN and len(words) > 1:
         raise wrappers.Unclear
@@ -197,7 +197,7 @@ def _runs(words: _Words) -> list[tuple[int, int]]:
 
 
 def _spellings(words: _Words, inner: _Words, before: tuple[str, ...]) -> Iterator[Subject]:
-    """One subject, repeated for every other way to write it that a deny or an ask may mean."""
+    """One subject, repeated for every other spelling that a deny or an ask may refer to."""
     text = " ".join((*before, _joined(inner)))
     plain = [word.text if word.value is None else word.value for word in inner]
     others = (_joined(inner), _joined(words), " ".join(plain), " ".join((_name(inner), *plain[1:])))
@@ -219,7 +219,7 @@ def _name(words: _Words) -> str:
 
 
 def _is_no_name(value: str | None) -> bool:
-    """What stands where a command's name should be is something else, or known only to Bash."""
+    """Whether the word in place of a command's name is something else, or only known to Bash."""
     if not value or value in _RESERVED or value[0] in "(#":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None

@@ -1,4 +1,4 @@
-"""The words of a simple command in a Bash syntax tree, as written and as Bash will understand them."""
+"""The words of a simple command in a Bash syntax tree, as written and as Bash will read them."""
 
 import re
 from collections.abc import Iterator
@@ -24,48 +24,48 @@ class Word:
     """One word."""
 
     text: str
-    """As written, quotes and all."""
+    """As written, including quotes."""
     value: str | None
-    """Without quotes and backslashes; None when only running would tell."""
+    """Without quotes and backslashes; None if only running it would tell."""
 
     def __add__(self, other: "Word") -> "Word":
-        """Two pieces that stand together without a space."""
+        """Join two adjacent parts of a word."""
         value = None if self.value is None or other.value is None else self.value + other.value
         return Word(self.text + other.text, value)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A node with what is known of the place where it stands; the library finds a parent only by a search."""
+class PlacedNode:
+    """A node with its position in the tree. The library finds a parent only by a search."""
 
     node: Node
     children: tuple[Node, ...]
     parent: str
-    """The parent's type."""
+    """The type of the parent."""
     is_inside: bool
-    """In a substitution or in a heredoc."""
+    """Whether it is in a substitution or a heredoc."""
     strays: tuple[Node, ...]
-    """Words that the tree hangs on redirects behind the statement that this node ends."""
+    """Words after this node's statement that the tree attaches to redirects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A command's words: assignments before it, and itself with its arguments."""
+    """A command's words: the assignments before it, and the command with its arguments."""
 
     assignments: tuple[str, ...]
     rest: tuple[Word, ...]
 
 
-def placed_nodes(root: Node) -> Iterator[Placed]:
-    """Every node in the order of the text; not recursive, since a command may nest thousands of brackets."""
-    waiting = [Placed(root, tuple(root.children), "", False, ())]  # noqa: FBT003 - the root is in nothing
+def placed_nodes(root: Node) -> Iterator[PlacedNode]:
+    """Every node in the order of the text. Not recursive, since a command may nest thousands of brackets."""
+    waiting = [PlacedNode(root, tuple(root.children), "", False, ())]  # noqa: FBT003 - the root has no parent
     while waiting:
         here = waiting.pop()
         yield here
         waiting.extend(reversed(list(_below(here))))
 
 
-def _below(here: Placed) -> Iterator[Placed]:
+def _below(here: PlacedNode) -> Iterator[PlacedNode]:
     kind = here.node.type
     strays, heir = here.strays, -1
     if kind == "redirected_statement":
@@ -75,7 +75,7 @@ def _below(here: Placed) -> Iterator[Placed]:
         heir = len(here.children) - 1
     inside = here.is_inside or kind in _INSIDES
     for place, child in enumerate(here.children):
-        yield Placed(child, tuple(child.children), kind, inside, strays if place == heir else ())
+        yield PlacedNode(child, tuple(child.children), kind, inside, strays if place == heir else ())
 
 
 def text_of(node: Node) -> str:
@@ -83,8 +83,8 @@ def text_of(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def words_of(command: Placed) -> Words:
-    """The words of a command, those included that the tree hangs on a redirect after it."""
+def words_of(command: PlacedNode) -> Words:
+    """The words of a command, including those that the tree attaches to a redirect after it."""
     assignments: list[str] = []
     rest: list[Word] = []
     end = -1
@@ -104,14 +104,14 @@ def words_of(command: Placed) -> Words:
 
 
 def strays_of(redirect: Node) -> list[Node]:
-    """Words behind a redirect's target, which in Bash are arguments of the command."""
+    """Words after a redirect's target, which are arguments of the command in Bash."""
     named = [node for node in redirect.children if node.is_named and node.type not in _NO_WORDS]
     has_target = redirect.type == "file_redirect" and not any(node.type in (">&-", "<&-") for node in redirect.children)
     return named[1:] if has_target else named
 
 
 def target_of(redirect: Node) -> tuple[str, Node | None]:
-    """The operator of a file redirect and what it points to."""
+    """The operator of a file redirect and its target."""
     operator = next((text_of(node) for node in redirect.children if not node.is_named), "")
     named = [node for node in redirect.children if node.is_named and node.type != "file_descriptor"]
     return operator, named[0] if named and not operator.endswith("-") else None
@@ -125,7 +125,7 @@ def _with_nested(redirects: list[Node]) -> Iterator[Node]:
 
 
 def value_of(node: Node) -> str | None:
-    """What a word means, where that does not depend on running anything."""
+    """The value of a word, if it does not depend on running anything."""
     text = text_of(node)
     match node.type:
         case "command_name" | "concatenation":

@@ -1,27 +1,27 @@
-"""Programs that run another one: where its command begins among their words."""
+"""Programs that run another program: where its command starts among their words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 Values = Sequence[str | None]
-"""Words without their quotes; None where only running would tell."""
+"""Words without their quotes; None if only running them would tell."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wrapper:
-    """How to step over a program's own options."""
+    """How to skip a program's own options."""
 
     flags: str = ""
     """One-letter options without a value."""
     values: str = ""
     """One-letter options with a value, attached or in the next word."""
     long: frozenset[str] = field(default_factory=frozenset)
-    """Long options without a value; those with `=value` are stepped over anyhow."""
+    """Long options without a value. Those with `=value` are skipped anyway."""
     operands: int = 0
-    """Words of its own before the command."""
+    """Number of operands before the command."""
     assigns: bool = False
-    """Assignments may stand before the command."""
+    """Whether assignments may precede the command."""
 
 
 TRANSPARENT: Final[Mapping[str, Wrapper]] = {
@@ -35,7 +35,7 @@ TRANSPARENT: Final[Mapping[str, Wrapper]] = {
     "command": Wrapper(flags="p"),
     "builtin": Wrapper(),
 }
-"""Change how a command runs, not what it does."""
+"""Programs that change how a command runs, not what it does."""
 
 RUNNERS: Final[Mapping[str, Wrapper]] = {
     "xargs": Wrapper(flags="0rtpxo", values="InPLdEsa", long=frozenset({"--null", "--no-run-if-empty"})),
@@ -54,10 +54,10 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
     "busybox": Wrapper(),
     "unshare": Wrapper(flags="fmnpruiUC"),
 }
-"""Run another command in a way that an approval of its name alone must not cover."""
+"""Programs that run another command in a way that an approval of its name alone must not cover."""
 
 HIDDEN: Final = frozenset({"eval", "trap", "hash", "alias", "enable", "complete", "bind", "watch", "parallel", "su"})
-"""Take code as text, or change what names mean: nobody can see inside."""
+"""Programs that take code as text, or change what names mean, and cannot be analyzed."""
 
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 
@@ -66,11 +66,11 @@ _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
 
 
 class Unclear(Exception):
-    """Only running it would tell what it runs."""
+    """Only running the command would show what it runs."""
 
 
 def after(wrapper: Wrapper, values: Values) -> int:
-    """Where the wrapped command begins in the words of a command; their number when there is none."""
+    """Where the wrapped command starts among the words; their number if there is none."""
     at = 1
     while at < len(values):
         word = values[at]
@@ -89,7 +89,7 @@ def after(wrapper: Wrapper, values: Values) -> int:
 
 
 def _width(wrapper: Wrapper, word: str) -> int:
-    """How many words an option takes up."""
+    """The number of words that an option takes."""
     if word.startswith("--"):
         if "=" in word or word in wrapper.long:
             return 1
@@ -108,7 +108,7 @@ def _is_assignment(word: str | None) -> bool:
 
 
 def found_commands(values: Values) -> list[tuple[int, int]]:
-    """Where the commands inside a `find` stand: begin and end of each; raises Unclear when it changes files itself."""
+    """Where the commands in a `find` start and end; raises Unclear if it changes files itself."""
     if any(value in _FIND_CHANGES for value in values):
         raise Unclear
     begins = [at + 1 for at, value in enumerate(values) if value in _FIND_RUNS]
@@ -120,9 +120,9 @@ def _end(values: Values, begin: int) -> int:
 
 
 def inline_script(values: Values) -> tuple[int, bool] | None:
-    """For a shell: where the text after `-c` stands and whether its options change what that means; None: a file.
+    """For a shell, where the text after `-c` is and whether its options change its meaning; None for a script file.
 
-    Raises Unclear when it reads commands from its input.
+    Raises Unclear if it reads commands from its input.
     """
     plain = True
     for at, value in enumerate(values[1:], start=1):

@@ -1,4 +1,4 @@
-"""Finding skills in folders: of the workspace, of the user, of the app and of packages, in this order of precedence."""
+"""Find skills in the folders of the workspace, the user, the app and packages, in this order of precedence."""
 
 import asyncio
 import os
@@ -14,12 +14,12 @@ from loom.domain.skills.catalog import FoundSkills, Skill, SkillFolder, SkillPro
 from loom.domain.skills.documents import NAMES, BrokenSkill
 
 PLACES: Final = (".loom/skills", ".agents/skills", ".claude/skills")
-"""Where skills lie in a workspace and in a home; an earlier one wins a name from a later one."""
+"""Folders for skills in a workspace and in a home. Earlier ones take precedence."""
 PROJECT: Final = "project"
 USER: Final = "user"
 MOST_FOLDERS: Final = 2000
 DEEPEST: Final = 6
-LINK: Final = "it is a link to a folder that is no skill, which is not followed"
+LINK: Final = "it is a link to a folder that is not a skill, and such links are not followed"
 _SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 
 
@@ -28,23 +28,23 @@ class SkillFolders:
     """The skills that a worker finds on its disk."""
 
     home: Path | None
-    """None: no home brings any."""
+    """None: no home provides skills."""
     trusted: Sequence[Path] = ()
-    """Workspaces below these may bring skills."""
+    """Workspaces below these folders may provide skills."""
     others: Sequence[SkillFolder] = ()
     """Folders of the app and of packages."""
 
     async def find(self, workspace: Path) -> FoundSkills:
-        """Everything there is for a run in this workspace; never raises."""
+        """All skills for a run in this workspace. Never raises."""
         return await asyncio.to_thread(self.found, workspace)
 
     def found(self, workspace: Path) -> FoundSkills:
-        """The same, on this thread."""
+        """The same, in the calling thread."""
         own = [SkillFolder(path=str(workspace / place), source=PROJECT) for place in PLACES]
         users = [SkillFolder(path=str(self.home / place), source=USER) for place in PLACES] if self.home else []
         is_home = workspace == self.home
         trusted = is_home or self.trusts(workspace)
-        looks = [look_into(folder) for folder in (*(own if trusted and not is_home else ()), *users, *self.others)]
+        looks = [skills_in(folder) for folder in (*(own if trusted and not is_home else ()), *users, *self.others)]
         closed = () if trusted else tuple(folder for folder in own if Path(folder.path).is_dir())
         levels = [look.skills for look in looks if look.skills]
         skills, hidden = resolved(levels) if levels else ((), ())
@@ -57,20 +57,20 @@ class SkillFolders:
         )
 
     def trusts(self, workspace: Path) -> bool:
-        """Whether skills of this workspace may be loaded: it is a trusted folder, or lies in one."""
+        """Whether skills of this workspace may be loaded: whether it is a trusted folder, or inside one."""
         return any(workspace.is_relative_to(folder.resolve()) for folder in self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one folder holds."""
+class SkillsInFolder:
+    """The skills in one folder."""
 
     skills: Sequence[Skill]
     problems: Sequence[SkillProblem]
 
 
-def look_into(folder: SkillFolder) -> Look:
-    """The skills below this folder, whoever trusts it."""
+def skills_in(folder: SkillFolder) -> SkillsInFolder:
+    """The skills below this folder, whether it is trusted or not."""
     skills: list[Skill] = []
     problems: list[SkillProblem] = []
     for root, why in _roots(folder):
@@ -84,11 +84,11 @@ def look_into(folder: SkillFolder) -> Look:
             continue
         skills.append(found.skill)
         problems += [SkillProblem(path=root, source=folder.source, why=why, is_warning=True) for why in found.warnings]
-    return Look(skills, problems)
+    return SkillsInFolder(skills, problems)
 
 
 def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
-    """Folders with a SKILL.md in or below this one, level by level; or what cannot be looked into, and why."""
+    """Folders with a SKILL.md in or below this one, level by level; or a folder that cannot be read, and why."""
     waiting = deque([(os.path.realpath(folder.path), 0)])
     for _ in range(MOST_FOLDERS):
         if not waiting:
@@ -107,11 +107,13 @@ def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
         yield from (_linked(entry) for entry in entries if entry.is_symlink() and entry.is_dir())
         if depth < DEEPEST:
             waiting.extend((entry.path, depth + 1) for entry in entries if _is_open(entry))
-    yield folder.path, f"it has more than {MOST_FOLDERS} folders: the rest was not looked at"
+    yield folder.path, f"it has more than {MOST_FOLDERS} folders: the others were not searched"
 
 
 def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
-    """Installers link one copy of a skill into several places: so a link to a skill is followed, and no other."""
+    """Whether this is a link to a skill. Installers link one copy of a skill into several places; no other link is
+    followed.
+    """
     real = os.path.realpath(entry)
     return (real, "") if any(os.path.lexists(f"{real}/{name}") for name in NAMES) else (entry.path, LINK)
 
@@ -122,7 +124,7 @@ def _is_open(entry: os.DirEntry[str]) -> bool:
 
 def _untrusted(folder: SkillFolder, workspace: Path) -> SkillProblem:
     why = (
-        f"the workspace is not trusted, so its skills are not loaded: read them, then name {workspace} in"
+        f"the workspace is not trusted, so its skills are not loaded: review them, then add {workspace} to"
         " LOOM_TRUSTED_FOLDERS"
     )
     return SkillProblem(path=folder.path, source=folder.source, why=why)

@@ -1,4 +1,4 @@
-"""Reading the SKILL.md of one folder: the only place that reads YAML of a skill."""
+"""Read the SKILL.md of one folder. Nothing else parses the YAML of a skill."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from loom.activities.toolbox.built_in.skill_files import document_of
 from loom.domain.skills.documents import BrokenSkill, Described, Document, described, quoted
 
 LONGEST = 64 * 1024
-"""Characters of a front matter."""
+"""Maximum characters of a front matter."""
 
 
 def read_skill(root: str, source: str) -> tuple[Described, Document]:
-    """The skill in this folder, with warnings, and its text; raises BrokenSkill that says what to mend."""
+    """The skill in this folder, with warnings, and its text; raises BrokenSkill, which says what to fix."""
     _, document = document_of(root)
     if len(document.front) > LONGEST:
-        raise BrokenSkill("the front matter has more than 64 KB: put instructions behind it, not into it")
+        raise BrokenSkill("the front matter has more than 64 KB: put instructions after it, not into it")
     return described(_mapping(document.front), document, root=root, source=source), document
 
 
@@ -31,7 +31,7 @@ def _mapping(front: str) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    # Its scalars are texts and nothing else: no dates, no `yes` that becomes true, and no objects.
+    # Its scalars are strings and nothing else: no dates, no `yes` that becomes true, and no objects.
     return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
 
 

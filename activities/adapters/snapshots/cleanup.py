@@ -1,4 +1,4 @@
-"""Keeping stores small: old snapshots go, loose objects become packs, stores that nobody uses any more are removed."""
+"""Keep snapshot stores small: delete old snapshots, pack loose objects, and remove unused stores."""
 
 import fcntl
 import os
@@ -13,24 +13,24 @@ from loom.activities.ports import StoreUnavailable
 
 KEEP_SECONDS: Final = 30 * 86_400.0
 KEEP_MOST: Final = 2_000
-"""Snapshots of one workspace."""
+"""Maximum number of snapshots of one workspace."""
 EVERY: Final = 86_400.0
-"""Seconds between two times of tidying …"""
+"""Seconds between two cleanups …"""
 EVERY_SO_MANY: Final = 250
 """… or snapshots, whichever comes first."""
 _DONE: Final = "tidied"
 
 
 def is_due(store: Store) -> bool:
-    """Whether it is time to tidy this store."""
+    """Whether it is time to clean up this store."""
     count, (then, counted) = _count(store), _last(store)
     return count - counted >= EVERY_SO_MANY or time.time() - then >= EVERY
 
 
 def tidy(store: Store, *, keep_seconds: float = KEEP_SECONDS, keep_most: int = KEEP_MOST) -> None:
-    """Drop what is too old or too much, pack the rest, and look after the stores beside this one."""
+    """Delete snapshots that are too old or too many, pack the rest, and check the stores next to this one."""
     with store.locked() as lock:
-        keep(store.path / _DONE, b"%d" % _count(store))  # first: what fails is not tried again with every snapshot
+        keep(store.path / _DONE, b"%d" % _count(store))  # first: a failed cleanup is not repeated with every snapshot
         try:
             _drop_and_pack(store, lock, _expired(store, keep_seconds, keep_most))
         except StoreUnavailable:
@@ -59,14 +59,14 @@ def _expired(store: Store, keep_seconds: float, keep_most: int) -> list[str]:
 
 
 def _sweep(root: Path, keep_seconds: float) -> None:
-    """Remove the stores whose last snapshot is too old to be kept, unless somebody is at them just now."""
+    """Remove the stores whose last snapshot is too old, unless they are in use."""
     for count in root.glob("*/count"):
         if not _is_older(count, keep_seconds):
             continue
         handle = os.open(f"{count.parent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_older(count, keep_seconds):  # nobody has used it while the lock was another's
+            if _is_older(count, keep_seconds):  # it was not used while another process held the lock
                 shutil.rmtree(count.parent)
         except BlockingIOError:
             continue
@@ -77,7 +77,7 @@ def _sweep(root: Path, keep_seconds: float) -> None:
 def _is_older(count: Path, seconds: float) -> bool:
     try:
         return time.time() - count.stat().st_mtime >= seconds
-    except FileNotFoundError:  # somebody else has swept it away
+    except FileNotFoundError:  # another process has removed it
         return False
 
 
@@ -89,7 +89,7 @@ def _count(store: Store) -> int:
 
 
 def _last(store: Store) -> tuple[float, int]:
-    """When, and after how many snapshots, the store was tidied last, or when it was made."""
+    """When, and after how many snapshots, the store was last cleaned up, or when it was created."""
     path = store.path / _DONE
     try:
         return path.stat().st_mtime, int(path.read_text(encoding="ascii"))

@@ -1,8 +1,8 @@
-"""Putting a workspace's present state into its store: look, compare with the state on record, feed Git the difference.
+"""Store the current state of a workspace: scan it, compare it with the recorded state, and send Git the difference.
 
-One `git fast-import` makes blobs, trees, commit and refs. A commit has no parent, so that an old one can go; it starts
-from the tree of the state on record. Without the final `done` Git writes nothing: a worker killed in between leaves no
-half of a snapshot.
+One `git fast-import` creates blobs, trees, commit and refs. A commit has no parent, so that old ones can be deleted; it
+starts from the tree of the recorded state. Git writes nothing before the final `done`, so a killed worker leaves no
+partial snapshot.
 """
 
 import os
@@ -16,45 +16,45 @@ from pathlib import Path
 from typing import IO, Final
 
 from loom.activities.adapters.snapshots.store import FACTS, FOLDER, LATEST, Base, Store, write_facts
-from loom.activities.adapters.snapshots.walk import MOVED_ON, Mark, Seen, look, mark
+from loom.activities.adapters.snapshots.walk import MOVED_ON, Mark, Scan, mark, scan
 from loom.activities.ports import StoreUnavailable
 from loom.activities.toolbox.workspace import confined_open as beneath
 
 ROOM: Final = 200 * 2**20
-"""Bytes that stay free on the store's disk: Loom's own servers may write there, too."""
+"""Bytes that stay free on the store's disk, because Loom's own servers may write there too."""
 _IMPORT: Final = ("-c", "core.fsync=none", "fast-import", "--quiet", "--done", "--force", "--depth=0")
-"""Waiting for the disk can cost half a second; after a power failure the last snapshots may be missing."""
+"""Waiting for the disk can take half a second; after a power failure, the last snapshots may be missing."""
 _INTO_A_PACK: Final = ("-c", "fastimport.unpackLimit=1")
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """What a state is kept under."""
+    """The name and reason of a snapshot."""
 
     ref: str = LATEST
     said: str
-    """One line."""
+    """Shorten the text to one line."""
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """A state that is in the store now."""
+    """A state that is in the store."""
 
     id: str
     files: Mapping[str, Mark]
-    """The marks of what it holds, as found."""
+    """The marks of its files when they were scanned."""
 
 
 def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Path, settled: float) -> Recorded:
-    """Put the workspace as it is now, without the folder `hidden`, into the store."""
-    seen, base = look(workspace, hidden, settled), store.base()
+    """Store the current state of the workspace, without the folder `hidden`."""
+    seen, base = scan(workspace, hidden, settled), store.base()
     try:
         done = _Import(workspace=workspace, seen=seen, base=base)
         done.perform(store, lock, label)
     except StoreUnavailable:
-        # A crash may have left locks, or a power failure broken objects: once more, whole, and into a new pack.
+        # A crash may have left locks, or a power failure broken objects: try once more, completely, into a new pack.
         store.mend(lock)
         done = _Import(workspace=workspace, seen=seen, base=Base())
         done.perform(store, lock, label, *_INTO_A_PACK)
@@ -65,26 +65,26 @@ def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Pa
 
 @dataclass(slots=True, kw_only=True)
 class _Import:
-    """One import: what goes in, and what turns up on the way."""
+    """One import: its input, and what is noticed on the way."""
 
     workspace: Path
-    seen: Seen
+    seen: Scan
     base: Base
     id: str = ""
     after: Base = field(default_factory=Base)
     gone: set[str] = field(default_factory=set)
-    """Files that were no longer there, or not readable, when their turn came."""
+    """Files that were gone or unreadable when they were read."""
     unsteady: set[str] = field(default_factory=set)
-    """Files that changed between look and reading: in the store with what was read."""
+    """Files that changed between scanning and reading. The store contains what was read."""
     not_kept: dict[str, str] = field(default_factory=dict)
 
     def perform(self, store: Store, lock: int, label: Label, *options: str) -> None:
-        """Feed Git and read its answer; raises StoreUnavailable when it fails."""
+        """Send the input to Git and read the output; raises StoreUnavailable if Git fails."""
         changed = {path: marks for path, marks in self.seen.files.items() if self.base.marks.get(path) != marks}
         _check_room(store, sum(marks[1] for marks in changed.values()))
         with store.running(*options, *_IMPORT, lock=lock) as process:
             try:
-                with suppress(BrokenPipeError):  # it has failed, and says why below
+                with suppress(BrokenPipeError):  # it has failed, and the reason is read below
                     self._feed(_pipe(process.stdin), label, changed)
                 out, err = process.communicate()
             except BaseException:
@@ -97,7 +97,7 @@ class _Import:
         self.after = Base(tree=tree.split()[2] if tree.startswith("040000 ") else None, marks=self._marks())
 
     def _marks(self) -> dict[str, Mark]:
-        """What to compare the next look with: no mark where a change could leave none."""
+        """What the next scan is compared with: no mark where a change could go unnoticed."""
         doubted = self.unsteady | self.seen.fresh
         return {path: () if path in doubted else m for path, m in self.seen.files.items() if path not in self.gone}
 
@@ -130,7 +130,7 @@ class _Import:
         _write(pipe, content)
 
     def _read(self, path: str, marks: Mark) -> bytes:
-        """A link's target, or a file's content: no more than it had when it was looked at."""
+        """A link's target, or a file's content, up to the size that was scanned."""
         *folders, name = path.split("/")
         with beneath.folder(str(self.workspace), folders) as parent:
             if stat.S_ISLNK(marks[0]):
@@ -147,7 +147,7 @@ def _check_room(store: Store, wanted: int) -> None:
     free = shutil.disk_usage(store.path).free
     if free - wanted < ROOM:
         raise OSError(
-            f"a snapshot needs up to {wanted // 2**20} MB and {free // 2**20} MB are free on the disk of {store.path}:"
+            f"a snapshot needs up to {wanted // 2**20} MB, and the disk of {store.path} has {free // 2**20} MB free:"
             " make room there, or set LOOM_HOME to a folder on another disk"
         )
 
@@ -159,7 +159,7 @@ def _git_mode(mode: int) -> bytes:
 
 
 def _quoted(path: str) -> bytes:
-    """A path below the tree's folder as `git fast-import` reads it; any byte but NUL may be in it."""
+    """A path below the tree's folder in the syntax of `git fast-import`. It can contain any byte except NUL."""
     raw = os.fsencode(f"{FOLDER}/{path}")
     return b'"' + raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
 

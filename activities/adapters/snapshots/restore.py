@@ -1,7 +1,7 @@
-"""From one state of a workspace to another: what has to be done, as a value, and doing it.
+"""Change a workspace from one state to another: a plan as a value, and its execution.
 
-Written and removed is only what the snapshot taken just before holds, and only while it still has the marks that it had
-then: what a restore takes away can be brought back. Folders are entered step by step without following a link, so that
+Only files that the snapshot taken just before contains, and that still have the same marks, are written or removed.
+What a restore removes can therefore be restored. Folders are entered step by step without following links, so that
 nothing outside the workspace is touched.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final, TypeAlias
 
-from loom.activities.adapters.snapshots.store import Blobs, Kept
+from loom.activities.adapters.snapshots.store import Blobs, StoredTree
 from loom.activities.adapters.snapshots.walk import Mark, mark
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
 
-_Step: TypeAlias = Callable[[int, str, str], None]
-"""Does something in an open folder: its descriptor, the name there, and the path that both come from."""
+_Operation: TypeAlias = Callable[[int, str, str], None]
+"""An operation in an open folder: its descriptor, the name in it, and their path."""
 
 LINK: Final = "120000"
 EXECUTABLE: Final = "100755"
@@ -30,7 +30,7 @@ _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """What a file or link is to become."""
+    """The new content of a file or link."""
 
     oid: str
     mode: int | None
@@ -38,28 +38,28 @@ class Content:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What a restore does, in this order; paths are relative to the workspace."""
+class RestoreChanges:
+    """The changes of a restore, in this order. Paths are relative to the workspace."""
 
     remove: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    """Folders to remove if they are empty by then, deepest first."""
+    """Folders to remove if they are then empty, deepest first."""
     make: tuple[str, ...] = ()
-    """Folders to make, topmost first."""
+    """Folders to create, topmost first."""
     write: Mapping[str, Content] = field(default_factory=dict)
     permit: Mapping[str, int] = field(default_factory=dict)
-    """Files and new folders that only get other permissions."""
+    """Files and new folders whose permissions change."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """What differs and is left as it is, with the reason."""
+    """What differs and stays unchanged, with the reason."""
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to do."""
+        """Whether there is nothing to do."""
         return not (self.remove or self.drop or self.make or self.write or self.permit)
 
 
-def plan(now: Kept, target: Kept) -> Plan:
-    """How a workspace in the state `now` gets to be in the state `target`."""
+def plan(now: StoredTree, target: StoredTree) -> RestoreChanges:
+    """The changes that turn a workspace in the state `now` into the state `target`."""
     differ = sorted(
         path for path in now.files.keys() | target.files.keys() if _state(now, path) != _state(target, path)
     )
@@ -68,7 +68,7 @@ def plan(now: Kept, target: Kept) -> Plan:
     same = {path for path in todo if _is_same_content(now, target, path)}
     here, there = _folders(now), _folders(target)
     new = sorted(there - here)
-    return Plan(
+    return RestoreChanges(
         remove=tuple(path for path in todo if path not in target.files),
         drop=tuple(sorted(here - there, key=lambda path: (-path.count("/"), path))),
         make=tuple(new),
@@ -79,28 +79,28 @@ def plan(now: Kept, target: Kept) -> Plan:
     )
 
 
-def _state(kept: Kept, path: str) -> tuple[str, str, int] | None:
+def _state(kept: StoredTree, path: str) -> tuple[str, str, int] | None:
     found = kept.files.get(path)
     return None if found is None else (*found, _mode(kept, path))
 
 
-def _mode(kept: Kept, path: str) -> int:
+def _mode(kept: StoredTree, path: str) -> int:
     usual = 0o755 if kept.files[path][0] == EXECUTABLE else 0o644
     return kept.facts.modes.get(path, usual)
 
 
-def _content(kept: Kept, path: str) -> Content:
+def _content(kept: StoredTree, path: str) -> Content:
     mode, oid = kept.files[path]
     return Content(oid=oid, mode=None if mode == LINK else _mode(kept, path))
 
 
-def _is_same_content(now: Kept, target: Kept, path: str) -> bool:
+def _is_same_content(now: StoredTree, target: StoredTree, path: str) -> bool:
     ours, theirs = now.files.get(path), target.files.get(path)
     return ours is not None and theirs is not None and ours[1] == theirs[1] and (ours[0] == LINK) == (theirs[0] == LINK)
 
 
-def _untouchable(path: str, now: Kept, target: Kept) -> str | None:
-    """Why a path must be left alone: one of the two states does not say what is there."""
+def _untouchable(path: str, now: StoredTree, target: StoredTree) -> str | None:
+    """Why a path must not be touched: one of the two states does not know its content."""
     if any(part == HIDDEN or part.lower() == READ_ONLY for part in path.split("/")):
         return "protected"
     for place in _with_parents(path):
@@ -111,7 +111,7 @@ def _untouchable(path: str, now: Kept, target: Kept) -> str | None:
     return None
 
 
-def _folders(kept: Kept) -> set[str]:
+def _folders(kept: StoredTree) -> set[str]:
     places = {folder for path in kept.files for folder in _parents(path)}
     return places.union(*(_with_parents(folder) for folder in kept.facts.empty))
 
@@ -128,17 +128,17 @@ def _parents(path: str) -> Iterator[str]:
 
 
 class Restoration:
-    """Carries out a plan; `left` then says what could not be done, with the reason."""
+    """Applies the changes. `left` then contains what could not be done, with the reason."""
 
     def __init__(self, workspace: Path, marks: Mapping[str, Mark], blobs: Blobs) -> None:
-        """`marks`: of everything that the snapshot taken just before holds."""
+        """`marks` are those of everything that the snapshot taken just before contains."""
         self._root = str(workspace)
         self._marks = marks
         self._blobs = blobs
         self.left: dict[str, str] = {}
 
-    def perform(self, todo: Plan) -> None:
-        """Do it all; what fails is left as it is."""
+    def perform(self, todo: RestoreChanges) -> None:
+        """Apply everything. What fails stays unchanged."""
         for path in todo.remove:
             self._do(path, self._remove)
         for path in todo.drop:
@@ -150,7 +150,7 @@ class Restoration:
         for path, mode in todo.permit.items():
             self._do(path, partial(_permit, mode=mode))
 
-    def _do(self, path: str, step: _Step) -> None:
+    def _do(self, path: str, step: _Operation) -> None:
         *folders, name = path.split("/")
         try:
             with beneath.folder(self._root, folders) as parent:
@@ -176,7 +176,7 @@ class Restoration:
             raise
 
     def _check(self, parent: int, name: str, path: str) -> None:
-        """Raise OSError when something is there that the snapshot taken just before does not hold."""
+        """Raise OSError if something is there that the snapshot taken just before does not contain."""
         try:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -186,7 +186,7 @@ class Restoration:
 
 
 def _drop(parent: int, name: str, _: str) -> None:
-    with suppress(OSError):  # something is in it that is not ours to remove
+    with suppress(OSError):  # it contains something that this restore must not remove
         os.rmdir(name, dir_fd=parent)
 
 
@@ -205,12 +205,12 @@ def _permit(parent: int, name: str, _: str, *, mode: int) -> None:
 
 
 def _lasting(marks: Mark) -> Mark:
-    """Marks without ctime, which changes with the number of a file's names: another one may have gone before it."""
+    """Marks without ctime, which changes when another hard link to the file is removed."""
     return marks[:3] + marks[4:]
 
 
 def _write_draft(parent: int, draft: str, name: str, data: bytes, mode: int | None) -> None:
-    """The new file under a name of its own: nobody but its owner can open it before it has its permissions."""
+    """Create the new file under a temporary name. Only its owner can open it before it has its permissions."""
     if mode is None:
         os.symlink(os.fsdecode(data), draft, dir_fd=parent)
         return
@@ -224,7 +224,7 @@ def _write_draft(parent: int, draft: str, name: str, data: bytes, mode: int | No
 
 
 def _owner(parent: int, name: str) -> os.stat_result:
-    """Whose a file is, or would be: root may restore what is somebody else's."""
+    """The owner of a file, since root may restore another user's files."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

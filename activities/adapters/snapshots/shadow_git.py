@@ -1,7 +1,7 @@
-"""Snapshots of workspaces in shadow Git repositories: taken before something changes them, shown, and brought back.
+"""Snapshots of workspaces in shadow Git repositories: taken before changes, compared, and restored.
 
-The state before turn N is the first snapshot of turn N. Each workspace has a store of its own below
-`<LOOM_HOME>/snapshots/`, on the machine of the worker that took them.
+The state before turn N is the first snapshot of turn N. Each workspace has a store below `<LOOM_HOME>/snapshots/`, on
+the machine of the worker that took the snapshots.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import structlog
 from loom.activities.adapters.snapshots import restore as shadow_restore
 from loom.activities.adapters.snapshots.cleanup import is_due, tidy
 from loom.activities.adapters.snapshots.record import Label, Recorded, record
-from loom.activities.adapters.snapshots.restore import Plan, Restoration
-from loom.activities.adapters.snapshots.store import FOLDER, Blobs, Kept, Snapshot, Store, refs_of
+from loom.activities.adapters.snapshots.restore import Restoration, RestoreChanges
+from loom.activities.adapters.snapshots.store import FOLDER, Blobs, Snapshot, Store, StoredTree, refs_of
 from loom.activities.adapters.snapshots.walk import Facts
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
@@ -27,11 +27,11 @@ from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
 _log = structlog.get_logger("loom.snapshots")
 
 AT_ONCE: Final = 4
-"""Snapshots that one worker takes at the same time; each is a thread."""
+"""Snapshots that one worker takes concurrently; each uses a thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Changed:
+class ChangedFile:
     """A file that differs between two states."""
 
     path: str
@@ -44,14 +44,14 @@ class Changed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """What changed between two states."""
+    """The changes between two states."""
 
     before: Snapshot
     after: Snapshot | None
     """None: the workspace as it is now."""
-    files: tuple[Changed, ...]
+    files: tuple[ChangedFile, ...]
     patch: bytes
-    """As `git diff` prints it."""
+    """In the format of `git diff`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,21 +65,21 @@ class _Origin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """The outcome of a restore."""
 
     target: Snapshot
     undo: str
     """Id of the snapshot taken just before."""
-    plan: Plan
+    plan: RestoreChanges
     left: dict[str, str]
-    """What differs and was left as it is, with the reason."""
+    """What differs and stayed unchanged, with the reason."""
 
 
 class ShadowGit:
     """The snapshots of all workspaces of this machine."""
 
     def __init__(self, home: Path, *, settled: float = 2.0) -> None:
-        """`settled`: seconds after which a file's time stamps can be trusted to show the next change."""
+        """`settled` is the number of seconds after which a file's timestamps reliably show the next change."""
         self._home = home
         self._root = home / "snapshots"
         self._settled = settled
@@ -87,7 +87,9 @@ class ShadowGit:
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
-        """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        """Take a snapshot of the workspace and return its id; raises OSError or StoreUnavailable, which says what is
+        missing.
+        """
         origin = _Origin(run_id=run_id, turn=turn, call_id=call_id)
         async with self._slots:
             taken, untidy = await asyncio.to_thread(self._take, workspace, origin)
@@ -98,7 +100,7 @@ class ShadowGit:
         return taken
 
     def list(self, run_id: str) -> tuple[Snapshot, ...]:
-        """The run's snapshots, oldest first; raises RunNotFoundError when this machine has none."""
+        """The run's snapshots, oldest first; raises RunNotFoundError if this machine has none."""
         return self._find(run_id)[1]
 
     def diff(self, run_id: str, turn: int | None = None) -> Difference:
@@ -114,15 +116,15 @@ class ShadowGit:
             patch=_compare(store, "--patch", "--find-renames", before.id, to),
         )
 
-    def plan(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> tuple[Snapshot, Plan]:
+    def plan(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> tuple[Snapshot, RestoreChanges]:
         """What a restore would do now."""
         store, snapshots = self._find(run_id)
         target = _chosen(snapshots, turn, snapshot)
-        now = store.kept(self._now(store).id) if store.workspace.is_dir() else Kept(files={}, facts=Facts())
+        now = store.kept(self._now(store).id) if store.workspace.is_dir() else StoredTree(files={}, facts=Facts())
         return target, shadow_restore.plan(now, store.kept(target.id))
 
     def restore(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> Restored:
-        """Bring back the state before that turn, or of that snapshot; what is there is snapshotted first."""
+        """Restore the state before that turn, or of that snapshot, after taking a snapshot of the current state."""
         store, snapshots = self._find(run_id)
         target = _chosen(snapshots, turn, snapshot)
         workspace = _workspace(store, make=True)
@@ -135,9 +137,9 @@ class ShadowGit:
         return Restored(target=target, undo=before.id, plan=todo, left={**todo.left, **work.left})
 
     def extract(self, run_id: str, *, after: int, folder: Path) -> Snapshot | None:
-        """Put the state at the end of turn `after` into a new folder; None: nothing came after it, the state is now's.
+        """Write the state at the end of turn `after` to a new folder. None: the state is the current one.
 
-        Raises RefusedError when the folder is there, or not everything could be put into it.
+        Raises RefusedError if the folder exists or not everything could be written.
         """
         store, snapshots = self._find(run_id)
         target = _end_of(snapshots, after)
@@ -148,7 +150,7 @@ class ShadowGit:
             raise RefusedError(f"{folder} is there already: name a new folder") from None
         with Blobs(store) as blobs:
             work = Restoration(folder, {}, blobs)
-            todo = shadow_restore.plan(Kept(files={}, facts=Facts()), kept)
+            todo = shadow_restore.plan(StoredTree(files={}, facts=Facts()), kept)
             work.perform(todo)
         if left := {**todo.left, **work.left}:
             path, why = next(iter(left.items()))
@@ -156,7 +158,7 @@ class ShadowGit:
         return target
 
     def _take(self, workspace: Path, origin: "_Origin") -> tuple[str, Store | None]:
-        """The snapshot's id, and its store when that wants tidying."""
+        """Return the snapshot's id, and its store if that needs a cleanup."""
         real = Path(os.path.realpath(workspace))
         store = Store.of(self._root, real)
         with store.locked() as lock:
@@ -171,7 +173,7 @@ class ShadowGit:
         return record(store, lock, workspace, label, hidden=self._home, settled=self._settled)
 
     def _now(self, store: Store) -> Recorded:
-        """The workspace as it is, in the store to be compared and under no run's name."""
+        """Store the current workspace for a comparison, without the name of a run."""
         workspace = _workspace(store, make=False)
         with store.locked() as lock:
             store.prepare(workspace, lock)
@@ -217,13 +219,13 @@ def _workspace(store: Store, *, make: bool) -> Path:
     if make:
         workspace.mkdir(parents=True, exist_ok=True)
     elif not workspace.is_dir():
-        raise RefusedError(f"the workspace {workspace} is gone: `loom restore` brings it back")
+        raise RefusedError(f"the workspace {workspace} is gone: `loom restore` restores it")
     return workspace
 
 
 def _chosen(snapshots: Sequence[Snapshot], turn: int | None, snapshot: str) -> Snapshot:
     if (turn is None) == (not snapshot):
-        raise BadRequest(f"say which state: --turn N or --snapshot ID, one of them. {_choice(snapshots)}", field="turn")
+        raise BadRequest(f"name one state: --turn N or --snapshot ID. {_choice(snapshots)}", field="turn")
     if turn is not None:
         return _of_turn(snapshots, turn)
     found = [each for each in snapshots if each.id.startswith(snapshot)]
@@ -248,7 +250,7 @@ def _following(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
 
 
 def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
-    """What was there when a turn was over: as the next change found it."""
+    """The state at the end of a turn, as the next snapshot recorded it."""
     until = [place for place, each in enumerate(snapshots) if each.turn is not None and each.turn <= turn]
     following = snapshots[max(until) + 1 if until else 0 :]
     return following[0] if following else None
@@ -257,20 +259,20 @@ def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
 def _choice(snapshots: Sequence[Snapshot]) -> str:
     turns = ", ".join(str(turn) for turn in sorted({each.turn for each in snapshots if each.turn is not None}))
     undo = ", ".join(each.id[:12] for each in snapshots if each.turn is None)
-    return f"Turns with one: {turns or 'none'}" + (f"; taken before a restore: {undo}" if undo else "")
+    return f"Turns with a snapshot: {turns or 'none'}" + (f"; taken before a restore: {undo}" if undo else "")
 
 
 def _compare(store: Store, *words: str) -> bytes:
     return store.git("diff-tree", "-r", "--no-ext-diff", "--no-textconv", f"--relative={FOLDER}/", *words)
 
 
-def _changed(store: Store, before: str, after: str) -> tuple[Changed, ...]:
+def _changed(store: Store, before: str, after: str) -> tuple[ChangedFile, ...]:
     kinds = _compare(store, "--name-status", "--no-renames", "-z", before, after).split(b"\0")
     numbers = _compare(store, "--numstat", "--no-renames", "-z", before, after).split(b"\0")
     counted = {path: (added, removed) for added, removed, path in (line.split(b"\t", 2) for line in numbers if line)}
     names = {b"A": "added", b"D": "removed"}
     return tuple(
-        Changed(
+        ChangedFile(
             path=os.fsdecode(path),
             change=names.get(kind, "modified"),
             added=_lines(counted[path][0]),

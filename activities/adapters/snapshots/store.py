@@ -1,8 +1,8 @@
-"""A bare Git repository of Loom's own for the snapshots of one workspace, and the only way in which Git is run there.
+"""A bare Git repository for the snapshots of one workspace, and the only code that runs Git on it.
 
-It has no work tree and no index, so nothing of the user's repository is ever near; what goes in goes through
-`git fast-import`, which knows no filters, attributes or hooks. Everything that writes holds the store's lock, and so do
-the programs that it starts: a worker that was killed leaves the lock to them until they end, too.
+It has no work tree and no index, so it never touches the user's repository. Content is added with `git fast-import`,
+which ignores filters, attributes and hooks. Every writer holds the store's lock, and so do the programs that it starts:
+if a worker is killed, the lock stays with them until they end.
 """
 
 import fcntl
@@ -23,14 +23,14 @@ from loom.activities.adapters.snapshots.walk import Facts, Mark
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.messages import JsonObject
 
-NO_GIT: Final = "snapshots need the program `git`: install it, or do without them (LOOM_SNAPSHOTS=off)"
+NO_GIT: Final = "snapshots need the program `git`: install it, or disable them (LOOM_SNAPSHOTS=off)"
 FOLDER: Final = "workspace"
-"""Where a snapshot's tree has the files; beside it lies `FACTS`."""
+"""The folder of the files in a snapshot's tree; `FACTS` is next to it."""
 FACTS: Final = "facts"
 LATEST: Final = "refs/base/latest"
-"""The newest state, so that what the next one is built on stays in the store."""
+"""The newest state, so that the base of the next snapshot stays in the store."""
 PATIENCE: Final = 60.0
-"""Seconds to wait for another process that works on the same store."""
+"""Seconds to wait for another process that uses the same store."""
 
 _OPTIONS: Final = ("-c", "gc.auto=0", "-c", "core.protectNTFS=false", "-c", "core.protectHFS=false")
 _SEEN: Final = "seen.json"
@@ -38,27 +38,27 @@ _SEEN: Final = "seen.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """A state of a workspace that is kept."""
+    """A stored state of a workspace."""
 
     id: str
     run_id: str
     turn: int | None
-    """The turn whose first or later change it was taken before; None: taken before a restore."""
+    """The turn before whose change it was taken; None: taken before a restore."""
     call_id: str
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """The state that the next snapshot is a change of."""
+    """The state that the next snapshot is based on."""
 
     tree: str | None = None
     marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
-    """What a snapshot holds: mode and object id of every file and link, and the facts beside them."""
+class StoredTree:
+    """The content of a snapshot: mode and object id of every file and link, and its facts."""
 
     files: Mapping[str, tuple[str, str]]
     facts: Facts
@@ -82,14 +82,14 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Be the only one to write; gives the lock's descriptor for the programs that are started meanwhile."""
+        """Lock the store for writing. Yields the lock's descriptor for the programs that are started meanwhile."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._wait_for(handle)
             yield handle
         finally:
-            os.close(handle)  # and not LOCK_UN, which would take it from a program that has outlived us
+            os.close(handle)  # not LOCK_UN, which would also unlock it for a program that outlives this process
 
     def _wait_for(self, handle: int) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -99,13 +99,13 @@ class Store:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"another process has worked on {self.path} for {PATIENCE:.0f} s: see which one holds"
+                        f"another process has used {self.path} for {PATIENCE:.0f} s: find out which one holds"
                         f" {self.path}.lock"
                     ) from None
             time.sleep(0.005)
 
     def prepare(self, workspace: Path, lock: int) -> None:
-        """Make the repository if it is not there; raises StoreUnavailable without Git."""
+        """Create the repository if it does not exist; raises StoreUnavailable without Git."""
         _program()
         if (self.path / "ready").exists():
             return
@@ -116,7 +116,7 @@ class Store:
         keep(self.path / "ready", b"")
 
     def git(self, *words: str, lock: int | None = None, feed: bytes = b"") -> bytes:
-        """Run Git to its end; what it printed. Raises StoreUnavailable when it fails."""
+        """Run Git to its end and return its output; raises StoreUnavailable if it fails."""
         with self.running(*words, lock=lock) as process:
             out, err = process.communicate(feed)
         if process.returncode:
@@ -124,7 +124,7 @@ class Store:
         return out
 
     def running(self, *words: str, lock: int | None = None) -> "subprocess.Popen[bytes]":
-        """Start Git on this store with nothing of the user's or the system's configuration."""
+        """Start Git on this store without the user's or the system's configuration."""
         return subprocess.Popen(
             [_program(), *_OPTIONS, *words],
             cwd=self.path,
@@ -133,17 +133,17 @@ class Store:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             umask=0o077,
-            start_new_session=True,  # Ctrl-C is for the worker, which ends in order
+            start_new_session=True,  # Ctrl-C is for the worker, which shuts down in order
             pass_fds=() if lock is None else (lock,),
         )
 
     def failure(self, word: str, said: bytes) -> StoreUnavailable:
-        """What to raise when `git word` has failed."""
+        """The error to raise when `git word` has failed."""
         why = " ".join(said.decode(errors="replace").split())[:300]
         return StoreUnavailable(f"git {word} failed on {self.path}: {why or 'it was killed'}")
 
     def next_number(self, lock: int) -> int:
-        """A number larger than any before; taken even if nothing comes of it."""
+        """A number larger than any before, even if it is then not used."""
         path = self.path / "count"
         try:
             number = int(path.read_text(encoding="ascii")) + 1
@@ -154,7 +154,7 @@ class Store:
         return number
 
     def base(self) -> Base:
-        """The state on record; an empty one when there is none that can be read."""
+        """The recorded state; an empty one if none can be read."""
         try:
             found = json.loads((self.path / _SEEN).read_text(encoding="utf-8"))
             return Base(tree=found["tree"], marks={path: tuple(marks) for path, marks in found["files"].items()})
@@ -162,12 +162,12 @@ class Store:
             return Base()
 
     def keep_base(self, base: Base) -> None:
-        """Put the state on record."""
+        """Record the state."""
         text = json.dumps({"tree": base.tree, "files": base.marks}, separators=(",", ":"))
         keep(self.path / _SEEN, text.encode())
 
     def mend(self, lock: int) -> None:
-        """Remove what a crash or a power failure has left in the way; snapshots that cannot be read any more go."""
+        """Remove what a crash or a power failure has left. Unreadable snapshots are deleted."""
         (self.path / _SEEN).unlink(missing_ok=True)
         self.unlock()
         refs = self.git("for-each-ref", "--format=%(refname)", lock=lock)
@@ -176,7 +176,7 @@ class Store:
         self.git("update-ref", "--stdin", lock=lock, feed=b"".join(b"delete %s\n" % ref for ref in broken))
 
     def unlock(self) -> None:
-        """Remove locks of Git's: with ours held, whoever had them is dead."""
+        """Remove Git's locks. This process holds the store's lock, so their owner is dead."""
         for stale in self.path.rglob("*.lock"):
             stale.unlink(missing_ok=True)
 
@@ -185,16 +185,16 @@ class Store:
         listed = self.git("for-each-ref", "--format=%(objectname) %(contents:subject)", refs_of(run_id))
         return tuple(_snapshot(*line.split(" ", 1)) for line in listed.decode().splitlines())
 
-    def kept(self, commit: str) -> Kept:
-        """What a snapshot holds."""
+    def kept(self, commit: str) -> StoredTree:
+        """The content of a snapshot."""
         listed = self.git("ls-tree", "-r", "-z", "--full-tree", commit, f"{FOLDER}/")
         entries = (entry.partition(b"\t") for entry in listed.split(b"\0") if entry)
         files = {os.fsdecode(path)[len(FOLDER) + 1 :]: _entry(head) for head, _, path in entries}
-        return Kept(files=files, facts=read_facts(self.git("cat-file", "blob", f"{commit}:{FACTS}")))
+        return StoredTree(files=files, facts=read_facts(self.git("cat-file", "blob", f"{commit}:{FACTS}")))
 
 
 class Blobs:
-    """Contents by object id, from one `git cat-file` for all of them."""
+    """Contents by object id, from one `git cat-file` process for all of them."""
 
     def __init__(self, store: Store) -> None:
         self._process = store.running("cat-file", "--batch")
@@ -206,7 +206,7 @@ class Blobs:
         self._process.communicate()
 
     def read(self, oid: str) -> bytes:
-        """The content; raises OSError when the store has lost it."""
+        """Return the content; raises OSError if the store has lost it."""
         asked, answers = _pipes(self._process)
         asked.write(f"{oid}\n".encode())
         asked.flush()
@@ -219,17 +219,17 @@ class Blobs:
 
 
 def refs_of(run_id: str) -> str:
-    """Where a run's snapshots are named; an id may hold anything, a ref may not."""
+    """The ref prefix of a run's snapshots. An id can contain anything, a ref cannot."""
     return f"refs/loom/{blake2b(run_id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}/"
 
 
 def write_facts(facts: Facts) -> bytes:
-    """Facts as they are stored: the same facts, the same bytes."""
+    """Serialize facts: equal facts give equal bytes."""
     return json.dumps({"empty": facts.empty, "modes": facts.modes, "not_kept": facts.not_kept}).encode()
 
 
 def read_facts(stored: bytes) -> Facts:
-    """Facts as they were stored."""
+    """Parse stored facts."""
     found = json.loads(stored)
     return Facts(empty=tuple(found["empty"]), modes=found["modes"], not_kept=found["not_kept"])
 
@@ -277,7 +277,7 @@ def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes]]:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file in one step, for nobody else to read."""
+    """Write a file atomically, readable only by its owner."""
     draft = path.with_name(f"{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

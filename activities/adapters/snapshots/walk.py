@@ -1,7 +1,7 @@
-"""What a workspace holds: every file and link with the marks by which a change of it is noticed.
+"""Scan a workspace: every file and link, with the marks by which a change is noticed.
 
-No link is followed, nothing is written, and a workspace that changes meanwhile is no error. Left out are `.git`, Loom's
-own state and folders that a command brings back (`REGENERABLE`, and those that say so of themselves).
+The scan follows no links and writes nothing, and changes in the meantime are no error. It leaves out `.git`, Loom's own
+state, and folders that a command can recreate (`REGENERABLE`, and those that are marked as caches).
 """
 
 import errno
@@ -17,9 +17,9 @@ from loom.activities.ports import StoreUnavailable
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
 
 LARGEST: Final = 50 * 2**20
-"""Bytes of the largest file that is kept."""
+"""Bytes of the largest file that is stored."""
 MOST: Final = 200_000
-"""Files and folders of the largest workspace that is kept."""
+"""Files and folders of the largest workspace that is stored."""
 DEEPEST: Final = 200
 REGENERABLE: Final = frozenset({"node_modules", ".venv", "__pycache__", ".tox", ".nox"})
 
@@ -29,42 +29,42 @@ _VENV: Final = "pyvenv.cfg"
 _OF_A_VENV: Final = frozenset({_VENV, "bin", "include", "lib", "lib64", "share", "etc", "man", ".gitignore"})
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOVED_ON: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
-"""What it means that something has gone, or become something else, since it was listed."""
+"""Errors that mean that something has gone, or become something else, since it was listed."""
 
 Mark: TypeAlias = tuple[int, ...]
-"""Mode, size, mtime, ctime and inode of a file: while they stay, it is the same. Empty: not to be relied on."""
+"""Mode, size, mtime, ctime and inode of a file: while they stay, the file is the same. Empty: unreliable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What Git's trees do not say of a workspace; paths are relative to it."""
+    """What Git's trees do not record about a workspace. Paths are relative to it."""
 
     empty: tuple[str, ...] = ()
-    """Folders with nothing in them that is kept."""
+    """Folders that contain nothing to store."""
     modes: Mapping[str, int] = field(default_factory=dict)
     """Permissions other than 0644 and 0755."""
     not_kept: Mapping[str, str] = field(default_factory=dict)
-    """What is there and not in the snapshot, with the reason."""
+    """What exists and is not in the snapshot, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """A workspace as it was found."""
+class Scan:
+    """The result of a scan."""
 
     files: Mapping[str, Mark]
     """Files and links."""
     fresh: frozenset[str]
-    """Those changed so lately that another change might leave the same marks."""
+    """Files that changed so recently that another change might leave the same marks."""
     facts: Facts
 
 
 def mark(status: os.stat_result) -> Mark:
-    """What tells one state of a file from another; ctime is what nobody can set back."""
+    """What identifies a state of a file. Nobody can set ctime back."""
     return (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def look(workspace: Path, hidden: Path, settled: float) -> Seen:
-    """Look at the whole workspace, `hidden` left out; marks younger than `settled` seconds are fresh."""
+def scan(workspace: Path, hidden: Path, settled: float) -> Scan:
+    """Scan the whole workspace without `hidden`. Marks younger than `settled` seconds are fresh."""
     walk = _Walk(hidden=_home(hidden), fresh_from=time.time_ns() - int(settled * 1e9))
     root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -78,7 +78,7 @@ def look(workspace: Path, hidden: Path, settled: float) -> Seen:
         modes=dict(sorted(walk.modes.items())),
         not_kept=dict(sorted(walk.not_kept.items())),
     )
-    return Seen(files=walk.files, fresh=frozenset(walk.fresh), facts=facts)
+    return Scan(files=walk.files, fresh=frozenset(walk.fresh), facts=facts)
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _Walk:
     not_kept: dict[str, str] = field(default_factory=dict)
 
     def below(self, here: int, prefix: str, depth: int, names: list[str]) -> bool:
-        """Look at what the open folder holds; False when none of it is kept."""
+        """Scan the open folder. Return False if nothing in it is stored."""
         self.count += len(names)
         if self.count > MOST:
             raise StoreUnavailable(
@@ -111,7 +111,7 @@ class _Walk:
         return kept
 
     def lost(self, path: str, error: OSError) -> None:
-        """Note what cannot be read; what has only gone, or become something else, since it was listed is no news."""
+        """Record what cannot be read, unless it has only gone, or become something else, since it was listed."""
         if error.errno not in MOVED_ON:
             self.not_kept[path] = error.strerror or str(error)
 
@@ -182,10 +182,10 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _regenerable(folder: int, names: list[str]) -> str | None:
-    """Why a folder need not be kept, by what stands in it."""
+    """Why a folder need not be stored, judged by its content."""
     if _CACHE in names and _begins_with(folder, _CACHE, _CACHE_SIGNATURE):
-        return f"a cache, says its {_CACHE}"
-    # Nothing beside the environment itself: some make one in the very folder of their sources.
+        return f"a cache, marked by its {_CACHE}"
+    # Only the environment itself: some create one in the folder of their sources.
     return "a virtual environment" if _VENV in names and _OF_A_VENV.issuperset(names) else None
 
 

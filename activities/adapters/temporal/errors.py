@@ -1,4 +1,4 @@
-"""What Temporal's errors mean to whoever asked for a run: the one place where they become Loom's."""
+"""Translate Temporal's errors for the caller who asked for a run. Nothing else does this."""
 
 import re
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from loom.activities.adapters.postgres.payloads import MISSING, UNAVAILABLE
 from loom.domain.core.errors import BadRequest, LoomError, RefusedError, RunNotFoundError, UnreachableError
 
 _NO_STORAGE: Final = "TMPRL1105"
-"""The SDK's number for a payload that lies where this process was not told to look."""
+"""The SDK's number for a payload in a store that this process does not know."""
 
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
-"""Where the SDK's text for programmers says something to people."""
+"""Where the SDK's text for programmers contains a message for people."""
 
 
 @contextmanager
 def answered(run_id: str) -> Iterator[None]:
-    """What the server, or the store of large payloads behind it, does not do for this run is said in Loom's words."""
+    """Translate errors of the server, or of the store of large payloads behind it, to Loom's."""
     try:
         yield
     except RPCError as error:
@@ -34,19 +34,19 @@ def answered(run_id: str) -> Iterator[None]:
         if _NO_STORAGE not in str(error):
             raise
         raise UnreachableError(
-            f"a part of run {run_id!r} is too large for history and lies in Loom's Postgres: set LOOM_DATABASE_URL"
+            f"a payload of run {run_id!r} is too large for history and stored in Postgres: set LOOM_DATABASE_URL"
         ) from error
 
 
 def no_server(address: str, error: Exception) -> UnreachableError:
-    """Why there is no connection to the server, as far as it does not go without saying."""
+    """Why there is no connection to the server, unless it is obvious."""
     why = unconnected(error)
     where = f"{address} ({why})" if why else address
     return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
 
 
 def unconnected(error: Exception) -> str:
-    """Why a server cannot be connected to, on one line; nothing where nobody listens, which goes without saying."""
+    """Why a server cannot be reached, on one line; empty if nothing listens there, which is obvious."""
     text = " ".join(str(error).split())
     if "ConnectionRefused" in text:
         return ""
@@ -55,7 +55,7 @@ def unconnected(error: Exception) -> str:
 
 
 def unanswered(error: RPCError, run_id: str) -> LoomError:
-    """Why the server did not do what was asked of it for this run."""
+    """Why the server did not do what was requested for this run."""
     if error.status is RPCStatusCode.NOT_FOUND and str(error).lower().startswith("namespace"):
         return UnreachableError(f"the Temporal server does not know the namespace: {error}; see TEMPORAL_NAMESPACE")
     if error.status is RPCStatusCode.NOT_FOUND:
@@ -64,16 +64,16 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
         return no_run(run_id)
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return BadRequest(str(error), field="")
-    return UnreachableError(f"the Temporal server does not answer: {error}")
+    return UnreachableError(f"the Temporal server does not respond: {error}")
 
 
 def no_run(run_id: str) -> RunNotFoundError:
-    """There is nothing of that id, or it is a workflow that is no run."""
-    return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows those there are")
+    """The error for an id that does not exist, or that belongs to another workflow type."""
+    return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows all runs")
 
 
 def refused(error: WorkflowUpdateFailedError) -> LoomError:
-    """Why the run did not take what was asked of it."""
+    """Why the run rejected the request."""
     cause = error.cause
     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
     kind = cause.type if isinstance(cause, ApplicationError) else ""

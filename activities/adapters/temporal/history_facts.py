@@ -1,4 +1,4 @@
-"""Runs' histories as a Temporal server keeps them, decoded into what happened."""
+"""Read runs' histories from a Temporal server and decode them into facts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,17 @@ from loom.domain.agents.hook_steps import HookAnswer
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Origin, Published, correlation_of
 from loom.domain.core.tool_calls import ToolResult
-from loom.domain.history.facts import Asked, Began, Came, Did, Ended, Fact, Failed, Pinned, Told
+from loom.domain.history.facts import (
+    ActivityAttempt,
+    ActivityOutcome,
+    ActivityRequest,
+    AttemptFailure,
+    ExecutionStarted,
+    Fact,
+    PinnedSettings,
+    PublishedNotices,
+    RunEnded,
+)
 from loom.domain.run.activity_payloads import (
     CallPlans,
     Compressed,
@@ -35,7 +45,7 @@ from loom.domain.run.activity_payloads import (
 )
 from loom.domain.tree.lineage import is_child
 
-TYPES: Final[Mapping[str, tuple[type[Asked], type[Came]]]] = {
+TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] = {
     "prepare_run": (PrepareRequest, Prepared),
     "run_hook": (HookRequest, HookAnswer),
     "call_model": (ModelRequest, ModelReply),
@@ -45,7 +55,7 @@ TYPES: Final[Mapping[str, tuple[type[Asked], type[Came]]]] = {
     "compress_context": (CompressRequest, Compressed),
     "evaluate_answer": (EvaluateRequest, Evaluated),
 }
-"""The activities that tell something, by name: what they get and what they give."""
+"""The activities that contribute facts, by name: their input and their result."""
 
 _LOCAL: Final = "core_local_activity"
 _PUBLISH: Final = "publish"
@@ -54,10 +64,10 @@ _UNDECODABLE: Final = "Failed decoding"
 
 
 class TemporalHistories:
-    """The port Histories on a Temporal client, whose converter reads what our workers wrote."""
+    """The port Histories on a Temporal client, whose converter reads what Loom's workers wrote."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
-        """Only runs of this queue are looked at: those of others belong to another memory."""
+        """Only runs of this queue are read: those of others belong to another memory."""
         self._client = client
         self._task_queue = task_queue
 
@@ -68,14 +78,14 @@ class TemporalHistories:
         query = f"{own} AND (ExecutionStatus = 'Running' OR {ended})"
         async for execution in self._client.list_workflows(query):
             if execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
-                continue  # its last execution is listed, too
+                continue  # its last execution is listed too
             events = execution.history_length
             if execution.status is WorkflowExecutionStatus.RUNNING:
                 events = (await self._client.get_workflow_handle(execution.id).describe()).history_length
             yield Moved(run_id=execution.id, events=events)
 
     async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """See the port; executions that the server has dropped already are left out."""
+        """See the port. Executions that the server has already deleted are left out."""
         facts: tuple[Fact, ...] = ()
         execution: str | None = None
         while True:
@@ -88,7 +98,7 @@ class TemporalHistories:
             if execution is None:
                 break
         if not facts:
-            raise UnreadableHistory(f"the server has no history of run {run_id!r} any more")
+            raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
         return facts
 
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
@@ -101,7 +111,7 @@ class TemporalHistories:
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
-    """The facts of one execution, in its order; raises UnreadableHistory."""
+    """The facts of one execution, in order; raises UnreadableHistory."""
     reading = _Reading(converter, run_id)
     try:
         return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
@@ -110,7 +120,7 @@ async def facts_of(converter: DataConverter, run_id: str, events: Sequence[Histo
 
 
 class _Reading:
-    """One execution, read from its beginning."""
+    """One execution, read from its start."""
 
     def __init__(self, converter: DataConverter, run_id: str) -> None:
         self._converter = converter
@@ -119,7 +129,7 @@ class _Reading:
         self._began: dict[int, datetime] = {}
 
     async def fact(self, event: HistoryEvent) -> Fact | None:
-        """What this event says, if it says something whole."""
+        """The fact that this event completes, if any."""
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 return await self._begun(event)
@@ -157,7 +167,7 @@ class _Reading:
             case _:
                 return None
 
-    async def _begun(self, event: HistoryEvent) -> Began:
+    async def _begun(self, event: HistoryEvent) -> ExecutionStarted:
         started = event.workflow_execution_started_event_attributes
         given = await self._converter.decode(list(started.input.payloads))
         request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
@@ -172,8 +182,10 @@ class _Reading:
             correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
         )
         spec = state.get("spec") or {}
-        pinned = Pinned(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))
-        return Began(origin=origin, pinned={state["spec_digest"]: pinned} if "spec_digest" in state and spec else {})
+        pinned = PinnedSettings(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))
+        return ExecutionStarted(
+            origin=origin, pinned={state["spec_digest"]: pinned} if "spec_digest" in state and spec else {}
+        )
 
     async def _ask(self, event: HistoryEvent) -> None:
         scheduled = event.activity_task_scheduled_event_attributes
@@ -181,7 +193,7 @@ class _Reading:
         if name in TYPES:
             self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
 
-    async def _told(self, event: HistoryEvent) -> Told | None:
+    async def _told(self, event: HistoryEvent) -> PublishedNotices | None:
         marker = event.marker_recorded_event_attributes
         if marker.marker_name != _LOCAL or "result" not in marker.details:
             return None
@@ -189,25 +201,25 @@ class _Reading:
         if not isinstance(data, Mapping) or data.get("activity_type") != _PUBLISH:
             return None
         published = await self._read(marker.details["result"], Published)
-        return Told(published=published) if isinstance(published, Published) else None
+        return PublishedNotices(published=published) if isinstance(published, Published) else None
 
-    async def _ended(self, event: HistoryEvent, payloads: Payloads) -> Ended | None:
+    async def _ended(self, event: HistoryEvent, payloads: Payloads) -> RunEnded | None:
         if not payloads.payloads:
             return None
         result = await self._read(payloads, RunResult)
-        return Ended(result=result, at=_at(event)) if isinstance(result, RunResult) else None
+        return RunEnded(result=result, at=_at(event)) if isinstance(result, RunResult) else None
 
-    def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> Did | None:
+    def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> ActivityAttempt | None:
         kind = failure.application_failure_info.type
         if kind in _NOT_BEGUN or failure.message.startswith(_UNDECODABLE):
             self._began.pop(scheduled, None)
-        return self._did(scheduled, event, Failed(type=kind, message=failure.message))
+        return self._did(scheduled, event, AttemptFailure(type=kind, message=failure.message))
 
-    def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> Did | None:
+    def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> ActivityAttempt | None:
         if scheduled not in self._asked:
             return None
-        _, asked = self._asked[scheduled]
-        return Did(asked=asked, came=came, began=self._began.get(scheduled), ended=_at(event))
+        _, request = self._asked[scheduled]
+        return ActivityAttempt(request=request, outcome=came, began=self._began.get(scheduled), ended=_at(event))
 
     async def _read(self, payloads: Payloads, kind: Any) -> Any:
         (value,) = await self._converter.decode(list(payloads.payloads[:1]), [kind])

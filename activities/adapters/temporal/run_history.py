@@ -1,4 +1,4 @@
-"""A run's past as a Temporal server keeps it, across continue-as-new: what its activities got and gave."""
+"""Read a run's past from a Temporal server, across continue-as-new: the input and result of its activities."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
@@ -35,10 +35,10 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
     "run_tool": (ToolRequest, ToolResult),
     "compress_context": (CompressRequest, Compressed),
 }
-"""What goes into each activity and what comes out of it."""
+"""The types of each activity's input and result."""
 
 _FIRST_EVENTS: Final = 20
-"""Events among which a run is prepared, unless it waited for a worker."""
+"""Events within which a run is prepared, unless it waited for a worker."""
 
 _BROKEN: Final = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
@@ -48,7 +48,7 @@ _BROKEN: Final = {
 
 
 class TemporalPasts:
-    """The port Pasts on a Temporal client, whose converter reads what our workers wrote."""
+    """The port Pasts on a Temporal client, whose converter reads what Loom's workers wrote."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class TemporalPasts:
                 raise BadRequest(why, field="run_id") from error
 
     async def beginning(self, run_id: str) -> Beginning:
-        """How the run's last execution began, from its first events alone; nothing where they cannot be read."""
+        """How the run's last execution started, from its first events alone; None if they cannot be read."""
         events = self._client.get_workflow_handle(run_id).fetch_history_events(page_size=_FIRST_EVENTS)
         try:
             await events.fetch_next_page()
@@ -91,7 +91,7 @@ async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -
 
 
 async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The history of each execution, the newest first; old ones that the server has dropped are left out."""
+    """The history of each execution, newest first. Executions that the server has deleted are left out."""
     execution: str | None = None
     while True:
         try:
@@ -107,7 +107,7 @@ async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHist
 
 
 async def _records(converter: DataConverter, history: WorkflowHistory) -> list[Record]:
-    """What one history holds, in the order in which it ended; what still runs comes last."""
+    """The activities of one history in the order in which they ended; running ones come last."""
     open_ones: dict[int, tuple[str, Any]] = {}
     records: list[Record] = []
     for event in history.events:
@@ -149,7 +149,7 @@ async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[
 
 
 async def _children(converter: DataConverter, history: WorkflowHistory) -> list[ChildRun]:
-    """The runs below that have ended with a result of their own, good or bad."""
+    """The child runs that have ended with a result of their own, successful or not."""
     begun: dict[int, tuple[str, Lineage]] = {}
     ended: list[ChildRun] = []
     for event in history.events:
@@ -165,9 +165,9 @@ async def _children(converter: DataConverter, history: WorkflowHistory) -> list[
 
 
 def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
-    """By which event a run below was begun that ends here, and its result; None: it has none, or it is another event.
+    """The event that started a child run that ends here, and its result; None: no result, or another event.
 
-    A run that ends badly fails with its result.
+    A failed run has its result in the failure.
     """
     if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
         completed = event.child_workflow_execution_completed_event_attributes

@@ -1,4 +1,4 @@
-"""How the runs of a tree reach each other: by the signal that people use, named after whoever writes."""
+"""Send messages between the runs of a tree, with the signal that people use, in the name of the sender."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,15 +24,15 @@ class TemporalMailbox:
         beside = [] if parent is None else await self._children(parent)
         reader, name = await self._reader(sender, root, to, beside)
         writer = next((_name_of(child) for child in beside if child.get("run_id") == sender), "the agent above you")
-        told = f"[Message of another agent, {writer}; it is no person's word.] {text}"
+        told = f"[Message from another agent, {writer}; not from a person.] {text}"
         if wants_reply:
-            told += f"\nIt waits for your answer: call `{MESSAGE_AGENT}` with to={sender!r}."
+            told += f"\nIt waits for your reply: call `{MESSAGE_AGENT}` with to={sender!r}."
         try:
             letter = {"text": told, "by": writer, "from_agent": True}
             await self._client.get_workflow_handle(reader).signal("send_message", letter)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                raise ToolUnavailableError(f"{name} has ended its work and reads nothing any more") from None
+                raise ToolUnavailableError(f"{name} has ended and no longer reads messages") from None
             raise ToolUnavailableError(f"the message could not be sent: {error}") from error
         return name
 
@@ -41,15 +41,15 @@ class TemporalMailbox:
         return int((await self._status(run_id)).get("queued_messages") or 0)
 
     async def _reader(self, sender: str, root: str, to: str, beside: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """The run that is meant, and what to call it."""
+        """The recipient, and its name."""
         if to == ABOVE:
             parent = _parent_of(sender, root)
             if parent is None:
-                raise NoSuchReader("nobody is above you: you lead this work yourself")
+                raise NoSuchReader("there is no agent above you: you lead this work")
             return parent, "the agent above you"
         if to == root or to.startswith(f"{root}/"):
             if to == sender:
-                raise NoSuchReader("that is yourself")
+                raise NoSuchReader("that is you")
             return to, to
         below = await self._children(sender)
         running = [c for c in (*beside, *below) if c.get("run_id") != sender and c.get("status") not in ENDED]
@@ -58,7 +58,7 @@ class TemporalMailbox:
             return str(found[0]["run_id"]), _name_of(found[0])
         if found:
             ids = ", ".join(str(child["run_id"]) for child in found)
-            raise NoSuchReader(f"{len(found)} agents are called {to!r}: name one by its run id: {ids}")
+            raise NoSuchReader(f"{len(found)} agents are named {to!r}: use a run id: {ids}")
         names = ", ".join(sorted({_name_of(child) for child in running})) or "nobody else"
         above = "" if _parent_of(sender, root) is None else f", and `{ABOVE}`"
         raise NoSuchReader(f"there is no running agent {to!r}: there is {names}{above}")
@@ -70,15 +70,15 @@ class TemporalMailbox:
         try:
             answer: Mapping[str, Any] = await self._client.get_workflow_handle(run_id).query("status", result_type=dict)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise ToolUnavailableError(f"the run {run_id} does not answer now: {error}") from error
+            raise ToolUnavailableError(f"the run {run_id} does not respond now: {error}") from error
         return answer
 
 
 def _parent_of(run_id: str, root: str) -> str | None:
-    """A child's id begins with its parent's."""
+    """The parent's id, which a child's id starts with."""
     return None if run_id == root or not run_id.startswith(f"{root}/") else run_id.rpartition("/")[0]
 
 
 def _name_of(child: Mapping[str, Any]) -> str:
-    """What a child is called: a crew's member by its name, another by the words of its task."""
+    """The name of a child: a crew member's name, else the words of its task."""
     return str(child.get("description") or child.get("agent") or child.get("run_id")).partition(", attempt ")[0]

@@ -1,4 +1,4 @@
-"""Runs as Temporal's server has them: found, described, asked and told something. Its errors become Loom's."""
+"""Find, describe, query and signal runs on a Temporal server. Its errors are translated into Loom's."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,19 +23,19 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
 ANSWER_LIMIT: Final = 2.0
-"""Seconds that a live run may take to answer a query."""
+"""Seconds for a live run to answer a query."""
 UPDATE_LIMIT: Final = 5.0
-"""Seconds that a run may take to acknowledge an update."""
+"""Seconds for a run to acknowledge an update."""
 
 
 class TemporalRuns:
-    """Every method raises RunNotFoundError or UnreachableError; what else it raises it says."""
+    """Every method raises RunNotFoundError or UnreachableError; other errors are listed with the method."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def found(self, query: str, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
-        """The executions that a query of the server's finds, the newest first; raises BadRequest."""
+        """The executions that match a list filter, newest first; raises BadRequest."""
         try:
             async for execution in self._client.list_workflows(query, limit=limit):
                 yield execution
@@ -48,7 +48,7 @@ class TemporalRuns:
             return await self._handle(run_id).describe()
 
     async def ended_as(self, execution: WorkflowExecution) -> str:
-        """The status in the result of a run that completed; empty where that is gone or cannot be read."""
+        """The status in the result of a completed run; empty if it is gone or cannot be read."""
         handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
         try:
             result: RunResult = await handle.result()
@@ -57,17 +57,17 @@ class TemporalRuns:
             return ""
 
     async def query(self, run_id: str, name: str, result_type: Any) -> Any:
-        """Ask a live run; raises UnreachableError when no worker answers for it."""
+        """Query a live run; raises UnreachableError if no worker answers for it."""
         with answered(run_id):
             try:
-                # Not `rpc_timeout`, which holds for each try.
+                # Not `rpc_timeout`, which applies to each attempt.
                 async with asyncio.timeout(ANSWER_LIMIT):
                     return await self._handle(run_id).query(name, result_type=result_type)
             except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-                raise UnreachableError("no worker answers; start one with `loom worker` or `loom up`") from error
+                raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
-        """Send an update and wait for its receipt, None when no worker gives one; raises RefusedError, BadRequest."""
+        """Send an update and return its receipt, None if no worker sends one; raises RefusedError, BadRequest."""
         try:
             with answered(run_id):
                 receipt: JsonObject = await self._handle(run_id).execute_update(
@@ -80,7 +80,7 @@ class TemporalRuns:
         return receipt
 
     async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:
-        """Leave a signal, which waits for a worker; raises RefusedError when the run has ended."""
+        """Send a signal, which waits for a worker; raises RefusedError if the run has ended."""
         with answered(run_id):
             await self._handle(run_id).signal(name, payload)
 

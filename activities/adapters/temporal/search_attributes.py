@@ -1,7 +1,7 @@
-"""Register Loom's search attributes where they are missing, before anything polls.
+"""Register Loom's missing search attributes before the worker starts polling.
 
-A run that upserts an unregistered one retries its task for ever; so the worker asks which names exist and runs use only
-those. A namespace whose owner does not let us register is served all the same, with fewer ways to list.
+If a run upserts an unregistered attribute, its workflow task is retried forever. The worker therefore checks which ones
+exist, and runs use only those. A namespace that does not allow registration still works, with fewer list filters.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _LOOKS = 30  # a tenth of a second apart; the server's own cache takes about one
 
 
 async def register_missing(client: Client) -> frozenset[str]:
-    """Register what is missing and return Loom's names that exist afterwards."""
+    """Register what is missing and return Loom's attributes that then exist."""
     present = await _present(client)
     missing = {name: _TYPES[kind] for name, kind in SEARCH_ATTRIBUTES.items() if name not in present}
     if not missing:
@@ -54,7 +54,7 @@ async def _until_visible(client: Client) -> frozenset[str]:
 
 
 async def _present(client: Client) -> frozenset[str]:
-    """Loom's names that exist with the type Loom writes; none when we may not even look."""
+    """Loom's attributes that exist with the expected type; empty if this process may not list them."""
     try:
         found: ListSearchAttributesResponse = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)

@@ -1,8 +1,8 @@
-"""GET from the public web and from nowhere else (SSRF guard).
+"""Fetch pages from the public web and from nowhere else (SSRF guard).
 
-A host is resolved once per fetch. If any of its addresses is not public the fetch is refused; the connection then goes
-to one of exactly those addresses, so a second answer of the resolver can change nothing. Host header, SNI and
-certificate stay those of the name. There are no proxies, cookies, credentials or kept connections.
+A host is resolved once for each fetch. If any of its addresses is not public, the fetch is rejected. The connection
+then goes to one of exactly those addresses, so a second DNS response has no effect. The host header, SNI and the
+certificate check still use the name. There are no proxies, cookies, credentials or persistent connections.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 REDIRECTS: Final = 5
 _TRIED: Final = 4
-"""Addresses of one host to try, one after the other."""
+"""Number of addresses of one host to try, one after the other."""
 _CONNECT: Final = 5.0
 _SILENCE: Final = 20.0
-"""Seconds without a byte."""
+"""Maximum seconds without data."""
 
 _HEADERS: Final = {
     "User-Agent": "loom-agents (http_fetch)",
@@ -39,7 +39,7 @@ _HEADERS: Final = {
     "Connection": "close",
 }
 _DECODED: Final = frozenset({"", "identity", "gzip", "deflate"})
-"""One of them, not several: layers of compression can keep a decoder busy for ever without giving out a byte."""
+"""One encoding, not several: layers of compression can keep a decoder busy forever without any output."""
 
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
@@ -48,7 +48,7 @@ _WAIT: Final = re.compile(r"[0-9]{1,9}|[A-Za-z]{3}, [0-9A-Za-z :]{10,30}")
 
 
 class PinnedFetcher:
-    """Fetches pages over connections that are pinned to addresses which have been looked at."""
+    """Fetches pages over connections that are pinned to checked addresses."""
 
     def __init__(
         self,
@@ -57,9 +57,10 @@ class PinnedFetcher:
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`allowed_private` opens hosts or networks that are not public (`wiki.corp`, `10.0.0.0/8`); raises BadRequest.
+        """`allowed_private` permits hosts or networks that are not public (`wiki.corp`, `10.0.0.0/8`); raises
+        BadRequest.
 
-        `tls` is by default the system's store of certificates, or the one that SSL_CERT_FILE names.
+        `tls` is by default the system's certificate store, or the one in SSL_CERT_FILE.
         """
         self._opening = read_opening(allowed_private)
         self._resolve = resolve or _resolve
@@ -75,11 +76,11 @@ class PinnedFetcher:
         except TimeoutError:
             if not whole.expired():
                 raise
-            raise _too_slow(url, f"it was not done within {limit:g} s") from None
+            raise _too_slow(url, f"it took longer than {limit:g} s") from None
         except httpx2.HTTPError as error:
             raise ToolExecutionError(
                 f"{url} could not be fetched: {str(error)[:300] or type(error).__name__}; check the URL, "
-                "or look for another source"
+                "or try another source"
             ) from None
 
     async def _fetch(self, url: WebUrl) -> WebAnswer:
@@ -93,10 +94,10 @@ class PinnedFetcher:
                 self._look_at(target)
                 return WebAnswer(url=url, status=response.status_code, moved_to=target)
             url = target
-        raise ToolExecutionError(f"{url} redirects more than {REDIRECTS} times: look for another source")
+        raise ToolExecutionError(f"{url} redirects more than {REDIRECTS} times: try another source")
 
     async def _addresses(self, url: WebUrl) -> list[Address]:
-        """Every address of the host, all of them fit to be asked."""
+        """Every address of the host, all of them permitted."""
         found = [address] if (address := _literal(url.host)) else await self._resolved(url)
         opened = self._opening.of(url.host)
         for address in found:
@@ -105,7 +106,7 @@ class PinnedFetcher:
 
     async def _resolved(self, url: WebUrl) -> list[Address]:
         if url.host == "localhost" or url.host.endswith(".localhost"):
-            # RFC 6761: these are never asked of a resolver.
+            # RFC 6761: a resolver is never asked for these.
             return [ip_address("127.0.0.1"), ip_address("::1")]
         try:
             found = [ip_address(text) for text in await self._resolve(url.host, url.port)]
@@ -116,13 +117,15 @@ class PinnedFetcher:
         return list(dict.fromkeys(found))
 
     def _look_at(self, url: WebUrl) -> None:
-        """Refuse at once what would be refused when the model asks for it."""
+        """Reject at once what would be rejected if the model requested it."""
         if address := _literal(url.host):
             _require_open(url, address, self._opening.of(url.host))
 
     @asynccontextmanager
     async def _asked(self, url: WebUrl, addresses: Sequence[Address]) -> AsyncIterator[httpx2.Response]:
-        """The answer's head, its body still to be read. A transport of its own: no connection serves two names."""
+        """The head of the response, its body still unread. A separate transport, so that no connection serves two
+        names.
+        """
         async with httpx2.AsyncHTTPTransport(verify=self._tls) as transport:
             response = await _first_answer(transport, [_request(url, address) for address in addresses])
             try:
@@ -156,7 +159,7 @@ def _request(url: WebUrl, address: Address) -> httpx2.Request:
 
 
 async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence[httpx2.Request]) -> httpx2.Response:
-    """The answer from the first address that takes a connection."""
+    """The response from the first address that accepts a connection."""
     *others, last = requests
     for request in others:
         try:
@@ -167,14 +170,14 @@ async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence
 
 
 def _target(url: WebUrl, response: httpx2.Response) -> WebUrl | None:
-    """Where the answer sends us; None when it is an answer by itself."""
+    """The redirect target; None if the response is final."""
     location = response.headers.get("location")
     if response.status_code not in _MOVED or not location:
         return None
     try:
         return joined(url, location)
     except ToolValidationError as error:
-        raise ToolExecutionError(f"{url} redirects to a place that is not followed: {error.message}") from None
+        raise ToolExecutionError(f"{url} redirects to a URL that is not allowed: {error.message}") from None
 
 
 def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
@@ -185,7 +188,7 @@ def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
 async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
     coding = response.headers.get("content-encoding", "").strip().lower()
     if coding not in _DECODED:
-        raise ToolExecutionError(f"{url} is compressed in a way that was not asked for: look for another source")
+        raise ToolExecutionError(f"{url} uses a compression that was not requested: try another source")
     declared = response.headers.get("content-type", "")
     media_type = declared.partition(";")[0].strip().lower()
     charset = _CHARSET.search(declared)
@@ -203,7 +206,7 @@ async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
 
 
 async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
-    """The body up to the limit, and whether that is all; it is decompressed piece by piece, so a bomb stops there."""
+    """The body up to the limit, and whether it is complete. Decompressed in chunks, so a bomb stops at the limit."""
     body = bytearray()
     async with aclosing(response.aiter_bytes()) as pieces:
         async for piece in pieces:
@@ -216,16 +219,18 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
 def _require_open(url: WebUrl, address: Address, opened: Sequence[Network]) -> None:
     if what := obstacle(address, opened):
         hint = (
-            "; who runs the worker can open a host with LOOM_FETCH_ALLOW" if not obstacle(address, EVERYWHERE) else ""
+            "; the operator of the worker can allow a host with LOOM_FETCH_ALLOW"
+            if not obstacle(address, EVERYWHERE)
+            else ""
         )
-        raise ToolExecutionError(f"{url.host} is refused: it is {what}, and only the public web can be fetched{hint}")
+        raise ToolExecutionError(
+            f"{url.host} is not allowed: it is {what}, and only the public web can be fetched{hint}"
+        )
 
 
 def _no_host(url: WebUrl, why: str) -> ToolExecutionError:
-    return ToolExecutionError(
-        f"the host {url.host} was not found ({why}): check its spelling, or look for another source"
-    )
+    return ToolExecutionError(f"the host {url.host} was not found ({why}): check its spelling, or try another source")
 
 
 def _too_slow(url: WebUrl, how: str) -> ToolExecutionTimeout:
-    return ToolExecutionTimeout(f"{url} is too slow: {how}; try again later, or look for another source")
+    return ToolExecutionTimeout(f"{url} is too slow: {how}; try again later, or try another source")

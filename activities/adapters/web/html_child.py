@@ -1,6 +1,7 @@
-"""The program that `html_reader` starts for each page: JSON from standard input, JSON to standard output.
+"""Convert one page: JSON from standard input, JSON to standard output.
 
-It is run by its path and imports nothing of Loom's, so that it starts in less than a tenth of a second.
+`html_reader` starts this program for each page. It is run by its path and imports nothing from Loom, so that it starts
+in less than a tenth of a second.
 """
 
 import json
@@ -14,14 +15,14 @@ from typing import Final
 MEMORY: Final = 1 << 30
 PROCESSOR_SECONDS: Final = 10
 OUTPUT_LIMIT: Final = 5_000_000
-"""Characters of Markdown; a table can ask for a hundred times what it was written in."""
+"""Maximum characters of Markdown. A table can expand to a hundred times its size."""
 
 _TITLE: Final = re.compile(r"<title[^>]{0,200}>([^<]{0,1000})", re.IGNORECASE)
 _TITLE_LIMIT: Final = 300
 
 
 def main() -> None:
-    """Convert one page within these limits; exceeding them ends the process."""
+    """Convert one page within these limits. The process ends if it exceeds them."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     _limit(resource.RLIMIT_CORE, 0)
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def markdown_of(html: str, base: str) -> str:
-    """The page's text; relative links become whole ones, inline pictures their descriptions."""
+    """The page's text. Relative links become absolute, and inline images become their descriptions."""
     from html_to_markdown import ConversionOptions, PreprocessingOptions, convert  # noqa: PLC0415 - under the limits
 
     options = ConversionOptions(
@@ -44,13 +45,13 @@ def markdown_of(html: str, base: str) -> str:
 
 
 def title_of(html: str) -> str:
-    """What the page is called, on one line."""
+    """The page's title, on one line."""
     found = _TITLE.search(html)
     return " ".join(unescape(found[1]).split())[:_TITLE_LIMIT] if found else ""
 
 
 def _limit(what: int, most: int) -> None:
-    # Not every system has every limit, and a lower one that is already there stays.
+    # Not every system has every limit, and an existing lower limit stays.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 

@@ -1,6 +1,6 @@
-"""HTML to Markdown in a process of its own: a hostile page may need endless memory or time, and must not take ours.
+"""Convert HTML to Markdown in a separate process, because a hostile page may need endless memory or time.
 
-A table of 2 MB can ask for 200 MB of Markdown, and a parser in another language may end its process altogether.
+A table of 2 MB can expand to 200 MB of Markdown, and a native parser may crash its process.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from loom.activities.toolbox.built_in.http_fetch import Page
 from loom.domain.core.errors import ToolExecutionError
 
 SECONDS: Final = 12.0
-"""For one page; its own limit on processor time is below that."""
+"""Timeout in seconds for one page. The process's own limit on processor time is lower."""
 
 _AT_ONCE: Final = 2
-"""Pages that are read beside each other: each may take a gigabyte."""
+"""Number of pages that are converted concurrently: each may take a gigabyte."""
 
 _CHILD: Final = Path(__file__).with_name("html_child.py")
 
 
 class SeparateHtmlReader:
-    """Reads each page in a new, limited Python process."""
+    """Converts each page in a new Python process with limits."""
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -61,7 +61,7 @@ async def _started() -> Process:
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap; a second cancellation must not leave it unreaped."""
+    """Kill and reap the process. A second cancellation must not leave it unreaped."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))
@@ -69,6 +69,6 @@ async def _end(process: Process) -> None:
 
 def _too_much() -> ToolExecutionError:
     return ToolExecutionError(
-        "the page takes too much time or memory to be turned into Markdown: call again with `raw` true, "
+        "the page takes too much time or memory to convert to Markdown: call again with `raw` true, "
         "and `max_characters` to keep it short"
     )

@@ -47,10 +47,10 @@ _IMAGES: Final[Mapping[str, re.Pattern[bytes]]] = {
 """What models take, told by how the bytes begin: a server may say anything."""
 
 _ADVICE: Final[Mapping[int, str]] = {
-    401: "it wants a login, which this tool does not have: look for another source",
-    403: "it refuses programs or wants a login: look for another source",
+    401: "it needs a login, which this tool does not have: try another source",
+    403: "it blocks programs or needs a login: try another source",
     404: "there is no such page: check the path, or begin at the site's front page",
-    410: "the page has been removed: look for another source",
+    410: "the page has been removed: try another source",
     429: "too many requests: fetch something else first, or wait",
 }
 
@@ -188,7 +188,7 @@ def _failure(answer: WebAnswer) -> str:
     advice = _ADVICE.get(answer.status) or (
         "the server has a problem: try again later, or another source"
         if answer.status >= 500
-        else "check the URL, or look for another source"
+        else "check the URL, or try another source"
     )
     waits = f" (it says when: {answer.retry_after})" if answer.retry_after else ""
     said = f"{answer.url} answered {_status(answer.status)}: {advice}{waits}"

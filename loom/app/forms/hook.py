@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from typing_extensions import TypedDict, Unpack
 
-from loom.domain.agents.hook_steps import PATIENCE, Moment
+from loom.domain.agents.hook_steps import DEFAULT_HOOK_TIMEOUT, Moment
 from loom.domain.agents.hooks import RUN, TOOL, Hook, Interceptor, Registered
 from loom.domain.core.errors import BadRequest
 
@@ -95,7 +95,7 @@ def _name(thing: Any, options: HookOptions | InterceptorOptions) -> str:
 
 
 def _checked(name: str, options: HookOptions | InterceptorOptions) -> tuple[tuple[str, ...] | None, float]:
-    agents, timeout = options.get("agents"), options.get("timeout", PATIENCE)
+    agents, timeout = options.get("agents"), options.get("timeout", DEFAULT_HOOK_TIMEOUT)
     if unknown := set(options) - set(InterceptorOptions.__annotations__) - set(HookOptions.__annotations__):
         raise BadRequest(f"hook {name!r}: there is no option {min(unknown)!r}", field="hook")
     if isinstance(agents, str):

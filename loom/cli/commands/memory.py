@@ -14,7 +14,7 @@ import typer
 from loom.activities.adapters.postgres.database import Database, storable
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
-from loom.activities.adapters.postgres.retention import drop, left_behind
+from loom.activities.adapters.postgres.retention import drop, leftovers
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.redis.deletion import forget_runs
 from loom.activities.adapters.temporal.runs import TemporalRuns
@@ -265,7 +265,7 @@ async def _retain(loom: LoomClient, before: datetime, *, dry_run: bool) -> dict[
         raise UnreachableError("nothing is stored without a database: start `loom up`, or set LOOM_DATABASE_URL")
     database = Database(url, max_connections=2, name="loom-retain")
     try:
-        found = await left_behind(database, before)
+        found = await leftovers(database, before)
         # The server is asked second: a run that started in between cannot have left anything this old.
         running = await _running_since(loom, before)
         ended = [left for left in found if running.isdisjoint(_with_ancestors(left.run_id))]

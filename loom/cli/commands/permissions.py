@@ -22,7 +22,7 @@ from loom.cli.output import plain, print_json, visible
 from loom.cli.worker_preview import agents_of, load_registry
 from loom.composition.load_settings import read_settings
 from loom.domain.agents.definitions import spec_of, tools_of
-from loom.domain.agents.hooks import Objection, Registered, tightened
+from loom.domain.agents.hooks import Objection, Registered, stricter_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
@@ -109,7 +109,7 @@ def checked_call(
         made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
         raise BadRequest(f"JSON: {error.message}", field="JSON") from None
-    judged = _with_interceptors(tightened(made.judgement, objection), met, asked)
+    judged = _with_interceptors(stricter_of(made.judgement, objection), met, asked)
     made = replace(made, judgement=_refused(spec, tool) or judged)
     return Checked(
         judgement=made.judgement,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 from rich.table import Table
 
-from loom.activities.adapters.skills.folders import look_into
+from loom.activities.adapters.skills.folders import skills_in
 from loom.activities.adapters.skills.front_matter import read_skill
 from loom.activities.toolbox.built_in.skill_files import (
     LONGEST,
@@ -227,7 +227,7 @@ def _inspect_named(settings: Settings, workspace: Path | None, name: str) -> tup
     closed = [(folder, NOT_ENABLED) for folder in _not_enabled(settings)]
     closed += [(folder, UNTRUSTED) for folder in found.untrusted]
     every = [(skill, READY) for skill in found.skills] + [(skill, HIDDEN) for skill in found.hidden]
-    every += [(skill, state) for folder, state in closed for skill in look_into(folder).skills]
+    every += [(skill, state) for folder, state in closed for skill in skills_in(folder).skills]
     by_name = {skill.name: (skill, state) for skill, state in reversed(every)}
     skill, state = named(name, by_name, "skill", otherwise="`loom skills list` shows all skills")
     return inspect(skill.root, skill.source), state

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from loom.activities.adapters.snapshots.restore import Plan
+from loom.activities.adapters.snapshots.restore import RestoreChanges
 from loom.activities.adapters.snapshots.shadow_git import Difference, ShadowGit
 from loom.activities.adapters.snapshots.store import Snapshot
 from loom.activities.ports import StoreUnavailable
@@ -113,7 +113,7 @@ def _refuse_while_open(run_id: str) -> None:
         )
 
 
-def _confirm(target: Snapshot, todo: Plan, *, as_json: bool) -> None:
+def _confirm(target: Snapshot, todo: RestoreChanges, *, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise BadRequest(
             "cannot ask for confirmation here: use --yes, or --dry-run to see what would be done", field="yes"
@@ -123,7 +123,7 @@ def _confirm(target: Snapshot, todo: Plan, *, as_json: bool) -> None:
 
 
 def _report(
-    run_id: str, target: "Snapshot", todo: "Plan", *, undo: str | None, left: Mapping[str, str], as_json: bool
+    run_id: str, target: "Snapshot", todo: "RestoreChanges", *, undo: str | None, left: Mapping[str, str], as_json: bool
 ) -> None:
     if as_json:
         print_json(_restore_view(run_id, target, todo, undo, left))
@@ -137,7 +137,7 @@ def _report(
         tell(f"{counted(len(left), 'path')} left as found, see above")
 
 
-def _print_plan(todo: Plan, left: Mapping[str, str] | None = None) -> None:
+def _print_plan(todo: RestoreChanges, left: Mapping[str, str] | None = None) -> None:
     skipped = left or todo.left
     kinds = {"write": todo.write, "remove": todo.remove, "permissions": todo.permit}
     for kind, paths in kinds.items():
@@ -183,7 +183,7 @@ def _diff_view(found: Difference) -> dict[str, Any]:
 
 
 def _restore_view(
-    run_id: str, target: "Snapshot", todo: "Plan", undo: str | None, left: Mapping[str, str]
+    run_id: str, target: "Snapshot", todo: "RestoreChanges", undo: str | None, left: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
         "run_id": run_id,

@@ -1,11 +1,11 @@
-"""The demo model audits source code: it lists, reads, writes a report, and reads that back."""
+"""The demo model audits source code: it lists and reads files, writes a report, and reads it back."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
 from loom.activities.adapters.models.demo.report import SourceFile, examine, report, summary
-from loom.activities.adapters.models.demo.scene import MOST_FILES, Scene, Step, answering, asking
+from loom.activities.adapters.models.demo.scene import MOST_FILES, Decision, Scene, answering, asking
 
 SUFFIXES: Final = (".py", ".js", ".ts", ".go", ".rs", ".java", ".rb", ".c", ".sh")
 
@@ -13,8 +13,8 @@ _FOLDER = re.compile(r"\bin the folder ([\w-]+)", re.IGNORECASE)
 _TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown|txt))\b", re.IGNORECASE)
 
 
-def audit(scene: Scene) -> Step:
-    """Look, read, write down."""
+def audit(scene: Scene) -> Decision:
+    """List, read, and write the report."""
     if not scene.of("glob") and not scene.of("list_dir"):
         folder = _folder(scene)
         pattern = "**/*.py" if folder == "." else f"{folder}/**/*.py"
@@ -32,8 +32,8 @@ def audit(scene: Scene) -> Step:
     return _hand_over(scene, files)
 
 
-def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Step:
-    """Write the report, read it back, and say what came of it."""
+def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Decision:
+    """Write the report, read it back, and describe the outcome."""
     writes = scene.of("write_file")
     if not writes:
         unread = {tried.path: tried.output for tried in scene.of("read_file") if tried.failed}
@@ -67,10 +67,10 @@ def _folder(scene: Scene) -> str:
 
 
 def _sources(scene: Scene) -> list[str]:
-    # A line with a star is the tool saying that nothing matches.
+    # A line with an asterisk is the tool's message that nothing matches.
     found = [line.strip() for line in scene.lines("glob") if line.strip().endswith(".py") and "*" not in line]
     found = found or [entry for entry in scene.entries if entry.endswith(SUFFIXES)]
-    # Tests last: what people run comes first.
+    # Tests last: the code that people run comes first.
     return sorted(dict.fromkeys(found), key=lambda path: "test" in path)[:MOST_FILES]
 
 

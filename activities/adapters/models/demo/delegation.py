@@ -1,13 +1,13 @@
-"""The demo model hands work on: each folder to a sub-agent, whose answers together are its own."""
+"""The demo model delegates each folder to a sub-agent and combines their answers."""
 
 import json
 
-from loom.activities.adapters.models.demo.scene import MOST_FILES, Scene, Step, Tried, answering, asking
+from loom.activities.adapters.models.demo.scene import MOST_FILES, Decision, PastCall, Scene, answering, asking
 from loom.domain.core.tool_names import DELEGATE
 
 
-def delegate(scene: Scene) -> Step:
-    """Each folder is reviewed by a sub-agent of its own; what they say is the answer."""
+def delegate(scene: Scene) -> Decision:
+    """Delegate a review of each folder to a sub-agent, and combine the answers."""
     if not scene.of("list_dir"):
         return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
     folders = [entry.rstrip("/") for entry in scene.entries if entry.endswith("/") and not entry.startswith((".", "_"))]
@@ -26,7 +26,7 @@ def delegate(scene: Scene) -> Step:
     return answering(scene, "\n\n".join(_brought(tried) for tried in scene.of(DELEGATE)))
 
 
-def _brought(tried: Tried) -> str:
+def _brought(tried: PastCall) -> str:
     try:
         told = json.loads(tried.output)
         return f"## {told['task']}: {told['status']}\n\n{told['result']}"

@@ -1,9 +1,9 @@
-"""The demo model looks something up: the words of a request, in whatever files there are."""
+"""The demo model looks up the words of a request in the available files."""
 
 import re
 from typing import Final
 
-from loom.activities.adapters.models.demo.scene import Scene, Step, answering, asking
+from loom.activities.adapters.models.demo.scene import Decision, Scene, answering, asking
 
 MOST_PLACES: Final = 3
 
@@ -13,11 +13,11 @@ _COMMON = re.compile(
     r"about|also|been|cannot|could|does|from|have|here|into|just|know|like|look|more|need|only|please|should|some|such"
     r"|tell|than|that|their|them|then|there|they|this|very|want|were|what|when|where|which|will|with|would|your"
 )
-"""Words that say nothing of what is wanted."""
+"""Words that say nothing about what is wanted."""
 
 
-def look_up(scene: Scene) -> Step:
-    """The lines that have most of the request's words, each with its place."""
+def look_up(scene: Scene) -> Decision:
+    """Return the lines that contain most words of the request, with their locations."""
     words = _words(scene.request)
     if not words:
         return answering(scene, "there is no word in this that I could look for.")
@@ -32,7 +32,7 @@ def look_up(scene: Scene) -> Step:
 
 
 def _words(request: str) -> list[str]:
-    """The words to look for."""
+    """The words to search for."""
     said = (word.lower() for word in _WORD.findall(request))
     return list(dict.fromkeys(word for word in said if not _COMMON.fullmatch(word)))
 

@@ -1,4 +1,4 @@
-"""`demo`: a stand-in for a model. Rules decide, from what the tools returned; all it says is labelled as its own."""
+"""`demo`: a stand-in for a model. It follows rules based on the results of tools, and labels its text as such."""
 
 import asyncio
 import json
@@ -10,8 +10,8 @@ from loom.activities.adapters.models.demo.lookup import look_up
 from loom.activities.adapters.models.demo.scene import (
     HOW_TO_GO_ON,
     LABEL,
+    Decision,
     Scene,
-    Step,
     answering,
     asking,
     scene_of,
@@ -27,13 +27,13 @@ _LOOK_UP = re.compile(r"\blook up\b", re.IGNORECASE)
 
 
 class DemoModel:
-    """Decides by rules; streams like a model, so that a viewer can be tried without one."""
+    """Follows rules, and streams like a model so that you can try a viewer without one."""
 
     def __init__(self, *, pause: float = 0.002) -> None:
         self._pause = pause
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """Decide, stream the text in small pieces, and return it with the calls."""
+        """Decide, stream the text in small chunks, and return it with the calls."""
         step = decide(scene_of(call))
         text = LABEL + step.text
         for piece in _pieces(text):
@@ -48,19 +48,19 @@ class DemoModel:
         return ModelAnswer(message=message, stop="tools" if calls else "end", usage=_usage(call, message), model="demo")
 
 
-def decide(scene: Scene) -> Step:
-    """The next step."""
+def decide(scene: Scene) -> Decision:
+    """Return the text and calls of the next turn."""
     if scene.said:
         return answering(scene, scene.said, must_be_done=True)
     if _DELEGATE.search(scene.task) and DELEGATE in scene.offered:
         return delegate(scene)
-    # Before the audit: what is looked up may be about a report.
+    # Before the audit, because a lookup may be about a report.
     if _LOOK_UP.search(scene.task):
         return look_up(scene)
     return audit(scene) if _AUDIT.search(scene.task) else _look_around(scene)
 
 
-def _look_around(scene: Scene) -> Step:
+def _look_around(scene: Scene) -> Decision:
     if "list_dir" in scene.offered and not scene.of("list_dir"):
         return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
     entries = scene.entries
@@ -82,7 +82,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _usage(call: ModelCall, message: Message) -> Usage:
-    """About four characters a token, so that budgets work here, too."""
+    """About four characters per token, so that budgets work here too."""
     asked = len(call.system) + sum(len(m.text) + sum(_size(c) for c in m.tool_calls) for m in call.messages)
     asked += sum(len(tool.description) + len(json.dumps(tool.parameters, default=str)) for tool in call.tools)
     said = len(message.text) + sum(_size(c) for c in message.tool_calls)

@@ -1,4 +1,4 @@
-"""What the demo model finds in source text, and how it writes it down: counted and matched, never guessed."""
+"""The demo model's findings in source text and its report: counted and matched, never guessed."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LONG_FUNCTION: Final = 40
-"""Lines from which a function is worth a finding."""
+"""Number of lines from which a long function is a finding."""
 
 _TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 _SECRET = re.compile(
@@ -20,7 +20,7 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """One file as far as it was read, with what stands out in it."""
+    """One file as far as it was read, with what was found in it."""
 
     path: str
     lines: int
@@ -32,14 +32,14 @@ class SourceFile:
     todos: tuple[int, ...] = ()
     secrets: tuple[int, ...] = ()
     unparsed: bool = False
-    """Python that the parser does not take; only its lines were looked at."""
+    """Python that cannot be parsed. Only its lines were examined."""
     is_whole: bool = True
-    """All of it was read; else only the lines that were are looked at."""
+    """Whether all of the file was read. Otherwise only some of its lines were examined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing to look at."""
+    """One finding."""
 
     severity: str
     where: str
@@ -47,7 +47,7 @@ class Finding:
 
 
 def examine(path: str, text: str, *, is_whole: bool = True) -> SourceFile:
-    """Read one file's text, as far as it is there."""
+    """Examine the text of one file, as far as it was read."""
     lines = text.splitlines()
     todos = tuple(number for number, line in enumerate(lines, 1) if _TODO.search(line))
     secrets = tuple(number for number, line in enumerate(lines, 1) if _SECRET.search(line))
@@ -78,14 +78,14 @@ def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def findings(files: Sequence[SourceFile]) -> list[Finding]:
-    """Everything worth a look, the gravest first."""
+    """All findings, the most serious first."""
     found = [finding for file in files for finding in _in_file(file)]
     return sorted(found, key=lambda finding: ("high", "medium", "low").index(finding.severity))
 
 
 def _in_file(file: SourceFile) -> Iterator[Finding]:
     for line in file.secrets:
-        # The line itself stays out of the report, so that the report can be shown around.
+        # The line itself is not in the report, so that the report can be shared.
         yield Finding(severity="high", where=f"{file.path}:{line}", what="looks like a hard-coded secret")
     for line in file.bare_excepts:
         yield Finding(severity="medium", where=f"{file.path}:{line}", what="bare `except:` hides every error")
@@ -103,7 +103,7 @@ def _in_file(file: SourceFile) -> Iterator[Finding]:
 
 
 def summary(files: Sequence[SourceFile]) -> str:
-    """The result in one sentence."""
+    """The result as one sentence."""
     found = findings(files)
     grave = sum(finding.severity == "high" for finding in found)
     lines = sum(file.lines for file in files)
@@ -119,9 +119,10 @@ def report(
     notes: Sequence[str],
     claimed: Sequence[str] = (),
 ) -> str:
-    """The report in Markdown; `unread` says why by path, `elsewhere` are unfinished places in files not read.
+    """The report in Markdown. `unread` maps paths to reasons; `elsewhere` are unfinished places in files that were not
+    read.
 
-    `claimed` is another's report, whose findings are compared with what is found now.
+    `claimed` is another report, whose findings are compared with these.
     """
     rows = [_row(file) for file in files]
     found = [f"- **{f.severity}** {f.where}: {f.what}" for f in findings(files)]
@@ -150,7 +151,7 @@ def _row(file: SourceFile) -> str:
 
 
 def _compared(claimed: Sequence[str], found: Sequence[str]) -> list[str]:
-    """Which findings of another report hold."""
+    """Which findings of another report are confirmed."""
     named = [line for line in claimed if line.startswith("- **")]
     if not named:
         return []

@@ -1,4 +1,4 @@
-"""The conversation as the demo model's rules see it, and the two things that a rule comes to: calls, or an answer."""
+"""The conversation as the demo model's rules see it, and what a rule returns: tool calls or an answer."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ HOW_TO_GO_ON: Final = (
 )
 
 _SIZE = re.compile(r"\s+\([^()]*\)$|@$")
-"""What a listing puts behind a name."""
+"""The size that a listing shows after a name."""
 _NUMBERED = re.compile(r"\s*(\d+)\t(.*)")
 
 Wish: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -28,15 +28,15 @@ Wish: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """What to say and what to call."""
+class Decision:
+    """The text and the calls of one turn."""
 
     text: str
     wishes: tuple[Wish, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class PastCall:
     """A call of the current task with its result."""
 
     tool: str
@@ -46,13 +46,13 @@ class Tried:
 
     @property
     def path(self) -> str:
-        """The file that it was about."""
+        """The file that the call refers to."""
         return str(self.arguments.get("path", ""))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """A file as far as it was read; lines that were left out are empty."""
+    """A file as far as it was read. Lines that were left out are empty."""
 
     path: str
     text: str
@@ -61,19 +61,19 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """The conversation as the rules see it: the task that runs now, and what has been tried for it."""
+    """The conversation as the rules see it: the current task and the calls made for it."""
 
     task: str
     notes: tuple[str, ...]
-    """What people said after the task."""
-    tried: tuple[Tried, ...]
+    """Messages of people after the task."""
+    tried: tuple[PastCall, ...]
     said: str
-    """The answer that was already given; what follows it are only reminders."""
+    """The answer that was already given, if only reminders follow it."""
     offered: frozenset[str]
 
     @property
     def request(self) -> str:
-        """What somebody wants, without what a crew or an agent that delegates has written around it."""
+        """The request itself, without the text that a crew or a delegating agent adds."""
         wanted = self.task.partition(CREW_TASK)[2] or self.task
         for ending in (ALONE, HEARD, BROUGHT):
             wanted = wanted.partition(f"\n\n{ending}")[0]
@@ -81,17 +81,17 @@ class Scene:
 
     @property
     def brought(self) -> str:
-        """What other members of the crew have found before."""
+        """What other members of the crew have found."""
         return self.task.partition(f"\n\n{BROUGHT}")[2].strip()
 
     @property
     def entries(self) -> list[str]:
-        """What stands in the folders that were listed."""
+        """The contents of the folders that were listed."""
         return [_SIZE.sub("", line.strip()) for line in self.lines("list_dir") if line.strip()]
 
     @property
     def pages(self) -> Iterator[Page]:
-        """The good reads, without the line numbers that the tool puts before each line."""
+        """Successful reads, without the line numbers that the tool adds."""
         for tried in self.of("read_file"):
             if not tried.failed:
                 matches = [_NUMBERED.fullmatch(line) for line in tried.output.splitlines()]
@@ -102,16 +102,16 @@ class Scene:
 
     @property
     def failures(self) -> str:
-        """A sentence about what did not work, or nothing."""
+        """A sentence about what failed; empty if nothing did."""
         failed = [f"{tried.tool}: {short(tried.output).rstrip('.?')}" for tried in self.tried if tried.failed]
         return f"What failed: {'; '.join(failed)}. " if failed else ""
 
-    def of(self, tool: str) -> list[Tried]:
+    def of(self, tool: str) -> list[PastCall]:
         """The calls of one tool."""
         return [tried for tried in self.tried if tried.tool == tool]
 
     def lines(self, tool: str) -> list[str]:
-        """The lines that a tool gave, all its good results together."""
+        """The lines of all successful results of a tool."""
         return [line for tried in self.of(tool) if not tried.failed for line in tried.output.splitlines()]
 
 
@@ -131,32 +131,32 @@ def scene_of(call: ModelCall) -> Scene:
     )
 
 
-def asking(scene: Scene, text: str, *wishes: Wish) -> Step:
-    """These calls, as far as their tools are there."""
+def asking(scene: Scene, text: str, *wishes: Wish) -> Decision:
+    """Make these calls, if their tools are available."""
     can = tuple(wish for wish in wishes if wish[0] in scene.offered)
     if can:
-        return Step(text=text, wishes=can)
+        return Decision(text=text, wishes=can)
     wanted = ", ".join(dict.fromkeys(tool for tool, _ in wishes))
     return answering(scene, f"I would need one of these tools, and none is offered: {wanted}. {HOW_TO_GO_ON}")
 
 
-def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Step:
-    """The answer, through `done` where there is one."""
+def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Decision:
+    """Give the answer, with `done` if it is available."""
     if scene.notes and not must_be_done:
         text += f" Meanwhile you said: {'; '.join(short(note) for note in scene.notes)}."
     if DONE in scene.offered and not answer_in_text:
-        return Step(text="I am finished.", wishes=((DONE, {"result": LABEL + text}),))
-    return Step(text=text)
+        return Decision(text="I am finished.", wishes=((DONE, {"result": LABEL + text}),))
+    return Decision(text=text)
 
 
 def short(text: str) -> str:
-    """One line."""
+    """Shorten the text to one line."""
     line = " ".join(text.split())
     return line if len(line) <= 160 else f"{line[:159]}…"
 
 
 def _begin(messages: Sequence[Message]) -> int:
-    """Where the current task begins: with the first word of a person after the last finished answer."""
+    """Where the current task starts: at the first message from a person after the last answer."""
     begin, answered = 0, True
     for index, message in enumerate(messages):
         if message.role == "assistant":
@@ -166,5 +166,5 @@ def _begin(messages: Sequence[Message]) -> int:
     return begin
 
 
-def _tried(call: ToolCall, result: Message) -> Tried:
-    return Tried(tool=call.name, arguments=call.arguments, output=result.text, failed=result.is_error)
+def _tried(call: ToolCall, result: Message) -> PastCall:
+    return PastCall(tool=call.name, arguments=call.arguments, output=result.text, failed=result.is_error)
