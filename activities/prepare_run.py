@@ -31,7 +31,7 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.subjects import Place
 from loom.domain.run.activity_payloads import Prepared, PrepareRequest
 from loom.domain.run.stream_events import run_started
-from loom.domain.skills.catalog import COMPILED
+from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, SKILL_TOOLS, FoundSkills
 from loom.domain.tree.lineage import Lineage, TreeLimits
 
 _log = structlog.get_logger("loom.run")
@@ -181,12 +181,22 @@ class Preparation:
         self._refuse_dead_rules(spec)
         if spec.output_schema is not None:
             OutputSchema(spec.output_schema)
-        equipped = await self._skills.equipped(spec, request)
+        equipped = await self._equipped(spec, request)
         shown = offered(equipped.spec.tools, spec.permissions) if spec.permissions else equipped.spec.tools
         hooks = hook_names_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
         spec = replace(equipped.spec, rules=autonomy_rules([tool.name for tool in shown]), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    async def _equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
+        """The agent with the skills of its run; where there are none, it only loses the tools for them."""
+        wants = bool(spec.config.enabled_skills or request.skills)
+        may_load = any(tool.name == LOAD_SKILL for tool in spec.tools)
+        found = await self._skills.library.find(Path(spec.workspace)) if wants or may_load else FoundSkills()
+        if wants or found.skills or found.problems:
+            return await self._skills.equipped(spec, request, found)
+        tools = (tool for tool in spec.tools if tool.name not in SKILL_TOOLS and not tool.name.startswith(COMPILED))
+        return Equipped(spec=replace(spec, tools=tuple(tools)))
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
         """Without the tools that start runs below the last level that is allowed."""

@@ -69,19 +69,14 @@ class RunSkills:
     library: SkillLibrary
     tools: SkillTools
 
-    async def equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
-        """The spec with its skills and their tools; without any, it has no tool for them. Raises BadRequest.
+    async def equipped(self, spec: AgentSpec, request: RunRequest, found: FoundSkills) -> Equipped:
+        """The spec with its skills, of those that were `found`, and their tools. Raises BadRequest.
 
         Who is given skills may read them; others there are for agents that have `load_skill`, and scripts for those
         that have `run_skill_script`.
         """
         has = {tool.name for tool in spec.tools}
         plain = replace(spec, tools=tuple(tool for tool in spec.tools if not is_skill_tool(tool.name)))
-        if not (spec.config.enabled_skills or request.skills or LOAD_SKILL in has):
-            return Equipped(spec=plain)
-        found = await self.library.find(Path(spec.workspace))
-        if not (found.skills or found.problems or spec.config.enabled_skills or request.skills):
-            return Equipped(spec=plain)
         wanted = _wanted(request, found, spec)
         allowed = [skill for skill in found.skills if skill.name in wanted or not _is_denied(skill, spec)]
         choice = chosen(allowed, _config(spec, has), request.task, wanted=wanted)

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from loom.domain.permissions.patterns import literal_start
-from loom.domain.permissions.rules import Kind, Rule, is_exact, kind_of
+from loom.domain.permissions.rules import COMMANDS, Kind, Rule, is_exact, kind_of
 from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 
 Words = Sequence[str | None]
 
 EDITS: Final = frozenset({"write_file", "edit_file"})
-"""Tools that write files; beside commands, only these are guarded."""
+"""Tools that write files."""
+GUARDED: Final = EDITS | COMMANDS
+"""The tools whose calls can be guarded."""
 
 _PROTECTED_FOLDERS: Final = frozenset(
     {

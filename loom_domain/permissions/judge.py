@@ -103,8 +103,8 @@ def judge(
     person gave for the run: they outrank asks and bare rules, never a deny or the mode.
     """
     call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
-    own = parse_rules(rules)
-    given = parse_rules(dict.fromkeys(grants, Verdict.ALLOW))
+    own = parse_rules(rules) if rules else ()
+    given = parse_rules(dict.fromkeys(grants, Verdict.ALLOW)) if grants else ()
     scoped = [rule for rule in own if rule.pattern is not None]
     bare = _bare(own, tool)
 
@@ -251,7 +251,7 @@ def _by_default(tool: str, rules: Mapping[str, str], declared: Verdict | None) -
 
 
 def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: Mode) -> Judgement | None:
-    if kind_of(call.tool) is not Kind.COMMAND and call.tool not in guards.EDITS:
+    if call.tool not in guards.GUARDED:
         return None
     moved = guards.moves(call.subjects, call.place)
     for subject in call.subjects:

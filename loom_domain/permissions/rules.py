@@ -40,6 +40,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "http_fetch": Kind.HOST,
     **dict.fromkeys(_PATHS, Kind.PATH),
 }
+COMMANDS: Final = frozenset(tool for tool, kind in _KINDS.items() if kind is Kind.COMMAND)
+"""The tools that run shell commands."""
 
 MAIN_FIELDS: Final[Mapping[str, str]] = {
     "bash": "command",
