@@ -1,8 +1,8 @@
-"""A document in pieces that a search can find and a person can look up again.
+"""Split a document into chunks that a search can find and a person can look up.
 
-A piece lies within one section: below one heading, within one definition of source code, on one page. It ends where a
-paragraph ends if that can be, and repeats the end of the piece before it, so that no sentence stands alone.
-Sizes are in tokens: a Chinese character is one of them, and four letters are.
+A chunk is within one section: below one heading, within one definition of source code, on one page. It ends at the end
+of a paragraph if possible, and repeats the end of the previous chunk, so that no sentence stands alone. Sizes are in
+tokens: a Chinese character is one token, and so are four letters.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,31 +13,31 @@ from typing import Final
 from loom.domain.core.tokens import text_tokens
 
 MOST: Final = 2_000
-"""Chunks of one document; what comes after them is not searched."""
+"""Maximum chunks of one document. Further text is not searched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkSize:
-    """How long chunks are, in tokens."""
+    """The length of chunks in tokens."""
 
     most: int = 320
     overlap: int = 40
-    """What a chunk repeats of the one before it, at most."""
+    """Maximum overlap with the previous chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line of a document, or a part of one that is very long."""
+    """A line of a document, or a piece of a very long one."""
 
     number: int
     text: str
     opens: bool = False
-    """A paragraph, an item or a definition begins here."""
+    """Whether a paragraph, an item or a definition starts here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """Lines that belong together, under their headings from the outermost in."""
+    """Lines that belong together, under their headings, outermost first."""
 
     lines: tuple[Line, ...]
     headings: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """A piece of a document and where it stands."""
+    """A chunk of a document with its location."""
 
     text: str
     headings: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Chunk:
 
 
 def chunks_of(sections: Iterable[Section], size: ChunkSize = ChunkSize()) -> tuple[Chunk, ...]:
-    """The chunks of a document in its order; none that says nothing."""
+    """The chunks of a document in order, without empty ones."""
     found: list[Chunk] = []
     for section in sections:
         for chunk in _pieces(section, size):
@@ -80,7 +80,7 @@ def _pieces(section: Section, size: ChunkSize) -> Iterator[Chunk]:
 
 
 def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> int:
-    """Where a chunk from `start` ends: at the last paragraph of its second half, else when it is full."""
+    """Where a chunk from `start` ends: at the last paragraph in its second half, else when it is full."""
     end, cost, half, opening = start, 0, start, None
     while end < len(lines) and (end == start or cost + costs[end] <= most):
         cost += costs[end]
@@ -92,7 +92,7 @@ def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> 
 
 
 def _next(costs: Sequence[int], end: int, size: ChunkSize) -> int:
-    """Where the chunk after the one that ends at `end` begins: so far before that as may be repeated."""
+    """Where the chunk after the one that ends at `end` starts: before that by at most the overlap."""
     start, cost = end, 0
     most = min(size.overlap, size.most // 2)
     while start > 0 and cost + costs[start - 1] <= most:
@@ -123,7 +123,7 @@ def _joined(lines: Sequence[Line]) -> str:
 
 
 def _parts(line: Line, most: int) -> Iterator[Line]:
-    """The line, or what it has to be cut into: after a sentence or a word where there is one."""
+    """The line, or its pieces, which end after a sentence or a word if possible."""
     at, end = 0, len(line.text)
     while (rest := end - at) > 4 * most or text_tokens(line.text[at:] + "\n") > most:
         cut = _cut(line.text[at : at + min(rest - 1, 4 * most)], most)

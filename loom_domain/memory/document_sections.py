@@ -1,7 +1,7 @@
-"""What a document is made of, by its kind: the headings of Markdown, the definitions of source code, pages, paragraphs.
+"""Split a document by its kind: at the headings of Markdown, the definitions of source code, pages, paragraphs.
 
-Everything goes by lines, so that each piece can say where it stands. No grammar is parsed: what is not understood stays
-in the section it is in.
+Everything is based on lines, so that each section knows its location. No grammar is parsed: text that is not recognized
+stays in the section that it is in.
 """
 
 import re
@@ -13,17 +13,17 @@ from loom.domain.memory.chunks import Line, Section
 
 
 class Kind(StrEnum):
-    """What a document is written in."""
+    """The format of a document."""
 
     MARKDOWN = "markdown"
     CODE = "code"
     TEXT = "text"
     PAGES = "pages"
-    """Pages with a form feed between them."""
+    """Pages separated by form feeds."""
 
 
 DEEPEST: Final = 3
-"""Headings above a definition that are told."""
+"""Maximum headings that are shown above a definition."""
 
 _FENCE: Final = re.compile(r"^ {0,3}(```+|~~~+)")
 _HEADING: Final = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$")
@@ -42,7 +42,7 @@ _LONGEST_HEADING: Final = 120
 
 
 def sections_of(text: str, kind: Kind) -> tuple[Section, ...]:
-    """The sections of a document, in its order; every line is in one of them."""
+    """The sections of a document in order. Every line is in one of them."""
     if kind is Kind.PAGES:
         return tuple(_pages(text))
     lines = _lines(text)
@@ -52,7 +52,7 @@ def sections_of(text: str, kind: Kind) -> tuple[Section, ...]:
 
 
 def _lines(text: str) -> list[str]:
-    """As editors count them."""
+    """Lines as editors count them."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
@@ -85,10 +85,10 @@ def _markdown(lines: Sequence[str]) -> Iterator[Section]:
 
 
 def _says(lines: Sequence[str]) -> bool:
-    """Whether anything stands below the headings that these lines begin with."""
+    """Whether there is text below the headings at the start of these lines."""
     said = [line for line in lines if line.strip() and not _HEADING.match(line)]
     rules = sum(1 for line in said if _UNDERLINE.match(line))
-    return len(said) > 2 * rules  # each row of signs has its heading above it
+    return len(said) > 2 * rules  # each underline has its heading above it
 
 
 def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
@@ -104,14 +104,14 @@ def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _fenced(open_fence: str, found: str) -> str:
-    """The fence that is open after this one was met: only one like it, and as long, closes it."""
+    """The open fence after this line. Only an equally long one of the same kind closes it."""
     if not open_fence:
         return found
     return "" if found.startswith(open_fence) else open_fence
 
 
 def _is_title(lines: Sequence[str], at: int, underline: str) -> bool:
-    """Whether a line that stands above a row of signs is a heading, not the text above a rule or a table."""
+    """Whether a line above an underline is a heading, and not the text above a rule or a table."""
     title = lines[at].strip()
     alone = at == 0 or not lines[at - 1].strip() or bool(_UNDERLINE.match(lines[at - 1]))
     return bool(title) and alone and not _HEADING.match(title) and "|" not in title and len(underline.strip()) >= 2
@@ -130,7 +130,7 @@ def _code(lines: Sequence[str]) -> Iterator[Section]:
 
 
 def _definitions(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Index, indentation and name of each definition that is not deep inside another."""
+    """Index, indentation and name of each definition that is not deeply nested."""
     depths: list[int] = []
     for at, line in enumerate(lines):
         if not (found := _DEFINITION.match(line)):
@@ -143,7 +143,7 @@ def _definitions(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _with_attached(lines: Sequence[str], at: int, least: int) -> int:
-    """Where a definition begins with its decorators and the comment above it."""
+    """Where a definition starts, including its decorators and the comment above it."""
     while at > least and _ATTACHED.match(lines[at - 1]):
         at -= 1
     return at

@@ -15,7 +15,7 @@ from loom.cli.worker_preview import agents_of, load_registry, named, with_app
 from loom.composition.build import default_agent
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
-from loom.composition.tool_registry import withheld
+from loom.composition.tool_registry import hidden_tools
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
@@ -96,7 +96,7 @@ def _stats_lines(stats: Mapping[str, Any]) -> dict[str, str]:
 
 def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> AgentSpec:
     """The agent as in a run, but without MCP tools: those are known only once their servers are connected."""
-    hidden = withheld(settings)
+    hidden = hidden_tools(settings)
     tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in hidden))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
 

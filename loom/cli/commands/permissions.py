@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,13 +16,14 @@ from loom.activities.ports import Tool, ToolSet
 from loom.activities.toolbox.hooks import gates_of, objection_to
 from loom.activities.toolbox.interceptors import Intercepted, before_call
 from loom.activities.toolbox.pipeline import authorize
+from loom.activities.toolbox.user_tools.dependencies import Dependencies, is_injected
 from loom.app.registry import Registry
 from loom.cli.arguments import Json, absolute, new_app, read_object, read_permissions
 from loom.cli.output import plain, print_json, visible
 from loom.cli.worker_preview import agents_of, load_registry
 from loom.composition.load_settings import read_settings
 from loom.domain.agents.definitions import spec_of, tools_of
-from loom.domain.agents.hooks import Objection, Registered, stricter_of
+from loom.domain.agents.hooks import Objection, Registered, functions_of, stricter_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
@@ -104,7 +105,7 @@ def checked_call(
     try:
         asked = replace(call, arguments=_completed(tool, call.arguments)) if tool else call
         with redirect_stdout(sys.stderr):  # the app's own prints must not mix with our output
-            met, objection = asyncio.run(_intercepted(asked, agent, registry.hooks_for(agent)))
+            met, objection = asyncio.run(_intercepted(asked, agent, registry.hooks_for(agent), registry.dependencies))
         valid = tool.parse(met.call.arguments) if tool else call.arguments
         made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
@@ -139,12 +140,14 @@ def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
 
 
 async def _intercepted(
-    call: ToolCall, agent: str, registered: Sequence[Registered]
+    call: ToolCall, agent: str, registered: Sequence[Registered], dependencies: Dependencies
 ) -> tuple[Intercepted, Objection | None]:
     """The call as interceptors change it, and what hooks object to in it."""
 
-    met = await before_call(call, call.id, agent, registered)
-    return met, await objection_to(met.call, call.id, gates_of(registered))
+    needs_any = any(is_injected(function) for each in registered for function in functions_of(each))
+    async with dependencies.opened() if needs_any else nullcontext():
+        met = await before_call(call, call.id, agent, registered)
+        return met, await objection_to(met.call, call.id, gates_of(registered))
 
 
 def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> Judgement:

@@ -25,7 +25,7 @@ from loom.composition.build import parts_from, secret_mask
 from loom.composition.load_settings import read_settings
 from loom.composition.logs import configure_logs
 from loom.composition.settings import Settings
-from loom.composition.worker_parts import Parts
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, ToolCall
@@ -112,11 +112,11 @@ def _settings(app: str | None) -> Settings:
 
 
 @asynccontextmanager
-async def _parts(settings: Settings) -> AsyncIterator["Parts"]:
+async def _parts(settings: Settings, *, opens_dependencies: bool = False) -> AsyncIterator[WorkerParts]:
 
     level = "ERROR" if settings.log_level == "INFO" else settings.log_level
     configure_logs(level, settings.log_format, secret_mask(settings).redact)
-    async with parts_from(settings) as parts:
+    async with parts_from(settings, opens_dependencies=opens_dependencies) as parts:
         yield parts
 
 
@@ -173,7 +173,7 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -> tuple[ToolCall, ToolResult]:
 
     made = ToolCall(id="call-1", name=name, arguments=given)
-    async with _parts(settings) as parts:
+    async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
         spec = AgentSpec(name="loom tools call", model="", tools=specs, workspace=str(place))
         (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL_RUN)
