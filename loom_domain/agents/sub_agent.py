@@ -1,4 +1,4 @@
-"""The agent of a child run: less than the one it is made of, and never more than those above it."""
+"""The agent of a child run. It never has more rights than the agents above it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,9 +13,9 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 TOOLS: Final = ("read_file", "glob", "grep")
-"""What a sub-agent has when nobody says what it gets."""
+"""The tools of a sub-agent, unless others are given."""
 MAX_TURNS: Final = 10
-"""Of a sub-agent whose definition names no limit."""
+"""The turn limit of a sub-agent whose definition sets none."""
 SUB_AGENT: Final[Mapping[str, str]] = {
     "read_file": "allow",
     "glob": "allow",
@@ -34,13 +34,13 @@ SUB_AGENT: Final[Mapping[str, str]] = {
     "message_agent": "allow",
     "default": "deny",
 }
-"""The rules of a sub-agent that has none of its own."""
+"""The permission rules of a sub-agent that has none of its own."""
 
 
 def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) -> AgentSpec:
-    """`spec`, which was made of `definition` as if for a run of its own, as its parent may have it.
+    """Restrict `spec`, which was made from `definition` as for a root run, to what a child run may have.
 
-    Raises BadRequest for a tool that it was given and does not have.
+    Raises BadRequest if the child was given a tool that the agent does not have.
     """
     has_rules = lineage.named and definition.permissions
     return replace(
@@ -54,23 +54,23 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
 
 
 def with_rights_of_parent(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
-    """The crew of a plan: it may what the run may that made it, and adds no rules of its own."""
+    """The crew that carries out a plan: it has the same rights as the run that made the plan."""
     maker = lineage.above[-1]
     return replace(spec, permissions=maker.rules, mode=maker.mode)
 
 
 def default_child_tools(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """What a child that is made of its parent has when nobody says what it gets: of the few, those its parent has."""
+    """The tools of a child made from its parent, unless others are given: those of TOOLS that the parent has."""
     return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
 
 
 def _rules(given: Iterable[str]) -> Mapping[str, str]:
-    """Of an agent without rules: what it was expressly given it may, as far as those above it may."""
+    """The rules of an agent without its own: it may use what it was explicitly given, as far as its ancestors may."""
     return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
 
 
 def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
-    """Its own, else its parent's: who lets a run bypass its rules has let it hand that on."""
+    """Its own mode, else its parent's: a run that bypasses its rules passes that on."""
     if spec.mode is not Mode.DEFAULT or not lineage.above:
         return spec.mode
     return lineage.above[-1].mode

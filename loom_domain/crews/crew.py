@@ -1,14 +1,14 @@
 """Crews: several agents on one task, and how they share it.
 
     sequential     one after the other, each with what those before it brought
-    parallel       all at once; their answers are put together
-    coordinated    a coordinator splits the task, gives out the parts, reads what came, and answers
-    routed         the one member that fits the task best does it
-    planned        each as soon as those that it waits for are done; what waits for one that failed is not begun
+    parallel       all at once; their answers are combined
+    coordinated    a coordinator splits the task, assigns the parts, reads the results, and answers
+    routed         the one member that matches the task best does it
+    planned        each as soon as the members it waits for are done; never after one that failed
     tree           all at once on the whole task; their answers are scored, and the best one is improved on, or answers
 
-A crew is run like an agent: each step is a turn in which it hands work to members, each of them a run of its own. What
-a member's failure means is the member's own business: tried again, handed to another, left out, or the crew's end.
+A crew runs like an agent: in each turn it assigns jobs to members, and each job is a child run. Each member's settings
+say what happens if it fails: the job is retried, given to a substitute, left out, or ends the crew.
 """
 
 import re
@@ -27,7 +27,7 @@ AggregateBy: TypeAlias = Literal["concat", "merge", "structured"]
 OnFailure: TypeAlias = Literal["stop", "skip"]
 
 ANYBODY: Final = "default"
-"""The agent of a member that names none."""
+"""The agent of a member that does not name one."""
 FEWEST_BRANCHES: Final = 2
 MOST_BRANCHES: Final = 10
 """Members of a tree."""
@@ -48,42 +48,42 @@ class CrewMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One of a crew: an agent with a part in it."""
+    """A member of a crew: an agent with a role."""
 
     name: str
     agent: str = ANYBODY
     description: str = ""
-    """What it is good at, for whoever chooses among members."""
+    """What it is good at; coordinators and routers read it."""
     capabilities: tuple[str, ...] = ()
-    """The same in single words."""
+    """What it is good at, as keywords."""
     task: str = ""
-    """Its part of every task."""
+    """Its role in every task."""
     model: str | None = None
-    """None: its agent's."""
+    """None: the agent's model."""
     tools: tuple[str, ...] = ()
-    """Of its agent's tools; none: all of them."""
+    """Which of its agent's tools it may use; empty: all of them."""
     after: tuple[str, ...] = ()
     """In a planned crew, the members whose answers it waits for."""
     retries: int = 1
-    """How often it may try again when it failed."""
+    """Retries after a failure."""
     substitute: str = ""
-    """The member that takes over once it has failed for good."""
+    """The member that takes over after the last retry has failed."""
     on_failure: OnFailure | None = None
-    """And if there is none; None: sequential and routed crews stop, the others do without it."""
+    """What to do without a substitute. None: sequential and routed crews stop, the others go on."""
 
     @property
     def about(self) -> str:
-        """One line for whoever chooses among members."""
+        """One line that describes the member to a coordinator or a router."""
         able = f"can: {', '.join(self.capabilities)}" if self.capabilities else ""
         return "; ".join(part for part in (self.description, able) if part) or self.task or f"agent {self.agent}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """Tasks that a pattern is found in go to a member."""
+    """Sends tasks that match a pattern to a member."""
 
     match: str
-    """A regular expression, whatever the case."""
+    """A regular expression; case is ignored."""
     member: str
 
 
@@ -93,46 +93,46 @@ class Router:
 
     by: RouteBy = "rules"
     rules: tuple[Route, ...] = ()
-    """The first that matches counts; without rules, a member's capability that is found in the task."""
+    """The first matching rule decides. Without rules, members are matched by capabilities named in the task."""
     agent: str = ANYBODY
-    """Who chooses, by model."""
+    """The agent that chooses, if `by` is `model`."""
     model: str | None = None
     threshold: float | None = None
-    """By embedding: the least likeness of a task and what a member is good at; None: as the embedder's model needs."""
+    """The least similarity, if `by` is `embedding`. None: a threshold that suits the embedding model."""
     fallback: str = ""
-    """The member for tasks that nobody fits; none: such a task fails."""
+    """The member for tasks that match no other; empty: such a task fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregation:
-    """How the answers of a parallel crew become one."""
+    """How the answers of a parallel crew are combined."""
 
     by: AggregateBy = "concat"
     agent: str = ANYBODY
-    """Who merges them."""
+    """The agent that merges them."""
     model: str | None = None
     task: str = ""
-    """What to make of them."""
+    """Instructions for merging them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coordinator:
-    """Who leads a coordinated crew."""
+    """The agent that leads a coordinated crew."""
 
     agent: str = ANYBODY
     model: str | None = None
     max_rounds: int = 3
-    """Times that it may give out work before it has to answer."""
+    """Rounds of assignments before it has to answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judge:
-    """Who scores the answers of a tree's members, and how often the best one goes round."""
+    """The agent that scores the answers of a tree's members, and the number of rounds."""
 
     agent: str = ANYBODY
     model: str | None = None
     rounds: int = 1
-    """Levels: in each after the first, the members improve on the best answer so far."""
+    """Levels of the tree. From the second on, the members improve on the best answer so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,9 +148,9 @@ class Crew:
     aggregate: Aggregation = field(default_factory=Aggregation)
     judge: Judge = field(default_factory=Judge)
     permissions: Mapping[str, str] = field(default_factory=dict)
-    """Rules above those of every member, who never may more."""
+    """Rules that cap those of every member."""
     origin: str = ""
-    """Where it was defined, for people."""
+    """Where the crew was defined, for error messages."""
 
     def member(self, name: str) -> Member | None:
         """The member of that name."""
@@ -171,7 +171,7 @@ class Crew:
 
     @property
     def is_answered_by_one(self) -> bool:
-        """Its answer is what one run has answered, so that a form can be asked of that run."""
+        """Whether one run writes the crew's answer, so that an output schema can be required of that run."""
         by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
         return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
@@ -183,20 +183,12 @@ class Crew:
 
 
 def branch_name(number: int) -> str:
-    """How a member of a tree is called that nobody has named."""
+    """The default name of a member of a tree."""
     return f"branch-{number}"
 
 
-def check_crew(crew: Crew) -> Crew:
-    """The crew itself; raises BadRequest with everything that is wrong with it, a line each."""
-    if wrong := list(complaints(crew)):
-        where = f"crew {crew.name!r}" + (f" ({crew.origin})" if crew.origin else "")
-        raise BadRequest("\n".join(f"{where}: {each}" for each in wrong), field="crew")
-    return crew
-
-
 def complaints(crew: Crew) -> Iterator[str]:
-    """What is wrong with a crew, a sentence each."""
+    """Each problem of a crew, as a sentence."""
     names = [member.name for member in crew.members]
     if not names:
         yield "it has no members: name at least one"

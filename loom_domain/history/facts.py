@@ -1,4 +1,4 @@
-"""What the history of a run says, decoded: who asked what of which activity, what came of it, and how the run ended."""
+"""The facts in a run's history, decoded: the activities' requests and outcomes, and how the run ended."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ ActivityOutcome: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSettings:
-    """What a task shows of the agent's spec."""
+    """The settings of the agent's spec that events show."""
 
     model: str = ""
     approval_timeout: float | None = None
@@ -61,35 +61,35 @@ class PinnedSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionStarted:
-    """An execution of the run: the first, or one that goes on where the last one left off."""
+    """The start of an execution of the run: the first one, or one after continue-as-new."""
 
     origin: Origin
     pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
-    """Of the spec that the run brought along, by the spec's digest."""
+    """Settings of the specs that the execution was started with, by the spec's digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActivityAttempt:
-    """One attempt at one activity that is over."""
+    """A finished attempt at an activity."""
 
     request: ActivityRequest
     outcome: ActivityOutcome | None = None
-    """None: its worker died, or it was cancelled."""
+    """None if the worker died or the attempt was cancelled."""
     began: datetime | None = None
-    """None: no worker has begun it."""
+    """None if no worker has started it."""
     ended: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedNotices:
-    """Notices that no activity of the run carried."""
+    """Notices that a local activity published, outside of any other activity."""
 
     published: Published
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """The run has its result."""
+    """The end of the run, with its result."""
 
     result: RunResult
     at: datetime
@@ -99,7 +99,7 @@ Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnd
 
 
 class History:
-    """What facts say about each other."""
+    """All facts of a run, and what some need to know of others."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)
@@ -111,11 +111,11 @@ class History:
             self._learn(fact)
 
     def pinned(self, request: ModelRequest | CompressRequest | EvaluateRequest) -> PinnedSettings:
-        """What is known of the spec that the activity went by."""
+        """The settings of the spec that the activity used."""
         return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
-        """Whose tasks they are in a run that did nothing; a request that was refused says nothing about that."""
+        """The origin of events in a run without activities. A refused request gives only the run's id."""
         began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))
         errors = [fact.result.error for fact in self.facts if isinstance(fact, RunEnded)]
         refused = any(error is not None and error.type == "BadRequest" for error in errors)

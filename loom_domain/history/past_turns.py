@@ -1,7 +1,7 @@
-"""A run as its history tells it, turn by turn: what each model call saw, what came of it, what its tools brought.
+"""The turns of a run, rebuilt from its history: what each model call saw, its outcome, and the tools' results.
 
-Every byte of a conversation is in history once, under a name. `turns_of` puts the pieces together again from the inputs
-and results of the run's activities, in the order in which they were recorded; it needs no worker and no live run.
+History contains each part of a conversation once, under a digest. `turns_of` reassembles the parts from the inputs and
+results of the run's activities, in the order in which they were recorded. It needs no worker and no live run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ class ModelAttempt:
     request: ModelRequest
     reply: ModelReply | None = None
     error: str = ""
-    """Why there is no reply; empty while it runs."""
+    """Why there is no reply; empty while the attempt runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class ToolAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionAttempt:
-    """One attempt at compressing."""
+    """One attempt at compressing the context."""
 
     request: CompressRequest
     done: Compressed | None = None
@@ -60,7 +60,7 @@ class CompressionAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildRun:
-    """A run that was given a part of the work, and has ended."""
+    """A child run that has ended."""
 
     run_id: str
     lineage: Lineage
@@ -68,44 +68,44 @@ class ChildRun:
 
     @property
     def call_id(self) -> str:
-        """The call that gave it its work."""
+        """The id of the call that started it."""
         return call_of(self.lineage)
 
     @property
     def answer(self) -> ToolResult:
-        """What that call came to."""
+        """The result of that call."""
         result, told = self.result, self.lineage.description
         return child_answer(told, self.run_id, status=result.status, output=result.output, error=result.error)
 
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
-"""What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
+"""The kinds of records in a run's history; a state is what one execution passes to the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beginning:
-    """How a run's last execution began, as far as its history says."""
+    """How a run's last execution began, as far as its history shows."""
 
     given: tuple[Any, ...] = ()
-    """Its input as plain JSON: the request, and what an earlier execution or a parent has handed over."""
+    """Its input as plain JSON: the request, and what an earlier execution or a parent passed on."""
     goes_on: bool = False
-    """An earlier execution has handed it the run's state."""
+    """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
-    """None, too, where it was prepared before, or is not yet."""
+    """None as well if it was prepared earlier, or not yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastCall:
-    """An attempt at a model call with what it was about."""
+    """A model call with its conversation and spec."""
 
     attempt: ModelAttempt
     spec: AgentSpec | None
     messages: tuple[Message, ...] | None
-    """The conversation before it; None where history does not go back far enough."""
+    """The conversation before it; None if history does not go back far enough."""
 
     @property
     def context(self) -> tuple[ContextPart, ...] | None:
-        """Each part of what the model saw, or None where that cannot be told any more."""
+        """Each part of the context that the model saw, or None if it cannot be rebuilt."""
         if self.spec is None or self.messages is None:
             return None
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
@@ -123,17 +123,17 @@ class PastTurn:
     compressions: tuple[CompressionAttempt, ...] = ()
     tools: tuple[ToolAttempt, ...] = ()
     children: tuple[ChildRun, ...] = ()
-    """Runs that were given work in this turn, and have ended."""
+    """Child runs that this turn started and that have ended."""
 
     @property
     def answer(self) -> Message | None:
-        """What the model said in the end; None while it has not."""
+        """The model's final message in this turn; None until it has answered."""
         answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
         return next((message for message in answers if message is not None), None)
 
 
 def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
-    """The turns that these records tell of, in order."""
+    """The turns in these records, in order."""
     past = _Past()
     turns: dict[int, PastTurn] = {}
     children: list[ChildRun] = []
@@ -149,7 +149,7 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Past:
-    """What is known by name at one point of a history."""
+    """The conversations and specs that are known by digest at one point of a history."""
 
     specs: Mapping[str, AgentSpec] = field(default_factory=dict)
     last_spec: AgentSpec | None = None
@@ -157,7 +157,7 @@ class _Past:
     results: Mapping[ResultRef, Message] = field(default_factory=dict)
 
     def conversation(self, tail: Tail) -> Transcript | None:
-        """The conversation that a request named."""
+        """The conversation that a request refers to."""
         base = Transcript() if tail.base == TranscriptRef() else self.transcripts.get(tail.base)
         items = [self.results.get(item) if isinstance(item, ResultRef) else item for item in tail.items]
         if base is None or None in items:
@@ -165,13 +165,13 @@ class _Past:
         return base.extended(item for item in items if item is not None)
 
     def with_transcripts(self, *transcripts: Transcript) -> "_Past":
-        """The same with these conversations under their names."""
-        # Only the last ones: a request names the one before it, or what a state carried on.
+        """This value with these conversations added."""
+        # Only the last ones are kept: a request refers to the one before it, or to one in a passed-on state.
         recent = dict([*self.transcripts.items()][-3:])
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 
     def with_spec(self, digest: str, spec: AgentSpec) -> "_Past":
-        """The same with one more spec."""
+        """This value with one more spec."""
         return replace(self, specs={**self.specs, digest: spec}, last_spec=spec)
 
 
@@ -201,7 +201,7 @@ def _with_spec(past: _Past, request: ModelRequest | CompressRequest) -> _Past:
 def _with_result(past: _Past, request: ToolRequest, result: ToolResult) -> _Past:
     message = tool_message(ToolCall(id=request.call_id, name=request.tool), result)
     ref = ResultRef(call_id=request.call_id, digest=message_digest(message))
-    # No further back than one turn has calls: later requests name the conversation that the results have joined.
+    # One turn's calls are enough: later requests refer to the conversation that contains the results.
     recent = dict([*past.results.items()][-_RESULTS:])
     return replace(past, results={**recent, ref: message})
 

@@ -1,4 +1,4 @@
-"""The tasks of a run, made again from its history: the same ids and the same contents as its activities told live.
+"""The tasks of a run, rebuilt from its history, with the same ids and contents as those published live.
 
     history                                              tasks
     a prepared run                                       node.start
@@ -13,10 +13,10 @@
     calls judged again, a compressed conversation        an approval requested for each ask; node.compression
     the end                                              node.complete, node.error
 
-Pieces of text are not made again, since the whole text is in the answer, nor is `node.manifest`, which speaks of a
-worker, nor which skills `node.start` said were left out. What only the activity knew is taken from history's own times
-(`created_at`, `ms`). An attempt whose worker died is taken to have come as far as its first task; so here may be a task
-that nobody saw live, but none is missing.
+Three things are not rebuilt: chunks of streamed text, since the answer has all of it; `node.manifest`, which describes
+a worker; and the list of skills that did not fit in `node.start`. Times that only the activity knew (`created_at`,
+`ms`) come from history's own timestamps. An attempt whose worker died counts as having published its first task, so the
+result may contain a task that was never seen live, but none is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -85,19 +85,19 @@ _BEFORE_THE_TURN: Final = "ManifestChangedError"
 
 
 class Mask(Protocol):
-    """Takes secrets out of what a task shows."""
+    """Removes secrets from a task."""
 
     def clean(self, text: str) -> str:
-        """The text without them."""
+        """The text without secrets."""
         ...
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
-        """The arguments without them."""
+        """The arguments without secrets."""
         ...
 
 
 def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
-    """Every task of a run, oldest first, each once, from all of its executions in their order."""
+    """Every task of a run, oldest first and without duplicates. `facts` are those of all executions in order."""
     known = History(facts)
     made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
     return tuple(sorted(made.values(), key=lambda task: task.created_at))

@@ -1,19 +1,19 @@
-"""One ranking out of several, by reciprocal rank: what two ways of looking agree on beats what one of them puts first.
+"""Reciprocal rank fusion: one ranking from several. An item that ranks well in two searches beats the first of one.
 
-Scores of different ways cannot be compared; ranks can.
+The scores of different searches cannot be compared; ranks can.
 """
 
 from collections.abc import Hashable, Sequence
 from typing import Final, TypeVar
 
 K: Final = 60
-"""How little the first ranks stand out; the usual value."""
+"""The constant `k` of reciprocal rank fusion: a larger value flattens the first ranks. 60 is the usual value."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Every item with its score, best first; 1 for what all rankings have first that have anything."""
+    """Every item with its score, best first. An item that is first in every nonempty ranking scores 1."""
     scores: dict[T, float] = {}
     share = (k + 1) / max(1, sum(map(bool, rankings)))
     for ranking in rankings:

@@ -1,7 +1,7 @@
-"""Rules that can never do what they say, and tools that a model need not see.
+"""Rules that can never take effect, and the tools that a model is offered under a set of rules.
 
-A rule that silently enforces nothing is worse than none: each one found here is an error where rules come in. An allow
-under a wider deny is not among them: it matches and loses, as when a request tightens an agent's rules.
+A rule that silently enforces nothing is worse than no rule, so every rule found here is rejected as an error. An allow
+under a wider deny is accepted: it matches and loses, as when a request tightens an agent's rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _NOWHERE: Final = Place()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _World:
-    """What rules can be about."""
+    """The tools, MCP servers and folders that rules can name."""
 
     known: Mapping[str, ToolSpec | None]
     servers: Collection[str] | None
@@ -51,7 +51,7 @@ def dead_rules(
 ) -> tuple[str, ...]:
     """One complaint for each rule that never matches, saying what to write instead.
 
-    `servers` are the names of the configured MCP servers (None: not known, so their rules are not looked at).
+    `servers` are the names of the configured MCP servers. Rules for them are not checked if it is None.
     """
     found: list[str] = []
     read: list[Rule] = []
@@ -67,7 +67,7 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """The tools that a model is shown: all but those denied by name, or by a glob of names."""
+    """The tools that a model is offered: all except those denied by name or by a glob of names."""
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
@@ -92,13 +92,13 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:
-    """Which skills, and so which scripts, there are depends on the workspace of each run."""
+    """The skills, and so the scripts, depend on the workspace of each run. They are not checked here."""
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
         yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
-    """A server that is configured may be away now, so its tools' names are looked at only when it has some."""
+    """Check tool names only if the server has listed its tools: a configured server may be unreachable now."""
     server = rule.tool.removeprefix(MCP).partition("__")[0]
     if world.servers is None or "*" in server:
         return
@@ -130,7 +130,7 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _is_argument(name: str, spec: ToolSpec | None) -> bool:
-    """A rule names an argument that the tool takes; of a tool that is not known here any name will do."""
+    """Whether the tool is known and takes an argument of this name."""
     return False if spec is None else name in spec.parameters.get("properties", {})
 
 

@@ -1,7 +1,7 @@
-"""What is never approved by itself: work that a command would destroy, and files that programs obey later.
+"""Guards: commands that destroy work, and writes to files that control other programs, always need an approval.
 
-A guard turns an allow into an ask. A rule that spells the guarded thing out, a person's grant and mode bypass let it
-through, except for the removal of critical folders, which asks always.
+A guard turns an allow into an ask. A rule that names the guarded command or file literally, a person's grant, and the
+mode `bypass` override it. Nothing overrides the guard on removing critical folders.
 """
 
 import re
@@ -44,7 +44,7 @@ _PROTECTED_FILES: Final = frozenset(
 )
 _ENVIRONMENT: Final = re.compile(r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?")
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?(?:\*\S*)?[\"']?(?=\s|$)")
-"""`"$VAR"/*`: with the variable empty it is the root's content."""
+"""`"$VAR"/*`: if the variable is empty, this is everything in the root folder."""
 _NAMED_FOLDER: Final = re.compile(r"(?:^|\s)(?:~\w+|[\"']?\$\{?(?:HOME|PWD|OLDPWD)\}?[\"']?)/*(?=\s|$)")
 
 _GIT_PLACE: Final = ("-C", "--git-dir", "--work-tree", "-c", "--exec-path", "--config-env")
@@ -67,7 +67,7 @@ _DANGEROUS: Final[Mapping[str, tuple[str, ...]]] = {
     "checkout-index": ("-f", "--force"),
     "submodule": ("-f", "--force"),
 }
-"""Options that make a verb destroy work."""
+"""Options that make a Git subcommand destroy work."""
 
 _ALWAYS: Final = frozenset({"restore", "filter-branch", "filter-repo", "prune"})
 _BELOW: Final[Mapping[str, frozenset[str]]] = {
@@ -75,20 +75,20 @@ _BELOW: Final[Mapping[str, frozenset[str]]] = {
     "reflog": frozenset({"expire", "delete"}),
 }
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Verbs of which a word that only running would tell may be the dangerous one."""
+"""Subcommands that may be dangerous if one of their words is only known when the command runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """Why a call is not approved by itself."""
+    """Why a call needs a person's approval although a rule allows it."""
 
     what: str
     firm: bool = False
-    """Neither a rule, a grant nor a mode lets it through: a person answers, each time."""
+    """No rule, grant or mode overrides it: a person is asked every time."""
 
 
 def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) -> Guard | None:
-    """What is guarded about this subject; `moved`: the shell line goes to another folder first."""
+    """The guard that applies to this subject, if any; `moved` says that the shell line changes the folder first."""
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, place, moved=moved)
     if tool in EDITS and (name := protected(subject.text)):
@@ -97,12 +97,12 @@ def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) 
 
 
 def moves(subjects: Sequence[Subject], place: Place) -> bool:
-    """One of these commands goes to another folder than the workspace, or sets what Git takes for its repository."""
+    """Whether one of these commands leaves the workspace folder or sets the repository that Git works on."""
     return any(_moves(subject.words, place) or _REPOSITORY.search(subject.text) for subject in subjects)
 
 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
-    """What an allow says before its first star would be guarded by itself."""
+    """Whether the literal part of an allow rule, before its first star, names something that is guarded."""
     if kind_of(tool) is Kind.PATH:
         return protected(rule.pattern or "") != ""
     words = tuple(literal_start(rule.pattern or "").split())
@@ -113,7 +113,7 @@ def spells_out(rule: Rule, tool: str, place: Place) -> bool:
 
 
 def protected(path: str) -> str:
-    """The part of a path that programs obey later, or that holds secrets; empty when there is none."""
+    """The part of a path that controls other programs or holds secrets; empty if there is none."""
     parts = [part.lower() for part in path.split("/")]
     for part, following in zip(parts, [*parts[1:], ""], strict=True):
         if part in _PROTECTED_FOLDERS or part in _PROTECTED_FILES or _ENVIRONMENT.fullmatch(part):
@@ -137,7 +137,7 @@ def _of_command(subject: Subject, place: Place, *, moved: bool) -> Guard | None:
 
 
 def _critical(subject: Subject, place: Place) -> str:
-    """The critical folder that a removal names."""
+    """The critical folder that a command removes; empty if there is none."""
     if match := _EMPTY_PREFIX.search(subject.text) or _NAMED_FOLDER.search(subject.text):
         return match[0].strip()
     named = [piece for word in subject.words[1:] if word and not word.startswith("-") for piece in _spread(word)]
@@ -147,12 +147,12 @@ def _critical(subject: Subject, place: Place) -> str:
 
 
 def _spread(word: str) -> list[str]:
-    """A word, and what stands in its braces with a root of its own."""
+    """A word, and each absolute path inside its braces."""
     return [word, *(piece for piece in re.split(r"[{},]", word) if piece[:1] in ("/", "~"))] if "{" in word else [word]
 
 
 def _without_star(word: str) -> str:
-    """`/*` at the end means all in the folder."""
+    """A path without a final `/*`, which stands for everything in the folder."""
     head, _, last = word.rpartition("/")
     if last.strip("*.") == "" and "*" in last:
         return head + "/" if "/" in word else "."
@@ -179,7 +179,7 @@ def _of_git(subject: Subject, *, moved: bool) -> str:
 
 
 def _verb_at(words: Words) -> tuple[int, bool]:
-    """Where the verb stands, and whether options before it change what Git works on."""
+    """The index of the subcommand, and whether an option before it changes the repository that Git works on."""
     at, elsewhere = 1, False
     while at < len(words) and (word := words[at]) is not None and word.startswith("-"):
         elsewhere = elsewhere or word.startswith(_GIT_PLACE)
@@ -214,7 +214,7 @@ def _danger_of_operands(verb: str, words: Sequence[str]) -> str:
 
 
 def _has(words: Sequence[str], options: Sequence[str]) -> str:
-    """The option among these that the words have, abbreviated or in a cluster of letters."""
+    """The first of these options that the words contain, also abbreviated or in a cluster of letters."""
     return next((option for option in options for word in words if _is(word, option)), "")
 
 

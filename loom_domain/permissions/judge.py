@@ -1,17 +1,17 @@
-"""May this call run? One pure function answers, and names the rule it went by.
+"""May this call run? One pure function decides, and names the rule that decided.
 
 Rules map `tool` or `tool(pattern)` to allow, ask or deny. In order:
 any matching deny, a scoped ask, the mode, a scoped allow, the bare rule, an explicitly given `default`,
-the tool's declared verdict, the built-in default, else deny. What would destroy work asks although it was allowed
-(`guards`), and so does what may hide something that a deny or an ask means.
+the tool's declared verdict, the built-in default, else deny. A call that would destroy work asks although it is allowed
+(`guards`). So does a call that may hide something that a deny or an ask covers.
 
-What a pattern is held against — the commands inside a shell line, the path a file tool touches — is prepared by the
-caller as `Subject`s, since a shell parser and a file system are not pure. A deny or ask needs one matching subject, an
-allow needs every one. That a rule is narrower than another changes nothing.
+The caller prepares what a pattern is matched against as `Subject`s: the commands inside a shell line, the path that a
+file tool touches. A shell parser and a file system are not pure. A deny or an ask needs one matching subject; an allow
+needs all of them. Specificity does not matter: a narrow rule does not override a wide one.
 
-A sub-agent may never do more than the agents above it (`judge_under`). Each level judges the call by its own rules,
-mode and grants, and the strictest answer counts: a deny anywhere above is a deny, and what a parent would ask about is
-asked although the child's rules allow it.
+A sub-agent never has more rights than the agents above it (`judge_under`). Each level judges the call by its own rules,
+mode and grants, and the strictest verdict wins: a deny at any level is a deny, and an ask at any level is an ask, even
+if the child's own rules allow the call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""What a judgement's rule begins with when a guard decided."""
+"""The prefix of a judgement's `rule` when a guard decided."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -64,20 +64,20 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The answer and where it comes from."""
+    """A verdict, the rule that decided, and the reason."""
 
     verdict: Verdict
     rule: str
     reason: str
     can_be_granted: bool = True
-    """An ask that a grant for the run would answer from then on."""
+    """Whether approving the call for the rest of the run would answer this ask from then on."""
     whose: str = ""
-    """The agent whose rules decided, where several had a say."""
+    """The agent whose rules decided, if several levels were judged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """What is judged."""
+    """The call that is judged."""
 
     tool: str
     subjects: Sequence[Subject]
@@ -112,7 +112,7 @@ def judge(
         bare if bare and bare.verdict is Verdict.DENY else None
     ):
         return Judgement(verdict=Verdict.DENY, rule=denied.text, reason=f"denied by the rule {denied.text}")
-    # Only a grant of exactly this: one that a person gave for a program must not answer what a rule asks about.
+    # Only a grant of exactly this call counts: a grant for the whole program must not answer a rule's ask.
     exact = [rule for rule in given if is_exact(rule)]
     open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
@@ -123,7 +123,7 @@ def judge(
         return judged
     if guarded := _guarded(call, scoped, exact, mode):
         return guarded
-    # Who bypasses the rules has said so; who accepts edits has not said that of a deny.
+    # `bypass` is an explicit choice to skip the rules; `accept-edits` is no choice to skip a deny.
     return judged if mode is Mode.BYPASS else _unless_hidden(call, judged, scoped, open_ones)
 
 
@@ -135,7 +135,7 @@ def matching(
     arguments: JsonObject = _NOTHING,
     place: Place = _NOWHERE,
 ) -> tuple[Rule, ...]:
-    """Every rule that has something to say of the call, in the order of the mapping."""
+    """Every rule that applies to the call, in the order of the mapping."""
     call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
     return tuple(rule for rule in parse_rules(rules) if _concerns(call, rule))
 
@@ -173,7 +173,7 @@ def _first(call: _Call, rules: Sequence[Rule], verdict: Verdict, subjects: Seque
 
 
 def _means(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """An ask or a deny is about this subject, or about a file that it touches."""
+    """Whether an ask or a deny covers this subject or a file that it touches."""
     return touches(rule, call.tool, subject.text, subject.loose, call.place) or any(
         touches(rule, file.tool, file.text, file.loose, call.place) for file in subject.files if not file.opaque
     )
@@ -190,7 +190,7 @@ def _by_mode(tool: str, mode: Mode, *, reads: bool) -> Judgement | None:
 
 
 def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Judgement | None:
-    """The allow rules that together cover every subject, or None when one is left over."""
+    """The allow rules that together cover every subject; None if a subject is left uncovered."""
     used: list[str] = []
     for subject in call.subjects:
         if subject.passive:
@@ -206,7 +206,7 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
-    """The allows that cover this subject: one of the tool's own, or for a redirect those of the file it writes."""
+    """The allow rules that cover this subject: one for the tool, or for a redirect those for the file it writes."""
     if subject.opaque:
         return None
     held = (call.tool, subject.text, subject.loose)
@@ -264,14 +264,14 @@ def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: M
 
 
 def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:
-    """A grant covers it, or a rule that spells out what is guarded."""
+    """Whether a grant covers it, or a rule that names literally what is guarded."""
     allows = [rule for rule in scoped if rule.verdict is Verdict.ALLOW]
     spelled = [rule for rule in allows if guards.spells_out(rule, rule.tool, call.place)]
     return _cover(call, spelled, given, subject) is not None
 
 
 def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subjects: Sequence[Subject]) -> Judgement:
-    """A wide allow becomes an ask where a part that nobody can see into might be what a deny or an ask means."""
+    """Turn an allow into an ask if a part of the call that cannot be analyzed may be covered by a deny or an ask."""
     if judged.verdict is not Verdict.ALLOW:
         return judged
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
@@ -283,7 +283,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
 
 
 def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """The rule might be about something that this subject hides."""
+    """Whether the rule may cover something that this subject hides."""
     if subject.opaque:
         return names(rule, call.tool) or (
             kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))
@@ -295,10 +295,10 @@ def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """One agent of an ancestry."""
+    """One agent on the path from the root run to a sub-agent, with its rules."""
 
     whose: str
-    """Its name, as people know it."""
+    """The agent's name, as shown to people."""
     rules: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = Mode.DEFAULT
     grants: tuple[str, ...] = ()
@@ -314,9 +314,9 @@ def judge_under(
     declared: Verdict | None = None,
     place: Place = _NOWHERE,
 ) -> Judgement:
-    """The strictest of what the levels say, root first; of equally strict ones the one nearest to the root.
+    """The strictest judgement of all levels, root first. Of equally strict ones, the one nearest to the root wins.
 
-    An ask that a level above would make is put to a person in the child's name, and a person's grant answers it there.
+    If a level above asks, a person is asked on behalf of the child, and the person's grant is recorded at that level.
     """
     said = [
         replace(

@@ -1,8 +1,8 @@
 """Skills: folders of instructions that a run loads when it needs them.
 
-Three layers, so that a hundred of them cost next to nothing: one line of the catalog each, in every prompt; the body,
-when the model loads it; resources and scripts, when the body sends it to them. What a run may load is chosen when the
-run is prepared and pinned into its spec, each skill with a digest of its files.
+A skill is loaded in three steps, so that a hundred skills cost little: its line of the catalog is in every prompt, the
+model loads the body when it needs it, and the body refers to resources and scripts. The skills that a run may load are
+chosen when the run is prepared and pinned into its spec, each with a digest of its files.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -18,18 +18,18 @@ LOAD_SKILL: Final = "load_skill"
 READ_RESOURCE: Final = "read_skill_resource"
 RUN_SCRIPT: Final = "run_skill_script"
 SKILL_TOOLS: Final = (LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT)
-"""What a run with skills has beside its other tools."""
+"""The tools that a run with skills gets in addition to its own."""
 COMPILED: Final = "skill__"
-"""How the names of tools begin that are scripts of a skill."""
+"""Prefix of the names of tools that are scripts of a skill."""
 
 LINE_TOKENS: Final = 80
-"""Of one skill's line in the catalog; of a longer description the beginning."""
+"""Longest line of one skill in the catalog, in characters; a longer description is truncated."""
 CATALOG_TOKENS: Final = 4000
-"""Of the whole catalog: where not all skills fit, those that fit the task best are in it."""
+"""Longest catalog, in characters. If not all skills fit, it has those that match the task best."""
 BODY_TOKENS: Final = 5000
-"""Of one skill's instructions in the context; the rest of a longer body is read like a resource."""
+"""Longest instructions of one skill in the context; the model reads the rest of a longer body as a resource."""
 ACTIVE_TOKENS: Final = 25_000
-"""Of all active skills' instructions that a compression leaves where they are."""
+"""Longest instructions of all active skills together that compression keeps."""
 
 CATALOG_HEAD: Final = (
     "Instructions for special work. When the task touches one of these, call load_skill with its name before you begin,"
@@ -46,39 +46,39 @@ class Skill:
     root: str
     """Its folder, absolute, on the worker."""
     source: str = ""
-    """Where it comes from: `project`, `user`, `app …`, `package …`."""
+    """Its source: `project`, `user`, `app …`, `package …`."""
     license: str = ""
     compatibility: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()
-    """What its author would have allowed; shown to people, and allows nothing by itself."""
+    """Tools that its author suggests to allow. They are shown to people and have no effect by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSkill:
-    """A skill as a run was started with it: what its prompts and its tools need of it, and no more."""
+    """A skill as pinned into a run, reduced to what prompts and tools need."""
 
     name: str
     description: str
     root: str
     digest: str
     tools: Mapping[str, str] = field(default_factory=dict)
-    """Scripts that are tools of the run: the path in the folder by the tool's name."""
+    """Scripts that are tools of the run: tool names, mapped to paths in the folder."""
     body: str = ""
-    """Its instructions, where they are active from the start."""
+    """Its instructions, if they are active from the start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillUse:
-    """The skill that a tool call is about, as the run is pinned to it."""
+    """The skill that a tool call uses, as pinned into the run."""
 
     name: str
     root: str
     digest: str
     script: str = ""
-    """The script, where the call is of a compiled tool."""
+    """The script, if the called tool is one."""
     is_active: bool = False
-    """Its instructions are in the conversation, or in the prompt."""
+    """Whether its instructions are in the conversation or in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,35 +87,35 @@ class SkillFolder:
 
     path: str
     source: str
-    """Whose it is: `project`, `user`, `app …`, `package NAME VERSION`."""
+    """Its source: `project`, `user`, `app …`, `package NAME VERSION`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillProblem:
-    """Why a skill, or a folder of them, is not there as it was meant."""
+    """Why a skill, or a folder of skills, could not be read as intended."""
 
     path: str
     source: str
     why: str
     is_warning: bool = False
-    """It is there all the same."""
+    """Whether the skill is available nevertheless."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundSkills:
-    """What was found for one workspace."""
+    """The skills found for one workspace."""
 
     skills: tuple[Skill, ...] = ()
     """One of each name, sorted."""
     hidden: tuple[Skill, ...] = ()
-    """Those that had to give way to one of their name from a nearer place."""
+    """Skills that are hidden by one of the same name from a closer source."""
     problems: tuple[SkillProblem, ...] = ()
     untrusted: tuple[SkillFolder, ...] = ()
-    """Folders that were not looked into."""
+    """Folders that were not searched."""
 
 
 def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "") -> PinnedSkill:
-    """The skill as a run keeps it."""
+    """The skill, reduced to what is pinned into a run."""
     return PinnedSkill(
         name=skill.name,
         description=within(" ".join(skill.description.split()), LINE_TOKENS),
@@ -127,7 +127,7 @@ def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "
 
 
 def catalog(skills: Iterable[PinnedSkill]) -> str:
-    """What every prompt says of the skills that can be loaded: a line each; empty where there are none."""
+    """The catalog for the prompt: one line for each skill that can be loaded; empty if there are none."""
     lines = [line_of(skill.name, skill.description) for skill in skills if not skill.body]
     return "\n".join((CATALOG_HEAD, *lines)) if lines else ""
 
@@ -142,7 +142,7 @@ def active_instructions(skills: Iterable[PinnedSkill]) -> str:
 def use_of(
     skills: Iterable[PinnedSkill], tool: str, arguments: JsonObject, *, active: Set[str] = frozenset()
 ) -> SkillUse | None:
-    """The skill that a call of this tool is about: the one whose script it is, or that its arguments name."""
+    """The skill that a call of this tool uses: the one that has the script, or the one named in the arguments."""
     named = arguments.get("name" if tool == LOAD_SKILL else "skill")
     for skill in skills:
         if tool in skill.tools or (tool in SKILL_TOOLS and named == skill.name):
@@ -157,23 +157,23 @@ def use_of(
 
 
 def tool_name(skill: str, script: str) -> str:
-    """What a script is called as a tool: `skill__pdf__fill_form` for `scripts/fill-form.py`."""
+    """The name of a script as a tool: `skill__pdf__fill_form` for `scripts/fill-form.py`."""
     stem = script.rpartition("/")[2].partition(".")[0]
     return f"{COMPILED}{skill}__{''.join(c if c.isascii() and c.isalnum() else '_' for c in stem).lower()}"
 
 
 def goes_along(tool: ToolSpec) -> bool:
-    """Whether a call brings its tool with it, as no worker has one like it: an agent made it, or it is a script."""
+    """Whether calls carry the tool's definition with them, since no worker registers it: a made tool or a script."""
     return tool.source != "" or tool.name.startswith(COMPILED)
 
 
 def is_of_the_run(tool: ToolSpec) -> bool:
-    """Whether a run has this tool as no worker has it: its agent made it, or it is about the run's skills."""
+    """Whether the tool belongs to one run and not to a worker: its agent made it, or it serves the run's skills."""
     return tool.source != "" or is_skill_tool(tool.name)
 
 
 def is_skill_tool(name: str) -> bool:
-    """Whether a tool of this name comes and goes with a run's skills."""
+    """Whether a run has the tool of this name only because it has skills."""
     return name in SKILL_TOOLS or name.startswith(COMPILED)
 
 

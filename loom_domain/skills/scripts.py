@@ -1,4 +1,4 @@
-"""Scripts of a skill that say of themselves that they are tools, in a comment block, as inline metadata (PEP 723) is.
+"""Scripts of a skill that declare themselves as tools, in a comment block like inline script metadata (PEP 723).
 
     # /// loom-tool
     # description = "Count the words of a text."
@@ -7,8 +7,8 @@
     # type = "string"
     # ///
 
-Each entry of `parameters` is the JSON Schema of one argument; those without a `default` are required. The script gets
-its arguments as one JSON object on standard input, and what it prints is the result. Reading the block runs nothing.
+Each entry of `parameters` is the JSON Schema of one argument; an argument without a `default` is required. The script
+gets its arguments as one JSON object on standard input, and its output is the result. Reading the block runs no code.
 """
 
 import tomllib
@@ -21,17 +21,17 @@ from loom.domain.skills.documents import BrokenSkill
 BEGIN: Final = "# /// loom-tool"
 END: Final = "# ///"
 LONGEST_NAME: Final = 64
-"""Of a tool: providers take no more."""
+"""Longest name of a tool, in characters, that providers accept."""
 LONGEST: Final = 600.0
 GRACE: Final = 10.0
-"""Seconds beyond the script's own time limit, for stopping it and reading what it said."""
+"""Seconds after the script's own time limit, to stop it and read its output."""
 _FIELDS: Final = ("description", "parameters", "timeout")
 
 
 def tool_of(text: str, name: str, *, timeout: float) -> ToolSpec | None:
-    """The tool that a script declares itself to be, or None; raises BrokenSkill where what it declares is wrong.
+    """The tool that a script declares, or None. Raises BrokenSkill if the declaration is invalid.
 
-    It asks before it runs and counts as one that does something, whatever it says: nobody has checked that.
+    The tool always asks for approval and counts as one with side effects, since its declaration is unverified.
     """
     block = _block(text)
     if block is None:

@@ -1,7 +1,7 @@
-"""MCP servers: how one is configured, what its tools are called, and what their hints are worth.
+"""MCP servers: their configuration, the names of their tools, and how far their hints are trusted.
 
-A server's word counts only where its configuration says `trust`: then its annotations decide the effect of a tool and
-whether a person is asked. What an untrusted server says of its tools goes into their descriptions and nowhere else.
+Annotations count only if the server's configuration sets `trust`. Then they decide the effect of a tool and whether a
+person is asked. The annotations of an untrusted server appear in the tools' descriptions and have no other effect.
 """
 
 import re
@@ -17,12 +17,12 @@ from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.core.tool_names import MCP
 
 NAME_LIMIT: Final = 64
-"""Characters of a tool's name that every provider takes."""
+"""Longest tool name, in characters, that every provider accepts."""
 DESCRIPTION_LIMIT: Final = 2048
-"""Characters of a server's description that the model reads, every turn."""
+"""Longest description, in characters, that is sent to the model with every turn."""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
-"""Names that say that nothing is changed; good for running calls beside each other, never for permission or effect."""
+"""Names that suggest a tool that only reads. They decide about parallelism only, never about permissions or effects."""
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-](?:_?[A-Za-z0-9-])*")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -30,7 +30,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpServer:
-    """One server that tools come from: a program to start, or an address to speak to."""
+    """One MCP server: a program to start, or a URL to connect to."""
 
     name: str
     """Letters, digits, `-` and single `_`: it is part of the names of its tools."""
@@ -43,11 +43,11 @@ class McpServer:
     headers: Mapping[str, str] = field(default_factory=dict)
     """HTTP headers; `${NAME}` as in `env`."""
     trust: bool = False
-    """What the server says of its tools is believed: which only read, which destroy, which may be repeated."""
+    """Trust the server's annotations: which tools only read, which destroy, which may be repeated."""
     timeout: float = 60.0
     """Seconds for one call."""
     connect_timeout: float = 30.0
-    """Seconds from dialling to the list of tools."""
+    """Seconds from connecting until the server has listed its tools."""
     enabled_tools: tuple[str, ...] = ()
     """Only these tools, by the server's own names; empty: all."""
     disabled_tools: tuple[str, ...] = ()
@@ -59,17 +59,17 @@ class McpServer:
 
     @property
     def address(self) -> str:
-        """Names what is dialled, for telling whether it is still the same server."""
+        """Identifies the server's program or URL, to detect that it has changed."""
         return self.url or "\0".join(self.command)
 
     def offers(self, tool: str) -> bool:
-        """The configuration lets this tool through."""
+        """Whether the configuration enables this tool."""
         return tool not in self.disabled_tools and (not self.enabled_tools or tool in self.enabled_tools)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """What a server says of a tool; None where it says nothing."""
+    """A server's annotations of a tool; None if it does not give one."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -89,7 +89,7 @@ class ListedTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolTraits:
-    """What Loom makes of a tool's hints."""
+    """What Loom derives from a tool's hints."""
 
     effect: Effect = Effect.ONCE
     parallel: bool = False
@@ -97,7 +97,7 @@ class ToolTraits:
 
 
 def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
-    """Effect, parallelism and permission default of a tool: by its hints when trusted, else as bad as it can be."""
+    """Effect, parallelism and default verdict of a tool: from its hints if trusted, else the worst case."""
     hints = tool.hints if trust else Hints()
     if hints.read_only:
         return ToolTraits(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
@@ -109,10 +109,10 @@ def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`mcp__server__tool` in characters that every provider takes.
+    """`mcp__server__tool`, in characters that every provider accepts.
 
-    A name that has to be changed carries a digest of what it was. It does so whether or not another tool would get the
-    same name: else a tool that a server adds later could take over the name that a run is pinned to.
+    A name that has to be changed ends in a digest of the original, whether or not another tool would get the same
+    name. Otherwise a tool that the server adds later could take over the name that a run is pinned to.
     """
     plain = f"{MCP}{server}__{tool}"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
@@ -123,7 +123,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def description(server: McpServer, tool: ListedTool) -> str:
-    """What the model reads of a tool: the server's words, cut and without invisible characters, and whose they are."""
+    """The description that the model reads: the server's text, truncated and cleaned, with a note of its source."""
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
     said = "" if server.trust else _hint_text(tool.hints)
@@ -131,22 +131,22 @@ def description(server: McpServer, tool: ListedTool) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without control and format characters, in which orders to a model can hide from people."""
+    """The text without control and format characters, which can hide instructions to the model from people."""
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Co", "Cs"))
 
 
 def expand(values: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """`${NAME}` replaced by the environment's value; raises BadRequest for one that is not set."""
+    """Replace `${NAME}` by the environment's value. Raises BadRequest for a variable that is not set."""
     return {key: _VARIABLE.sub(lambda found: _value(found[1], environment), text) for key, text in values.items()}
 
 
 def variables(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that `${NAME}` in these values asks for."""
+    """The names of the variables that these values refer to as `${NAME}`."""
     return tuple(dict.fromkeys(name for text in values.values() for name in _VARIABLE.findall(text)))
 
 
 def read_servers(tables: Mapping[str, Any]) -> tuple[McpServer, ...]:
-    """The servers of a configuration's `[mcp.NAME]` tables; raises BadRequest that names table and key."""
+    """The servers in a configuration's `[mcp.NAME]` tables. Raises BadRequest, which names table and key."""
     return tuple(_read(name, table) for name, table in sorted(tables.items()))
 
 
@@ -164,7 +164,7 @@ def _read(name: str, table: object) -> McpServer:
 
 
 def _converted(server: str, key: str, value: object) -> Any:
-    """A value as the field wants it; raises BadRequest that says what it should be."""
+    """Convert a value to the field's type. Raises BadRequest, which says what is expected."""
     match key, value:
         case "command", str():
             return (value,)
