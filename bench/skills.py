@@ -69,7 +69,8 @@ async def measured(collection: Path) -> Figures:
         general = AgentSpec(
             name="bench", model="demo", workspace=folder, tools=tuple(tool.spec for tool in tools.tools())
         )
-        spec = (await RunSkills(library=library, tools=tools).equipped(general, RunRequest(task=TASK))).spec
+        found = await library.find(Path(general.workspace))
+        spec = (await RunSkills(library=library, tools=tools).equipped(general, RunRequest(task=TASK), found)).spec
     bare = build_context(plain, [user(TASK)], tools=(), measures=Measures())
     full = build_context(spec, [user(TASK)], tools=spec.tools, measures=Measures())
     documents = [read_skill(skill.root, "")[1] for skill in spec.skills]

@@ -1,6 +1,6 @@
-"""Agents as a user's module or file defines them: the settings in which they differ from the default agent.
+"""Agents as a user's module or file defines them: by name, with what differs from the default agent.
 
-A definition becomes a spec when a run is prepared. Settings that it leaves unset come from the default agent.
+A definition becomes a spec when a run is prepared. The default agent provides everything that it leaves out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,29 +19,29 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 COLLABORATION_TOOLS: Final = (MESSAGE_AGENT, SHARE)
-"""Tools that are only useful if several agents work at the same time."""
+"""Tools that only make sense if several agents work at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentDefinition:
-    """An agent by name. A value that is None or empty comes from the agent that it extends, or from the default one."""
+    """A named agent. None, or an empty value, means: as in the agent that it extends, or in the default one."""
 
     name: str
     description: str = ""
-    """What it is good at; models read it when they delegate."""
+    """What the agent is good at, for people and models that choose an agent."""
     extends: str = ""
-    """The agent that it inherits unset values from; empty: only the default one."""
+    """The agent that provides everything this one leaves out; empty: only the default agent's settings."""
     model: str | None = None
     """`provider:name`, or `demo`."""
     fallbacks: tuple[str, ...] = ()
-    """Models to fall back to, in order, if a model does not answer."""
+    """Models that take over, in order, if the previous one fails."""
     system_prompt: str = ""
     tools: tuple[str, ...] | None = None
-    """Names of its tools; `mcp__server` stands for all tools of a server. None: all tools. It always has `done`."""
+    """The names of its tools, `mcp__server` for all of a server; None: all. `done` is always included."""
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: Mode | None = None
     knowledge: tuple[str, ...] = ()
-    """Names of the knowledge bases that are searched for every message from a person."""
+    """Names of knowledge bases to search whenever a person sends a message."""
     max_turns: int | None = None
     budget: Budget = field(default_factory=Budget)
     max_output_tokens: int | None = None
@@ -50,17 +50,17 @@ class AgentDefinition:
     approval_timeout: float | None = None
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None
-    """JSON Schema of its final answers, unless the request has one."""
+    """JSON Schema that its answers must match if the request has none."""
     pattern: Pattern | None = None
-    """Its reasoning pattern."""
+    """The reasoning pattern."""
     rounds: int | None = None
-    """Rounds of the patterns `reflect` and `tree`."""
+    """For the patterns `reflect` and `tree`."""
     branches: int | None = None
-    """Branches of the pattern `tree`."""
+    """For the pattern `tree`."""
     evaluates: bool | None = None
-    """Whether its model rates each final answer."""
+    """Whether its model rates each answer."""
     config: AgentConfig = field(default_factory=AgentConfig)
-    """What children inherit: enabled and disabled skills, extra and disabled tools."""
+    """What children inherit: skills, and tools to add to and remove from the list."""
     activation: Activation | None = None
     hooks: tuple[str, ...] = ()
     """Names of hooks and interceptors that do not apply to every agent."""
@@ -68,12 +68,12 @@ class AgentDefinition:
     """Where it was defined, for error messages."""
 
     def has(self, tool: str) -> bool:
-        """Whether the agent has this tool."""
+        """Whether the agent was given this tool."""
         return self.config.chooses_tool(tool, self.tools)
 
 
 def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
-    """The spec of an agent, without its tools: they are selected from the worker's tools when a run is prepared."""
+    """The agent's spec without its tools, which are selected from the worker's when a run is prepared."""
     open_ones = (
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
         *("output_schema", "pattern", "rounds", "evaluates"),
@@ -102,7 +102,7 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
 def with_collaboration_tools(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:
-    """The tools, with those for collaboration only if other agents work beside this one, or if it names them."""
+    """The tools without those for cooperation, unless other agents work beside the agent, or it names them."""
     named = definition.tools or ()
     alone = tuple(tool for tool in chosen if tool.name not in COLLABORATION_TOOLS or tool.name in named)
     if lineage is None or not lineage.named or lineage.tools:
@@ -113,7 +113,7 @@ def with_collaboration_tools(
 
 
 def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], servers: Sequence[str] = ()) -> None:
-    """Reject agents that name unknown tools. Raises BadRequest, which suggests the nearest name.
+    """Reject an agent that names an unknown tool; raises BadRequest with the nearest name.
 
     The tools of MCP servers come and go, so only the server's name is checked.
     """

@@ -1,11 +1,11 @@
-"""The hooks around a run, step by step: interceptors before and after, hooks at the start and at the end.
+"""A user's code around a run: interceptors before and after it, hooks at its start and its end.
 
     before …  on_start …  ⟨the run⟩  … after  on_complete … or on_error …
 
-Interceptors are called in order before the run and in reverse order after it. The steps of a run are pinned into its
-spec when it is prepared, so a run without hooks pays nothing. A step before the run is a gate: it stops the run if it
-denies or fails. A step after the run does not change the outcome if it fails, except `after`: a result that an
-interceptor could not check is withheld.
+Interceptors run in their order before the run and in reverse after it. The list of hooks is pinned into the spec when
+the run is prepared, so a run without hooks pays nothing. A hook before the run can stop it, and stops it if it fails. A
+hook after the run cannot change its outcome by failing, except `after`: a result that an interceptor could not check is
+withheld.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from typing import Final, Literal, TypeAlias
 from loom.domain.core.requests import RunStatus
 
 DEFAULT_HOOK_TIMEOUT: Final = 10.0
-"""Seconds that a hook has to answer, unless its registration says otherwise."""
+"""Timeout in seconds of a hook whose registration sets none."""
 
 
 class Moment(StrEnum):
-    """When a step is called."""
+    """When a hook is called."""
 
     BEFORE = "before"
     START = "on_start"
     TOOL_CALL = "on_tool_call"
-    """Called inside the activities that judge tool calls, never as a step of its own."""
+    """Inside the activities that judge tool calls, never separately."""
     AFTER = "after"
     COMPLETE = "on_complete"
     ERROR = "on_error"
@@ -51,23 +51,23 @@ HookVerdict: TypeAlias = Literal["allow", "ask", "deny"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookAnswer:
-    """The result of a step."""
+    """The result of a hook."""
 
     verdict: HookVerdict = "allow"
     reason: str = ""
     text: str | None = None
     """Replaces the task before the run, or the result after it; None leaves them unchanged."""
     instead: bool = False
-    """Whether `text` is the result and the run is skipped."""
+    """`text` is the result, and the run does not take place."""
 
 
 def steps_before_run(steps: Sequence[HookStep]) -> tuple[HookStep, ...]:
-    """The steps before the first turn: interceptors, then hooks, each in the order of registration."""
+    """What runs before the first turn: interceptors, then hooks, each in order of registration."""
     return tuple(step for moment in BEFORE_FIRST_TURN for step in steps if step.moment is moment)
 
 
 def steps_after_run(steps: Sequence[HookStep], left: Sequence[HookStep]) -> tuple[HookStep, ...]:
-    """The steps after the run has an outcome, without interceptors that were never reached (`left`)."""
+    """What may run once the run has an outcome. Interceptors that were never reached (`left`) are not called."""
     unreached = {step.name for step in left if step.moment is Moment.BEFORE}
     after = [step for step in steps if step.moment is Moment.AFTER and step.name not in unreached]
     return (*reversed(after), *(step for step in steps if step.moment in (Moment.COMPLETE, Moment.ERROR)))

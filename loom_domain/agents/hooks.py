@@ -1,7 +1,7 @@
-"""Hooks and interceptors as a user's module registers them, and how a hook can object to a tool call.
+"""Hooks and interceptors as a user's module registers them, and the verdict of a hook on a tool call.
 
-A gate (`on_start`, `on_planning`, `on_tool_call`) returns None (no objection), `Deny` or `Ask`. It can only make a
-verdict stricter: a hook cannot allow what the rules deny. A gate that fails or does not answer in time objects.
+`on_start`, `on_planning` and `on_tool_call` return None (no objection), `Deny` or `Ask`. They can only make a verdict
+stricter: what the rules deny stays denied. A hook that fails, or does not respond, denies the call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,14 +39,14 @@ Answer: TypeAlias = Deny | Ask | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objection:
-    """A hook's objection to a call."""
+    """A hook's verdict on a call."""
 
     hook: str
     answer: Deny | Ask
 
     @property
     def rule(self) -> str:
-        """The text that is recorded in place of a rule."""
+        """Recorded in place of a rule."""
         return f"hook {self.hook}"
 
 
@@ -57,26 +57,26 @@ def strictest(objections: Iterable[Objection]) -> Objection | None:
 
 
 def stricter_of(judged: Judgement, objection: Objection | None) -> Judgement:
-    """The stricter of the rules' judgement and the objection."""
+    """The verdict of the rules, or the objection if that is stricter."""
     if objection is None:
         return judged
     verdict = Verdict.DENY if isinstance(objection.answer, Deny) else Verdict.ASK
     if STRICTNESS.index(verdict) <= STRICTNESS.index(judged.verdict):
         return judged
-    # An approval for the rest of the run adds a rule, and rules do not answer hooks: the hook would ask again.
+    # An approval for the rest of the run adds rules, and a hook ignores rules: it would ask again.
     return Judgement(verdict=verdict, rule=objection.rule, reason=objection.answer.reason, can_be_granted=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """A result that an interceptor returns in place of running the task."""
+    """An interceptor's own result: the task does not take place."""
 
     result: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """What a hook knows about the run it is called for."""
+    """What a hook receives about its run."""
 
     run_id: str
     agent: str
@@ -87,7 +87,7 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hook:
-    """A user's function that is called at one moment of a run."""
+    """A user's function that is called at one moment."""
 
     moment: Moment
     name: str
@@ -95,7 +95,7 @@ class Hook:
     agents: tuple[str, ...] | None = None
     """Applies to these agents and to those that name the hook; None: to every agent."""
     tools: tuple[str, ...] | None = None
-    """Called only for these tools, if the moment is a tool call."""
+    """Before a tool call: only for these tools."""
     timeout: float = DEFAULT_HOOK_TIMEOUT
 
     @property
@@ -110,7 +110,7 @@ TOOL: Final = "tool"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interceptor:
-    """A user's code around runs and tool calls: `before` may change or stop them, `after` may change their results."""
+    """A user's code around tasks: `before` may change or stop the request, `after` may change the result."""
 
     name: str
     before: Callable[..., Any] | None = None
@@ -130,22 +130,22 @@ Registered: TypeAlias = Hook | Interceptor
 
 
 def functions_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
-    """The user's functions in a hook or an interceptor."""
+    """The user's own code in it."""
     return (registered.function,) if isinstance(registered, Hook) else (registered.before, registered.after)
 
 
 def applies_to(registered: Registered, agent: str, named: Iterable[str]) -> bool:
-    """Whether a hook or an interceptor applies to this agent; `named` are those that the agent names itself."""
+    """Whether a hook or an interceptor applies to this agent, which names some of them itself."""
     return registered.agents is None or agent in registered.agents or registered.name in named
 
 
 def hook_names_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
-    """The names of all hooks and interceptors that apply to an agent."""
+    """The names of all hooks and interceptors of an agent, around its runs and around its tool calls."""
     return tuple(dict.fromkeys(each.name for each in registered if applies_to(each, agent, named)))
 
 
 def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookStep, ...]:
-    """The steps of all hooks and interceptors that apply to an agent, to be pinned into its runs."""
+    """All of these that apply to an agent, to be pinned into its runs."""
     return tuple(
         HookStep(moment=moment, name=each.name, timeout=each.timeout)
         for each in registered
@@ -155,7 +155,7 @@ def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str])
 
 
 def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefinition]) -> None:
-    """Reject duplicate and unknown names. Raises BadRequest, which suggests the nearest name."""
+    """Reject duplicate and unknown names; raises BadRequest with the nearest one."""
     taken = [(moment, each.name) for each in registered for moment in each.moments]
     if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
         raise BadRequest(

@@ -1,11 +1,11 @@
-"""The pattern `reflect`: the model drafts an answer, criticizes it and revises it, for a limited number of rounds.
+"""The pattern `reflect`: an answer is first a draft, which the model criticizes and revises, for a few rounds.
 
     draft ──▶ critique ──good──▶ the answer
                  │  ▲
-            not good└── an answer ── revision      at most `rounds` times; then the answer is what it is
+            not good└── an answer ── revision      at most `rounds` times; then the last revision is the answer
 
-Each box is a turn of the same run. A system reminder requests the critique, which uses no tools; a revision may use all
-tools. A message from a person takes precedence over a critique: the next answer is a new draft.
+Each of these is a turn of the same run. A late reminder requests a critique, which is made without tools; a revision
+may use all of them. A message from a person takes precedence over a critique, and the reply to it is a new draft.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Pattern: TypeAlias = Literal["react", "reflect", "tree"]
-"""The reasoning patterns; `tree` is in `tree_pattern`."""
+"""How an agent reasons; `tree_pattern` implements the last one."""
 Stage: TypeAlias = Literal["", "draft", "critique", "revision"]
 """The purpose of a turn; empty in a run that does not reflect."""
 
@@ -38,10 +38,10 @@ class Reflection:
 
     stage: Stage = ""
     round: int = 0
-    """Critiques so far, including the current one."""
+    """Number of critiques so far, including the current one."""
 
 
 def approves(critique: str) -> bool:
-    """Whether a critique accepts the answer, by the last verdict in it. Without a verdict it does not."""
+    """Whether a critique approves the answer, by the last verdict in it. Without a verdict, it does not."""
     verdicts = _VERDICT.findall(critique)
     return bool(verdicts) and verdicts[-1] == "true"

@@ -1,4 +1,4 @@
-"""Options of one request in `metadata.loom`, which override those of its agent."""
+"""Options of one request that override its agent's, in `metadata.loom`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FIELD: Final = f"metadata.{KEY}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """A value of None leaves the agent's setting unchanged."""
+    """None means: as in the agent."""
 
     evaluate: bool | None = None
     pattern: Pattern | None = None
@@ -25,7 +25,7 @@ class RunOptions:
 
 
 def read_options(metadata: JsonObject) -> RunOptions:
-    """Parse the options of a request. Raises BadRequest, which names the invalid option."""
+    """The options of a request; raises BadRequest, which names the invalid one."""
     given = metadata.get(KEY)
     if given is None:
         return RunOptions()
@@ -48,7 +48,7 @@ def read_options(metadata: JsonObject) -> RunOptions:
 
 
 def checked_pattern(pattern: Any, where: str) -> Pattern | None:
-    """Validate the name of a pattern. Raises BadRequest."""
+    """The pattern with that name; raises BadRequest."""
     if pattern is not None and pattern not in get_args(Pattern):
         raise BadRequest(f"{where}: the pattern is one of {', '.join(get_args(Pattern))}, not {pattern!r}", field=where)
     known: Pattern | None = pattern

@@ -12,7 +12,7 @@ from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import CATALOG_TOKENS, PinnedSkill, Skill, line_of
 
 MOST_FITTING: Final = 3
-"""Most skills that are suggested to a run as matching its task."""
+"""Number of fitting skills that the model is informed about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,13 +21,13 @@ class Chosen:
 
     skills: tuple[Skill, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Names of skills that do not fit in the catalog."""
+    """Names that do not fit into the catalog."""
     missing: tuple[str, ...] = ()
     """Names that the agent enables but that do not exist."""
 
 
 def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tuple[Skill, ...]]:
-    """One skill of each name, from the first source that has it, sorted by name; and the skills that it hides."""
+    """One skill of each name, from the first place that has it, sorted by name; and the hidden ones."""
     everyone = [skill for level in levels for skill in level]
     first = {skill.name: skill for skill in reversed(everyone)}
     return _sorted(first.values()), tuple(skill for skill in everyone if first[skill.name].root != skill.root)
@@ -38,8 +38,8 @@ def chosen(
 ) -> Chosen:
     """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and others by its activation.
 
-    With activation `explicit`, there are no others. With `auto` and `hybrid`, all other skills are added; if the
-    catalog has no room, those that match the task best. Disabled skills are never included.
+    Explicit: no others. Auto and hybrid: all of them, or if the catalog is too small, those that fit the task best.
+    Skills that the agent disables are left out.
     """
     there = {skill.name: skill for skill in skills if skill.name not in config.disabled_skills}
     enabled = () if config.activation is Activation.AUTO else config.enabled_skills
@@ -70,20 +70,21 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
     for skill in skills:
         shared = sorted(asked & words[skill.name])
         if named[skill.name].intersection(shared) or len(shared) > 1:
-            # A word that every skill has carries no weight; a word of the name counts more than one of the description.
+            # A word that every skill has carries no information, and one of the name counts more than one of the
+            # description.
             weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
             scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())
     return dict(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
 
 
 def hint(skills: Iterable[PinnedSkill], task: str) -> str:
-    """The hint to a run before its first answer; empty if no skill matches its task."""
+    """The hint before the model's first reply; empty if no skill fits the task."""
     names = list(relevance([skill for skill in skills if not skill.body], task))[:MOST_FITTING]
     return f"By its words this task is one for: {', '.join(names)}. Load what fits before you begin." if names else ""
 
 
 def _fitted(skills: Iterable[Skill], room: int) -> list[Skill]:
-    """As many of these skills, from the first on, as fit in the catalog."""
+    """As many of these skills, from the first on, as fit into the catalog."""
     kept: list[Skill] = []
     for skill in skills:
         room -= text_tokens(line_of(skill.name, skill.description))

@@ -1,4 +1,4 @@
-"""Statistics of an agent, computed from the runs that the Temporal server knows. They are stored nowhere else."""
+"""What an agent has done so far, from the runs that the server has. Loom does not store it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from loom.domain.core.requests import RunStatus
 
 
 class NodeState(StrEnum):
-    """The state of an agent: `running` while any of its runs is active, else how the last one ended."""
+    """The state of an agent: `running` while any run of it is going on, else how the last one ended."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -19,7 +19,7 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """One execution of a run. Of the executions of a run that continued as new, only the last one counts as a run."""
+    """One execution of a run. A run that continued as new has several, and only the last one counts as a run."""
 
     status: str
     started_at: datetime
@@ -34,21 +34,21 @@ class AgentStats:
 
     state: NodeState = NodeState.IDLE
     execution_count: int = 0
-    """All runs, including active ones."""
+    """Number of runs, including those that are going on."""
     running_count: int = 0
     success_count: int = 0
     failure_count: int = 0
-    """Failed runs. Runs that were aborted or reached a limit count neither as success nor as failure."""
+    """The other runs that did not complete were aborted or reached a limit."""
     total_duration: float = 0.0
-    """Total seconds of all runs that have ended, including time spent waiting."""
+    """Total seconds of all runs that have ended, including waiting times."""
     last_execution: datetime | None = None
-    """When the newest run started."""
+    """Start of the newest run."""
     is_complete: bool = True
-    """Whether all runs were counted. If there are too many, only the newest are."""
+    """False: there are more runs than were examined; the newest ones are counted."""
 
 
 def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> AgentStats:
-    """The statistics of these executions, which are given newest first."""
+    """The figures of these executions, newest first."""
     runs = [each for each in executions if not each.goes_on]
     counts = {
         status: sum(run.status == status and run.closed_at is not None for run in runs)
@@ -69,7 +69,7 @@ def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> Ag
 
 
 def _state(runs: Sequence[Execution]) -> NodeState:
-    """An abort or a limit is no failure: an agent whose last run ended so is idle."""
+    """An abort or a limit is not a failure: an agent whose last run ended that way is idle."""
     if any(run.closed_at is None for run in runs):
         return NodeState.RUNNING
     last = max(runs, key=lambda run: run.closed_at or run.started_at, default=None)

@@ -1,8 +1,8 @@
-"""The pattern `tree`: parallel branches work on the task, each a child run; a judge scores them, and the best goes on.
+"""The pattern `tree`: several branches work on the task at once, each in a child run, and the best answer is used.
 
-    level 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ level 2: improve on it … ──▶ the best is the answer
+    round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 
-It is an ad-hoc crew in mode `tree`, with one agent as each of its members. So it is run, watched, steered, charged,
+It creates a crew of one agent several times over, in the mode `tree`. It is therefore run, watched, steered, paid for,
 recovered and forked like any crew.
 """
 
@@ -27,7 +27,7 @@ from loom.domain.crews.crew import (
 from loom.domain.tree.lineage import TreeLimits
 
 BRANCHES: Final = 3
-"""The number of branches of an agent that does not set it."""
+"""Default number of branches."""
 LEVELS: Final = 1
 
 
@@ -42,7 +42,7 @@ def checked_branches(branches: Any, where: str) -> int | None:
 
 
 def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
-    """The crew of an agent's branches, each with these tools, or with all of the agent's. Raises BadRequest."""
+    """The crew of an agent's branches, each with these tools, or with all; raises BadRequest."""
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
         raise BadRequest(f"the pattern tree has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
@@ -50,7 +50,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
     return Crew(
         name=agent,
         mode=CrewMode.TREE,
-        # A failed branch is left out; the others make up for it.
+        # A failed branch is dropped, since there are others.
         members=tuple(Member(name=name, agent=agent, tools=tuple(tools), retries=0) for name in names),
         judge=Judge(rounds=levels),
         origin="pattern tree",
@@ -58,7 +58,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
 
 
 def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
-    """The agent with a crew that decides its turns; its only action is to assign jobs."""
+    """The agent as one whose turns a crew decides. All it does itself is to assign work."""
     return replace(
         spec,
         crew=crew,
@@ -72,7 +72,7 @@ def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
 
 
 def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, depth: int) -> None:
-    """Raise BadRequest if the tree would exceed the depth or the budget that the run has."""
+    """Raise BadRequest if the branches would exceed the depth or the number of children that a run may have."""
     deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
     if depth >= deep:
         raise BadRequest(
@@ -104,7 +104,7 @@ def is_tree(spec: AgentSpec) -> bool:
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """A child's request, with the options of the run that it is a branch of; a judge has its own output schema."""
+    """The request of a child, with the options of the run whose branch it is. A judge has its own output schema."""
     if spec.pattern != "tree":
         return child
     model = child.model or spec.model

@@ -1,4 +1,4 @@
-"""What a crew can do next: assign jobs, compare descriptions, answer, or give up."""
+"""What a crew can do next: assign work, compare, answer, give up."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class AssignJobs:
     jobs: tuple[Job, ...]
     text: str
     choice: Choice | None = None
-    """Why these members were chosen, if this step chose them."""
+    """Why they were assigned to these members, if this was just decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Answer:
 
     text: str
     choice: Choice | None = None
-    """Why this answer was chosen, if this step chose it."""
+    """Why this answer was chosen, if this was just decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,20 +37,20 @@ class GiveUp:
 
     error: str
     no_match: bool = False
-    """Whether the reason is that no member matches the task."""
+    """Whether this is because no member fits."""
 
 
 Step: TypeAlias = AssignJobs | CompareDescriptions | Answer | GiveUp
 
 
 def no_answer(over: Sequence[JobAttempt]) -> GiveUp:
-    """Give up because no job was answered, with the reasons."""
+    """No member has produced anything, and why."""
     said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
     return GiveUp(error=f"no member came to an answer: {said}")
 
 
 def assignees(jobs: Sequence[Job]) -> str:
-    """The members that these jobs are assigned to, for people."""
+    """The members that get these jobs."""
     return ", ".join(_names(jobs))
 
 

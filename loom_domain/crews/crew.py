@@ -1,14 +1,14 @@
 """Crews: several agents on one task, and how they share it.
 
-    sequential     one after the other, each with what those before it brought
+    sequential     one after the other, each with the results of those before it
     parallel       all at once; their answers are combined
-    coordinated    a coordinator splits the task, assigns the parts, reads the results, and answers
-    routed         the one member that matches the task best does it
-    planned        each as soon as the members it waits for are done; never after one that failed
-    tree           all at once on the whole task; their answers are scored, and the best one is improved on, or answers
+    coordinated    a coordinator splits the task, assigns the work, reads the results, and answers
+    routed         the one member that fits the task best does it
+    planned        each as soon as the members that it depends on are done; a failure blocks its dependents
+    tree           all at once on the whole task; their answers are scored, and the best is used or improved on
 
-A crew runs like an agent: in each turn it assigns jobs to members, and each job is a child run. Each member's settings
-say what happens if it fails: the job is retried, given to a substitute, left out, or ends the crew.
+A crew runs like an agent: in each turn, it assigns work to members, each of which is a run of its own. Each member
+defines what its failure means: a retry, a substitute, going on without it, or the end of the crew.
 """
 
 import re
@@ -30,9 +30,9 @@ ANYBODY: Final = "default"
 """The agent of a member that does not name one."""
 FEWEST_BRANCHES: Final = 2
 MOST_BRANCHES: Final = 10
-"""Members of a tree."""
+"""Maximum members of a crew with branches."""
 MOST_LEVELS: Final = 5
-"""Rounds of a tree."""
+"""Maximum rounds of a crew with branches."""
 
 
 class CrewMode(StrEnum):
@@ -48,42 +48,42 @@ class CrewMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A member of a crew: an agent with a role."""
+    """A member of a crew: an agent with a share of the task."""
 
     name: str
     agent: str = ANYBODY
     description: str = ""
-    """What it is good at; coordinators and routers read it."""
+    """What it is good at, for people and models that choose a member."""
     capabilities: tuple[str, ...] = ()
-    """What it is good at, as keywords."""
+    """The same as single words."""
     task: str = ""
-    """Its role in every task."""
+    """Its share of every task."""
     model: str | None = None
     """None: the agent's model."""
     tools: tuple[str, ...] = ()
-    """Which of its agent's tools it may use; empty: all of them."""
+    """A subset of its agent's tools; empty: all of them."""
     after: tuple[str, ...] = ()
-    """In a planned crew, the members whose answers it waits for."""
+    """In a planned crew, the members whose answers it needs."""
     retries: int = 1
-    """Retries after a failure."""
+    """Maximum number of retries."""
     substitute: str = ""
-    """The member that takes over after the last retry has failed."""
+    """The member that takes over after all retries."""
     on_failure: OnFailure | None = None
-    """What to do without a substitute. None: sequential and routed crews stop, the others go on."""
+    """What happens if there is none; None: sequential and routed crews stop, the others continue without it."""
 
     @property
     def about(self) -> str:
-        """One line that describes the member to a coordinator or a router."""
+        """One line for people and models that choose a member."""
         able = f"can: {', '.join(self.capabilities)}" if self.capabilities else ""
         return "; ".join(part for part in (self.description, able) if part) or self.task or f"agent {self.agent}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """Sends tasks that match a pattern to a member."""
+    """Tasks that match a pattern go to a member."""
 
     match: str
-    """A regular expression; case is ignored."""
+    """A regular expression, matched regardless of case."""
     member: str
 
 
@@ -93,14 +93,16 @@ class Router:
 
     by: RouteBy = "rules"
     rules: tuple[Route, ...] = ()
-    """The first matching rule decides. Without rules, members are matched by capabilities named in the task."""
+    """The first match decides. Without rules, a member's capability that occurs in the task."""
     agent: str = ANYBODY
-    """The agent that chooses, if `by` is `model`."""
+    """The agent that chooses, for `model`."""
     model: str | None = None
     threshold: float | None = None
-    """The least similarity, if `by` is `embedding`. None: a threshold that suits the embedding model."""
+    """For `embedding`: the minimum similarity of a task and a member's description; None: the default of the embedder's
+    model.
+    """
     fallback: str = ""
-    """The member for tasks that match no other; empty: such a task fails."""
+    """The member for tasks that no member fits; empty: such a task fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +114,7 @@ class Aggregation:
     """The agent that merges them."""
     model: str | None = None
     task: str = ""
-    """Instructions for merging them."""
+    """The instructions for merging."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,22 +124,22 @@ class Coordinator:
     agent: str = ANYBODY
     model: str | None = None
     max_rounds: int = 3
-    """Rounds of assignments before it has to answer."""
+    """How often it may assign work before it has to answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judge:
-    """The agent that scores the answers of a tree's members, and the number of rounds."""
+    """The agent that scores the answers of branches, and the number of rounds."""
 
     agent: str = ANYBODY
     model: str | None = None
     rounds: int = 1
-    """Levels of the tree. From the second on, the members improve on the best answer so far."""
+    """In each round after the first, the members improve on the best answer so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crew:
-    """Several agents and how they work together; pinned into its run at the start."""
+    """Several agents and how they work together. Pinned into its run at the start."""
 
     name: str
     mode: CrewMode
@@ -148,17 +150,17 @@ class Crew:
     aggregate: Aggregation = field(default_factory=Aggregation)
     judge: Judge = field(default_factory=Judge)
     permissions: Mapping[str, str] = field(default_factory=dict)
-    """Rules that cap those of every member."""
+    """Rules that apply in addition to those of every member, which never has more rights."""
     origin: str = ""
     """Where the crew was defined, for error messages."""
 
     def member(self, name: str) -> Member | None:
-        """The member of that name."""
+        """The member with that name."""
         return next((member for member in self.members if member.name == name), None)
 
     @property
     def agents(self) -> frozenset[str]:
-        """Every agent that it takes to run it."""
+        """Every agent that the crew needs."""
         extra = {
             CrewMode.COORDINATED: (self.coordinator.agent,),
             CrewMode.ROUTED: (self.router.agent,) if self.router.by == "model" else (),
@@ -171,24 +173,32 @@ class Crew:
 
     @property
     def is_answered_by_one(self) -> bool:
-        """Whether one run writes the crew's answer, so that an output schema can be required of that run."""
+        """Whether one run produces the crew's answer, so that this run can be given an output schema."""
         by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
         return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
     def carries_on_without(self, member: Member) -> bool:
-        """Whether the crew goes on when the member has failed for good."""
+        """Whether the crew continues after the member has failed for good."""
         if member.on_failure is not None:
             return member.on_failure == "skip"
         return self.mode not in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
 
 
 def branch_name(number: int) -> str:
-    """The default name of a member of a tree."""
+    """The name of a branch without a name of its own."""
     return f"branch-{number}"
 
 
+def check_crew(crew: Crew) -> Crew:
+    """The crew itself; raises BadRequest with everything that is wrong with it, one line each."""
+    if wrong := list(complaints(crew)):
+        where = f"crew {crew.name!r}" + (f" ({crew.origin})" if crew.origin else "")
+        raise BadRequest("\n".join(f"{where}: {each}" for each in wrong), field="crew")
+    return crew
+
+
 def complaints(crew: Crew) -> Iterator[str]:
-    """Each problem of a crew, as a sentence."""
+    """What is wrong with a crew, one sentence each."""
     names = [member.name for member in crew.members]
     if not names:
         yield "it has no members: name at least one"

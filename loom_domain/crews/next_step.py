@@ -1,7 +1,7 @@
-"""What a crew does next, from its log alone: assign jobs, choose a member, answer, or give up.
+"""What a crew does next, from its log alone: assign work, choose a member, answer, or give up.
 
-The crew's run calls `next_step` once per turn. A failed job is retried as often as its member allows, then given to the
-member's substitute. Only then does the crew go on without it or stop.
+`next_step` is called once a turn. A failed job is retried as its member allows, then assigned to the member's
+substitute. Only then does the crew continue without it or stop.
 """
 
 import json
@@ -51,7 +51,7 @@ def next_step(crew: Crew, log: Log) -> Step:
 
 
 def so_far(log: Log) -> str:
-    """The results so far, for a crew that has to end early."""
+    """What a crew has produced if it must stop early."""
     best = None if log.choice is None else log.answer_to(log.choice.key)
     tried = log.brought if best is None else [best]
     brought = [f"## {each.member}{'' if each.is_done else ' (not done)'}\n\n{each.output}" for each in tried]
@@ -59,7 +59,7 @@ def so_far(log: Log) -> str:
 
 
 def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:
-    """The step after a search for a member. If no member matches, the fallback gets the task, or the crew gives up."""
+    """What follows after a member was looked for. If none fits, it is the fallback, or the end."""
     if choice is None and crew.router.fallback:
         choice = Choice(member=crew.router.fallback, by="fallback", reason=f"nobody fits{tried}")
     if choice is None:
@@ -105,7 +105,7 @@ def _parallel(crew: Crew, log: Log) -> Step:
 
 
 def _planned(crew: Crew, log: Log) -> Step:
-    """Run every member whose predecessors are done, all at once. The answer reports the result of each step."""
+    """All members whose dependencies are done, at once. The answer contains the outcome of each step."""
     done = {member.name: answer for member in crew.members if (answer := log.answer_to(_step(member.name))) is not None}
     work = [
         JobTemplate(

@@ -1,6 +1,6 @@
-"""Failed jobs of a crew: retried by the same member, then by its substitute, and then left out or given up.
+"""Failed work of a crew: retried by the same member, then by its substitute, then skipped or given up.
 
-A coordinator, router or merging agent is asked again, too, if its answer does not have the required format.
+A coordinator, router or merging agent is also asked again if its reply does not have the required form.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +15,19 @@ from loom.domain.crews.prompts import Unreadable, again
 T = TypeVar("T")
 
 MAX_FORMAT_ATTEMPTS: Final = 3
-"""Attempts at an answer in the required format."""
+"""Maximum attempts at a reply with the required form."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unrecoverable:
-    """A job failed that the crew needs."""
+    """The crew cannot continue without what failed."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextQuestion:
-    """An agent of the crew's own has to be asked, or asked again."""
+    """An agent has to be asked, or asked again."""
 
     job: Job
     because: str = ""
@@ -35,17 +35,17 @@ class NextQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobProgress:
-    """Which jobs are open and which are over."""
+    """The progress of some jobs."""
 
     open: tuple[Job, ...]
-    """To be assigned now."""
+    """Jobs to assign now."""
     over: tuple[JobAttempt, ...]
-    """The final attempts at all other jobs, in the order of the jobs."""
+    """In the order of the jobs, the outcomes of those that need no further attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTemplate:
-    """A job before it is known which member does it, the member itself or its substitute."""
+    """Work for a member or its substitute."""
 
     key: str
     member: Member
@@ -54,7 +54,7 @@ class JobTemplate:
     form: JsonObject | None = None
 
     def job(self, member: Member, attempt: int = 1, before: JobAttempt | None = None) -> Job:
-        """The job for this member."""
+        """The job as this member is to do it."""
         prompt = self.prompt(member)
         return Job(
             key=self.key,
@@ -70,7 +70,7 @@ class JobTemplate:
 
 
 def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgress | Unrecoverable:
-    """The open and finished jobs; Unrecoverable if one failed that the crew needs."""
+    """The work after all attempts so far; raises GivenUp if an indispensable job has failed."""
     open_ones: list[Job] = []
     over: list[JobAttempt] = []
     for one in work:
@@ -90,7 +90,7 @@ def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgres
 
 
 def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion | Unrecoverable:
-    """The answer of one of the crew's own agents, parsed by `read`; Unrecoverable after too many failed attempts."""
+    """The reply of one of the crew's own agents, parsed with `read`; or Unrecoverable if it stays invalid."""
     tried, wrong = log.of(job.key), ""
     for attempt in tried:
         try:
@@ -108,7 +108,7 @@ def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion 
 
 
 def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) -> Job | None:
-    """The next attempt at a job: by its member, then by the substitute; None if there is no more to try."""
+    """The next attempt at the job: by its member, then by the substitute; None if there is none."""
     if not tried:
         return work.job(work.member)
     last = tried[-1]
@@ -116,7 +116,7 @@ def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) ->
     if member is None:
         return None
     own = [each for each in tried if each.member == member.name]
-    # A member that a person stopped is not retried, nor is one that has spent its budget.
+    # A member that a person aborted is not retried, and an exhausted budget stays exhausted.
     if last.status not in ("aborted", "budget_exhausted") and len(own) <= member.retries:
         return work.job(member, last.attempt + 1, last)
     substitute = crew.member(member.substitute)

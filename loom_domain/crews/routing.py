@@ -9,12 +9,12 @@ from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Choice
 
 ALIKE: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.8}
-"""Least cosine similarity of a match, by embedding model. E5 gives 0.7 and more to unrelated texts."""
+"""For each model, the minimum cosine of a task and a matching description. E5 gives 0.7 and more to anything."""
 ALIKE_OTHERWISE: Final = 0.3
 
 
 def by_rules(crew: Crew, task: str) -> Choice | None:
-    """The member of the first matching rule; without rules, the one with the most capabilities named in the task."""
+    """The member of the first matching rule. Without rules, the one with the most capabilities in the task."""
     for route in crew.router.rules:
         if (found := re.search(route.match, task, re.IGNORECASE)) is not None:
             return Choice(member=route.member, by="rules", reason=f"{found.group(0)!r} matches {route.match!r}")
@@ -28,7 +28,7 @@ def by_rules(crew: Crew, task: str) -> Choice | None:
 
 
 def descriptions(crew: Crew) -> tuple[str, ...]:
-    """The description of each member that is compared with the task."""
+    """The text of each member that is compared with a task."""
     return tuple(
         ". ".join(p for p in (m.description, ", ".join(m.capabilities), m.task) if p) or m.name for m in crew.members
     )
@@ -37,9 +37,9 @@ def descriptions(crew: Crew) -> tuple[str, ...]:
 def by_similarity(
     crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]], model: str = ""
 ) -> tuple[Choice | None, str]:
-    """The member whose vector is most similar to the task's, if it is similar enough, and the best similarity.
+    """The member whose vector is most similar to the task's, if it is similar enough, and the highest similarity.
 
-    If the router sets no threshold, the one for the embedding model applies.
+    Without a threshold in the router, it depends on the model of the vectors.
     """
     asked = crew.router.threshold
     needed = asked if asked is not None else ALIKE.get(model, ALIKE_OTHERWISE)
@@ -55,7 +55,7 @@ def by_similarity(
 
 
 def no_match(crew: Crew, tried: str = "") -> str:
-    """Why no member gets the task, and what the members can do."""
+    """Why no member gets the task, and what the crew can do."""
     able = "; ".join(f"{member.name} ({', '.join(member.capabilities) or member.about})" for member in crew.members)
     return (
         f"no member of the crew {crew.name!r} fits the task{tried}. It has {able}. Name a fallback, or ask another crew"

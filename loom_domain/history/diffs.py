@@ -1,7 +1,7 @@
-"""A comparison of two runs: where they diverge, and the result of each.
+"""Compare two runs: where they differ, and how each ended.
 
-Turns are compared by the model's text, the tool calls with their arguments, and the results. The first turn of a fork
-is paired with the turn of the other run that followed the fork point.
+Turns are compared by the model's text, its tool calls with their arguments, and their results. The first turn of a fork
+is aligned with the other run's turn after the fork point.
 """
 
 from collections import Counter
@@ -15,35 +15,35 @@ from loom.domain.core.requests import ForkedFrom
 from loom.domain.history.past_turns import PastTurn
 
 Aspect: TypeAlias = Literal["model", "text", "calls", "results"]
-"""The aspects in which turns can differ. A missing turn differs in all of them."""
+"""In what two turns can differ. A missing turn differs in all of them."""
 
 _ASPECTS: tuple[Aspect, ...] = ("model", "text", "calls", "results")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnSeen:
-    """The aspects of a turn that are compared."""
+    """A turn as far as it is compared."""
 
     number: int
-    """The number of the turn in its own run."""
+    """Its number in its own run."""
     model: str
     text: str
     calls: tuple[str, ...]
-    """Name and arguments."""
+    """Names and arguments."""
     results: tuple[str, ...]
     """In the order of the calls; empty for a call without a result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnPair:
-    """Corresponding turns of both runs; None if a run has no such turn."""
+    """The same turn in both runs; None: this run has no such turn."""
 
     a: TurnSeen | None
     b: TurnSeen | None
 
     @property
     def differs(self) -> tuple[Aspect, ...]:
-        """The aspects that differ; empty if the turns are equal. The model's name is not compared."""
+        """In what they differ; empty if they are the same. Another model with the same output is no difference."""
         a, b = self.a, self.b
         if a is None or b is None:
             return _ASPECTS[1:]
@@ -61,7 +61,7 @@ class Side:
 
 
 def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
-    """The pairs of corresponding turns, from the first turn that is not shared."""
+    """The aligned turns of both runs, from the first that they do not share."""
     skip_a, skip_b = _shared(a, b)
     ours = [_seen(turn) for turn in a.turns if turn.number > skip_a]
     theirs = [_seen(turn) for turn in b.turns if turn.number > skip_b]
@@ -69,12 +69,12 @@ def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
 
 
 def first_difference(pairs: Sequence[TurnPair]) -> TurnPair | None:
-    """The first pair that differs; None if all are equal."""
+    """The first turn that differs; None if all are the same."""
     return next((pair for pair in pairs if pair.differs), None)
 
 
 def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
-    """How often each tool returned a result."""
+    """How many results each tool has returned."""
     done = {(tool.request.call_id, tool.request.tool) for turn in turns for tool in turn.tools if tool.result}
     for turn in turns:
         handed_on = {child.call_id for child in turn.children}
@@ -83,7 +83,7 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:
-    """The number of leading turns in each run that both share, as a run and its fork or as two forks of one run."""
+    """The number of initial turns of each that they share, as one is a fork of the other, or both of a third."""
     at_a, at_b = a.forked_from, b.forked_from
     if at_b is not None and at_b.run_id == a.run_id:
         return at_b.turn, 0

@@ -1,4 +1,4 @@
-"""The facts in a run's history, decoded: the activities' requests and outcomes, and how the run ended."""
+"""The decoded history of a run: its activities with their inputs and results, and how the run ended."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,28 +61,28 @@ class PinnedSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionStarted:
-    """The start of an execution of the run: the first one, or one after continue-as-new."""
+    """The start of an execution of the run: the first, or one after continue-as-new."""
 
     origin: Origin
     pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
-    """Settings of the specs that the execution was started with, by the spec's digest."""
+    """What is known of the spec in the run's input, by its digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActivityAttempt:
-    """A finished attempt at an activity."""
+    """One finished attempt at one activity."""
 
     request: ActivityRequest
     outcome: ActivityOutcome | None = None
     """None if the worker died or the attempt was cancelled."""
     began: datetime | None = None
-    """None if no worker has started it."""
+    """None: no worker has started it."""
     ended: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedNotices:
-    """Notices that a local activity published, outside of any other activity."""
+    """Notices that no activity of the run published."""
 
     published: Published
 
@@ -99,7 +99,7 @@ Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnd
 
 
 class History:
-    """All facts of a run, and what some need to know of others."""
+    """What facts tell about each other."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)
@@ -111,11 +111,11 @@ class History:
             self._learn(fact)
 
     def pinned(self, request: ModelRequest | CompressRequest | EvaluateRequest) -> PinnedSettings:
-        """The settings of the spec that the activity used."""
+        """What is known of the spec that the activity used."""
         return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
-        """The origin of events in a run without activities. A refused request gives only the run's id."""
+        """The run that the tasks belong to if it did nothing. A rejected request does not tell."""
         began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))
         errors = [fact.result.error for fact in self.facts if isinstance(fact, RunEnded)]
         refused = any(error is not None and error.type == "BadRequest" for error in errors)
@@ -124,7 +124,7 @@ class History:
     def _learn(self, fact: Fact) -> None:
         match fact:
             case ExecutionStarted(pinned=pinned):
-                self._pinned = {**pinned, **self._pinned}  # what it was prepared with says more
+                self._pinned = {**pinned, **self._pinned}  # the result of prepare_run tells more
             case ActivityAttempt(
                 request=ModelRequest(spec=AgentSpec() as spec) | CompressRequest(spec=AgentSpec() as spec) as request
             ):

@@ -1,7 +1,7 @@
-"""The turns of a run, rebuilt from its history: what each model call saw, its outcome, and the tools' results.
+"""A run from its history, turn by turn: what each model call saw, its reply, and the results of its tools.
 
-History contains each part of a conversation once, under a digest. `turns_of` reassembles the parts from the inputs and
-results of the run's activities, in the order in which they were recorded. It needs no worker and no live run.
+Every byte of a conversation is in history once, under a digest. `turns_of` assembles it again from the inputs and
+results of the run's activities, in the order in which they were recorded. It needs neither a worker nor a live run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,7 +68,7 @@ class ChildRun:
 
     @property
     def call_id(self) -> str:
-        """The id of the call that started it."""
+        """The call that started it."""
         return call_of(self.lineage)
 
     @property
@@ -79,33 +79,34 @@ class ChildRun:
 
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
-"""The kinds of records in a run's history; a state is what one execution passes to the next."""
+"""A record in the history of a run. The first is the request, and a state is what one execution passed on to the next.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beginning:
-    """How a run's last execution began, as far as its history shows."""
+    """How a run's last execution started, as far as its history shows."""
 
     given: tuple[Any, ...] = ()
     """Its input as plain JSON: the request, and what an earlier execution or a parent passed on."""
     goes_on: bool = False
     """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
-    """None as well if it was prepared earlier, or not yet."""
+    """Also None if it was prepared earlier, or not yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastCall:
-    """A model call with its conversation and spec."""
+    """An attempt at a model call with its context."""
 
     attempt: ModelAttempt
     spec: AgentSpec | None
     messages: tuple[Message, ...] | None
-    """The conversation before it; None if history does not go back far enough."""
+    """The conversation before it; None if the history does not go back far enough."""
 
     @property
     def context(self) -> tuple[ContextPart, ...] | None:
-        """Each part of the context that the model saw, or None if it cannot be rebuilt."""
+        """Each component of what the model saw, or None if it is no longer known."""
         if self.spec is None or self.messages is None:
             return None
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
@@ -123,11 +124,11 @@ class PastTurn:
     compressions: tuple[CompressionAttempt, ...] = ()
     tools: tuple[ToolAttempt, ...] = ()
     children: tuple[ChildRun, ...] = ()
-    """Child runs that this turn started and that have ended."""
+    """Runs that received work in this turn and have ended."""
 
     @property
     def answer(self) -> Message | None:
-        """The model's final message in this turn; None until it has answered."""
+        """The model's final text; None until there is one."""
         answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
         return next((message for message in answers if message is not None), None)
 
@@ -149,7 +150,7 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Past:
-    """The conversations and specs that are known by digest at one point of a history."""
+    """What is known by digest at one point of a history."""
 
     specs: Mapping[str, AgentSpec] = field(default_factory=dict)
     last_spec: AgentSpec | None = None
@@ -165,8 +166,8 @@ class _Past:
         return base.extended(item for item in items if item is not None)
 
     def with_transcripts(self, *transcripts: Transcript) -> "_Past":
-        """This value with these conversations added."""
-        # Only the last ones are kept: a request refers to the one before it, or to one in a passed-on state.
+        """The same with these conversations added."""
+        # Only the last ones: a request refers to the previous one, or to what a state passed on.
         recent = dict([*self.transcripts.items()][-3:])
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 
@@ -183,9 +184,9 @@ def _learned(past: _Past, record: Record) -> _Past:
             past = past if earlier is None else past.with_transcripts(transcript_of(earlier.messages))
             return past.with_spec(spec.digest, spec)
         case RunState():
-            known = transcript_of(record.transcript.messages[: record.known.count])
+            known = transcript_of(record.transcript.messages[: record.conversation.known.count])
             past = past.with_transcripts(known, record.transcript)
-            return past.with_spec(record.spec_digest, record.spec) if record.spec else past
+            return past.with_spec(record.conversation.spec_digest, record.spec) if record.spec else past
         case ToolAttempt(request=request, result=result):
             return past if result is None else _with_result(past, request, result)
         case ModelAttempt(request=request, reply=reply):
@@ -201,7 +202,7 @@ def _with_spec(past: _Past, request: ModelRequest | CompressRequest) -> _Past:
 def _with_result(past: _Past, request: ToolRequest, result: ToolResult) -> _Past:
     message = tool_message(ToolCall(id=request.call_id, name=request.tool), result)
     ref = ResultRef(call_id=request.call_id, digest=message_digest(message))
-    # One turn's calls are enough: later requests refer to the conversation that contains the results.
+    # Only as many as one turn has calls: later requests refer to the conversation that includes the results.
     recent = dict([*past.results.items()][-_RESULTS:])
     return replace(past, results={**recent, ref: message})
 

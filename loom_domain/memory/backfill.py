@@ -1,4 +1,4 @@
-"""The payloads of the activity `catch_up` and of the workflow `MemoryUpkeep`."""
+"""The input and result of the activity `catch_up`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,10 +6,10 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatchUpRequest:
-    """Read the runs that ended since then and those that are still running."""
+    """Read runs that have ended since then, and all that have not."""
 
     since: datetime | None = None
-    """The `until` of the last result; None: all runs that the server still has."""
+    """The `until` of the previous result; None: everything that the server still has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,26 +18,26 @@ class CaughtUp:
 
     until: datetime
     runs: int = 0
-    """Runs whose history was read."""
+    """Number of runs whose history was read."""
     tasks: int = 0
-    """Tasks that memory had missed."""
+    """Number of tasks that memory did not have."""
     unreadable: tuple[str, ...] = ()
     """Runs whose history this worker cannot decode, at most a hundred."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepRequest:
-    """The input of `MemoryUpkeep`."""
+    """The input of the upkeep workflow."""
 
     since: datetime | None = None
     """Memory has everything that happened until then."""
     rounds: int = 200
-    """Rounds of one execution; then the workflow continues as new."""
+    """Rounds of one execution. Then it continues as new."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepDone:
-    """The result of one round; the next round begins where it ended."""
+    """The outcome of one round. The next one starts where it ended."""
 
     until: datetime | None = None
     """Memory has everything that happened until then."""
@@ -46,4 +46,4 @@ class UpkeepDone:
     expired: int = 0
     embedded: int = 0
     failed: tuple[str, ...] = ()
-    """The steps that failed; a later round retries them."""
+    """The activities that failed. A later round repeats them."""

@@ -16,31 +16,31 @@ from typing import Final
 from loom.domain.core.tokens import text_tokens
 
 MOST: Final = 2_000
-"""Most chunks of one document; the rest of the document is not searched."""
+"""Maximum chunks of one document. Further text is not searched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkSize:
-    """How long chunks are, in tokens."""
+    """The length of chunks in tokens."""
 
     most: int = 320
     overlap: int = 40
-    """Tokens that a chunk repeats of the one before it, at most."""
+    """Maximum overlap with the previous chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line of a document, or a part of a very long line."""
+    """A line of a document, or a piece of a very long one."""
 
     number: int
     text: str
     opens: bool = False
-    """Whether a paragraph, a list item or a definition begins here."""
+    """Whether a paragraph, an item or a definition starts here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """Lines that belong together, with their headings from the outermost to the innermost."""
+    """Lines that belong together, under their headings, outermost first."""
 
     lines: tuple[Line, ...]
     headings: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """A piece of a document and its location."""
+    """A chunk of a document with its location."""
 
     text: str
     headings: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def _pieces(section: Section, size: ChunkSize) -> Iterator[Chunk]:
 
 
 def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> int:
-    """The end of the chunk that begins at `start`: the last paragraph break in its second half, else the full size."""
+    """Where a chunk from `start` ends: at the last paragraph in its second half, else when it is full."""
     end, cost, half, opening = start, 0, start, None
     while end < len(lines) and (end == start or cost + costs[end] <= most):
         cost += costs[end]
@@ -95,7 +95,7 @@ def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> 
 
 
 def _next(costs: Sequence[int], end: int, size: ChunkSize) -> int:
-    """The start of the chunk that follows the one ending at `end`, moved back by the overlap."""
+    """Where the chunk after the one that ends at `end` starts: before that by at most the overlap."""
     start, cost = end, 0
     most = min(size.overlap, size.most // 2)
     while start > 0 and cost + costs[start - 1] <= most:
@@ -126,7 +126,7 @@ def _joined(lines: Sequence[Line]) -> str:
 
 
 def _parts(line: Line, most: int) -> Iterator[Line]:
-    """The line, or the parts of a line that is too long, cut after a sentence or a word where possible."""
+    """The line, or its pieces, which end after a sentence or a word if possible."""
     at, end = 0, len(line.text)
     while (rest := end - at) > 4 * most or text_tokens(line.text[at:] + "\n") > most:
         cut = _cut(line.text[at : at + min(rest - 1, 4 * most)], most)
@@ -157,7 +157,7 @@ class Kind(StrEnum):
 
 
 DEEPEST: Final = 3
-"""Headings above a definition that are recorded, at most."""
+"""Maximum headings that are shown above a definition."""
 
 _FENCE: Final = re.compile(r"^ {0,3}(```+|~~~+)")
 _HEADING: Final = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$")
@@ -176,7 +176,7 @@ _LONGEST_HEADING: Final = 120
 
 
 def sections_of(text: str, kind: Kind) -> tuple[Section, ...]:
-    """The sections of a document in order; every line is in exactly one of them."""
+    """The sections of a document in order. Every line is in one of them."""
     if kind is Kind.PAGES:
         return tuple(_pages(text))
     lines = _lines(text)
@@ -186,7 +186,7 @@ def sections_of(text: str, kind: Kind) -> tuple[Section, ...]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text, counted as editors count them."""
+    """Lines as editors count them."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
@@ -219,14 +219,14 @@ def _markdown(lines: Sequence[str]) -> Iterator[Section]:
 
 
 def _says(lines: Sequence[str]) -> bool:
-    """Whether there is any text below the headings that these lines begin with."""
+    """Whether there is text below the headings at the start of these lines."""
     said = [line for line in lines if line.strip() and not _HEADING.match(line)]
     rules = sum(1 for line in said if _UNDERLINE.match(line))
-    return len(said) > 2 * rules  # each row of signs has its heading above it
+    return len(said) > 2 * rules  # each underline has its heading above it
 
 
 def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Index, level and text of each heading outside of fenced code."""
+    """Index, level and words of each heading outside of fenced code."""
     fence = ""
     for at, line in enumerate(lines):
         if found := _FENCE.match(line):
@@ -238,14 +238,14 @@ def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _fenced(open_fence: str, found: str) -> str:
-    """The fence that is open after this line; only a fence of the same kind and at least the same length closes it."""
+    """The open fence after this line. Only an equally long one of the same kind closes it."""
     if not open_fence:
         return found
     return "" if found.startswith(open_fence) else open_fence
 
 
 def _is_title(lines: Sequence[str], at: int, underline: str) -> bool:
-    """Whether a line above an underline is a heading, and not the text above a horizontal rule or a table."""
+    """Whether a line above an underline is a heading, and not the text above a rule or a table."""
     title = lines[at].strip()
     alone = at == 0 or not lines[at - 1].strip() or bool(_UNDERLINE.match(lines[at - 1]))
     return bool(title) and alone and not _HEADING.match(title) and "|" not in title and len(underline.strip()) >= 2
@@ -277,7 +277,7 @@ def _definitions(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _with_attached(lines: Sequence[str], at: int, least: int) -> int:
-    """The first line of a definition, including its decorators and the comment above it."""
+    """Where a definition starts, including its decorators and the comment above it."""
     while at > least and _ATTACHED.match(lines[at - 1]):
         at -= 1
     return at

@@ -1,4 +1,4 @@
-"""How important a Task is, from 0 to 1: its own metadata decide, else its action and result."""
+"""The importance of a task, from 0 to 1: as its metadata say, or by its action."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from loom.domain.core.tasks import Action, Task
 
 MISSING: Final = 0.5
-"""The importance of a Task without metadata about it, whose action has no default."""
+"""The importance of a task if neither its metadata nor its action determine it."""
 
 BY_ACTION: Final[Mapping[str, float]] = {
     Action.START: 0.8,
@@ -26,14 +26,14 @@ BY_ACTION: Final[Mapping[str, float]] = {
     Action.MODEL_CALL: 0.2,
     Action.TURN: 0.1,
 }
-"""Defaults by action. What people say, decide and receive ranks above the steps in between."""
+"""Messages, decisions and results are more important than what happens in between."""
 
 FAILED: Final = 0.7
-"""The least importance of a failure, so that it is not repeated in the same way."""
+"""Minimum importance of a failure, so that it is not repeated the same way."""
 
 
 def judged_importance(task: Task) -> float:
-    """The importance in the Task's metadata, else the default for its action and status."""
+    """The importance in the task's metadata, else by its action and outcome."""
     said = _said(task)
     if said is not None:
         return said

@@ -1,6 +1,6 @@
-"""Knowledge bases: folders of documents that runs can search, and the results of a search.
+"""Knowledge bases: folders of documents that runs can search, and search results.
 
-A base has documents, a document has chunks (`loom.domain.memory.chunks`), and every quotation names its location.
+A knowledge base has documents, a document has chunks (`loom.domain.memory.chunks`), and every passage has a citation.
 """
 
 import re
@@ -13,13 +13,13 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.memory.chunks import Chunk
 
 NAME: Final = r"^[\w.-]{1,64}$"
-"""Valid names of a base."""
+"""Valid names of knowledge bases."""
 MOST_HITS: Final = 5
 RELEVANT: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.82}
-"""Least cosine similarity of a relevant chunk, by embedding model. E5 rarely gives less than 0.7 to any text."""
+"""For each model, the minimum cosine of a relevant chunk. E5 rarely gives less than 0.7 to anything."""
 RELEVANT_OTHERWISE: Final = 0.25
 COVERED: Final = 0.5
-"""The share of a question's words, weighted by rarity, that makes a chunk relevant on its own."""
+"""The share of a question's words, weighted by rarity, that makes a chunk relevant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,21 +28,21 @@ class KnowledgeQuery:
 
     text: str
     bases: Sequence[str] = ()
-    """Names of bases; empty: all bases."""
+    """Empty: all of them."""
     limit: int = MOST_HITS
     threshold: float | None = None
-    """Least cosine similarity of chunks that cover less than COVERED; None: the value in RELEVANT for the model."""
+    """Minimum cosine of a chunk with fewer words than COVERED; None: the model's value in RELEVANT."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeHit:
-    """A chunk that was found, and its location."""
+    """A matching chunk and its location."""
 
     base: str
     path: str
     chunk: Chunk
     score: float
-    """1 if it ranks first both by words and by meaning. Comparable only within one result."""
+    """1: first by words and by meaning. Only comparable within one result."""
     similarity: float | None = None
     """Cosine similarity to the question; None: not found by meaning."""
     covered: float = 0.0
@@ -51,20 +51,20 @@ class KnowledgeHit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeBase:
-    """A knowledge base and its size."""
+    """The content of a knowledge base."""
 
     name: str
     folder: str
     documents: int
     chunks: int
     vectors: Mapping[str, int] = field(default_factory=dict)
-    """Number of chunks that have a vector, by embedding model."""
+    """Number of chunks that have a vector, by model."""
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeFolder:
-    """A folder that an app registered as a base."""
+    """A folder that an app has registered as a knowledge base."""
 
     name: str
     path: str
@@ -74,7 +74,7 @@ class KnowledgeFolder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingested:
-    """The result of ingesting a folder."""
+    """The outcome of indexing a folder."""
 
     name: str
     added: int = 0
@@ -82,10 +82,10 @@ class Ingested:
     unchanged: int = 0
     removed: int = 0
     chunks: int = 0
-    """Chunks of the documents that were added or changed."""
+    """Number of chunks of the documents that were added or changed."""
     embedded: int = 0
     waiting: int = 0
-    """Chunks that have no vector yet; only a search by words finds them."""
+    """Number of chunks that have no vector yet and are found by words only."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Files that were skipped, and why."""
     without_vectors: str = ""
@@ -93,24 +93,24 @@ class Ingested:
 
 
 def checked_name(name: str) -> str:
-    """Validate the name of a base. Raises BadRequest."""
+    """The name, if it is valid for a knowledge base; raises BadRequest."""
     if not re.fullmatch(NAME, name):
         raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
     return name
 
 
 def is_relevant(hit: KnowledgeHit, threshold: float) -> bool:
-    """Whether a hit is relevant to the question."""
+    """Whether a hit is related to the question at all."""
     return hit.covered >= COVERED or (hit.similarity is not None and hit.similarity >= threshold)
 
 
 def threshold_of(model: str | None, asked: float | None) -> float:
-    """The least cosine similarity for vectors of this model."""
+    """The minimum cosine for vectors of this model."""
     return asked if asked is not None else RELEVANT.get(model or "", RELEVANT_OTHERWISE)
 
 
 def place_of(path: str, chunk: Chunk) -> str:
-    """The location of a chunk, for people: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
+    """The citation of a chunk: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
     if chunk.page is not None:
         return f"{path}, page {chunk.page}"
     lines = str(chunk.first_line) if chunk.first_line == chunk.last_line else f"{chunk.first_line}-{chunk.last_line}"
@@ -119,12 +119,12 @@ def place_of(path: str, chunk: Chunk) -> str:
 
 
 def told_text(path: str, chunk: Chunk) -> str:
-    """The searched text of a chunk: its path and headings, then its text."""
+    """The searchable text of a chunk: its headings and its text."""
     return "\n".join((" > ".join((path, *chunk.headings)), chunk.text))
 
 
 def knowledge_view(hit: KnowledgeHit) -> dict[str, Any]:
-    """A hit in the form of the public contract."""
+    """A hit with the keys of the public contract."""
     return {
         "base": hit.base,
         "path": hit.path,

@@ -1,12 +1,12 @@
-"""What Loom remembers of its runs: four layers, their entries, and queries for them.
+"""What Loom remembers about its runs: four layers, their entries, and queries.
 
-    L1  every recent Task, whole                    50 newest, 1 hour     a row that is whole
-    L2  important Tasks, whole                      50, 24 hours          a row that is whole and important
-    L3  summaries of what was important             500, 7 days           a row of at most 200 characters
-    L4  the same, found by meaning, kept forever                          such a row with a vector, or one that left L3
+    L1  every recent task, whole                    50 newest, 1 hour     a whole row
+    L2  important tasks, whole                      50, 24 hours          a whole, important row
+    L3  summaries of important tasks                500, 7 days           a row of at most 200 characters
+    L4  the same, found by meaning, permanently                           such a row with a vector, or one that left L3
 
-Limits apply per node and session. A row is stored in one layer and appears in every layer that it fits: an important
-Task of the last hour in L1 and L2, a summary with a vector in L3 and L4.
+Limits apply per node and session. A row is stored in one layer and is also found in others that it fits: an important
+task of the last hour in L1 and L2, a summary with a vector in L3 and L4.
 """
 
 from collections.abc import Mapping, Set
@@ -28,13 +28,13 @@ class Layer(StrEnum):
 
 
 LEAST_SUMMARY: Final = 20
-"""Characters; a shorter summary is useless."""
+"""Characters below which a summary is useless."""
 WHOLE: Final = frozenset({Layer.L1, Layer.L2})
-"""The layers that keep whole Tasks."""
+"""The layers that contain whole tasks."""
 
 
 class MemoryScope(StrEnum):
-    """Who can read a memory, in the order in which scopes are read."""
+    """Who can see a memory, nearest first, in the order in which they are read."""
 
     LOCAL = "local"
     SHARED = "shared"
@@ -44,37 +44,37 @@ class MemoryScope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemorySettings:
-    """Limits and thresholds of the layers, per node and session."""
+    """How much is stored of each layer for how long, per node and session."""
 
     recent: int = 50
     recent_for: timedelta = timedelta(hours=1)
     important: int = 50
     important_for: timedelta = timedelta(hours=24)
     important_over: float = 0.6
-    """A Task above this importance enters L2."""
+    """A task of more than this importance is important."""
     summaries: int = 500
     summaries_for: timedelta = timedelta(days=7)
     summary_length: int = 200
-    """Longest summary or fact, in characters."""
+    """Maximum characters of a summary or a fact."""
     trivial_below: int = 50
-    """Characters; shorter text is neither distilled nor embedded."""
+    """Characters. A shorter text is neither distilled nor given a vector."""
     distill_over: int = 100
-    """Tokens; longer text is distilled, if a model is configured for it."""
+    """Tokens. A longer text is distilled by the model, if there is one."""
     batch: int = 10
-    """Texts that are embedded in one batch."""
+    """Number of texts that are embedded at once."""
     same_from: float = 0.98
     """Cosine similarity from which two summaries of a session count as duplicates."""
     recall_recent: int = 10
-    """Entries of L1 that a run recalls after a person's message."""
+    """Maximum entries of L1 that are recalled when a person has written."""
     recall_important: int = 10
-    """Entries of L2 that a run recalls."""
+    """The same for L2."""
     recall_summaries: int = 5
-    """Entries of L3 and L4 that a run recalls."""
+    """The same for L3 and L4."""
     recall_tokens: int = 4_000
-    """Tokens of all recalled entries together."""
+    """Maximum tokens of all of these together."""
 
     def __post_init__(self) -> None:
-        """Validate the settings. Raises ValueError, which names the setting."""
+        """Reject inconsistent values; raises ValueError, which names the setting."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             least: Any = timedelta(0) if isinstance(value, timedelta) else 0
@@ -89,7 +89,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """One row: a whole Task, or a summary of one."""
+    """One row: a whole task, or what remains of one."""
 
     id: int
     layer: Layer
@@ -97,11 +97,11 @@ class Memory:
     session_id: str
     run_id: str
     task_id: str
-    """The Task that it contains or summarizes."""
+    """The task that it is, or comes from."""
     turn: int
-    """The turn of that Task; 0 if it is outside of turns."""
+    """The turn of that task; 0: outside of turns."""
     ordinal: int
-    """The position of that Task within its run, in the order of storage."""
+    """The task's number in its run, in order of storage."""
     node: str
     action: str
     importance: float
@@ -114,31 +114,31 @@ class Memory:
     """The embedding model of its vector; None without a vector."""
     valid_to: datetime | None = None
     superseded_by: int | None = None
-    """The row that replaces this one, which is kept but not found any more."""
+    """The newer row that replaces this one, which then stays but is no longer found."""
     task: Task | None = None
     """The whole Task, if the row is in L1 or L2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """Filters for memories. An empty filter excludes nothing."""
+    """A filter for memories. An empty field excludes nothing."""
 
     session_id: str | None
-    """A session sees its own memories and global ones. None: all sessions, for operators."""
+    """None: all sessions, for operators. A session sees its own memories and global ones."""
     layers: Set[Layer] = frozenset()
     actions: Set[str] = frozenset()
     nodes: Set[str] = frozenset()
     scopes: Set[MemoryScope] = frozenset()
     without_run: str | None = None
-    """Excludes Tasks of this run itself."""
+    """Exclude what this run itself did."""
     task_id: str | None = None
-    """Only this Task and its summaries."""
+    """Only this task, or what comes from it."""
     children_of: str | None = None
-    """Only Tasks of this run's direct children."""
+    """Only tasks of the runs that this run has started."""
     below: str | None = None
-    """Only Tasks of runs in the tree of this root run."""
+    """Only tasks of runs with this run as their root."""
     only_roots: bool = False
-    """Excludes Tasks of sub-agents."""
+    """Exclude what sub-agents did."""
     min_importance: float = 0.0
     since: datetime | None = None
     limit: int = 5
@@ -151,7 +151,7 @@ class Query:
     text: str
     view: View
     threshold: float = 0.0
-    """Least cosine similarity of memories that only match by meaning."""
+    """Minimum cosine similarity of results that are found by meaning alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,29 +160,29 @@ class Hit:
 
     memory: Memory
     layer: Layer
-    """The layer it was found in: the one it is stored in, or another that it fits."""
+    """The layer in which it was found: the memory's own, or another one that it fits."""
     score: float
-    """1 if it ranks first by words and by meaning. Comparable only within one result."""
+    """1: first in every search that found anything. Only comparable within one result."""
     similarity: float | None = None
     """Cosine similarity to the question; None: not found by meaning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryStats:
-    """Numbers of stored memories."""
+    """How much is stored."""
 
     sessions: int = 0
     tasks: int = 0
-    """All Tasks ever stored, including those of which nothing is left."""
+    """Number of tasks stored so far, including those of which nothing is left."""
     layers: Mapping[str, int] = field(default_factory=dict)
-    """Memories by the layer they are stored in."""
+    """Memories by the layer in which they are stored."""
     superseded: int = 0
     vectors: Mapping[str, int] = field(default_factory=dict)
     """Vectors by embedding model."""
     waiting: int = 0
-    """Memories that wait for a vector."""
+    """Number of memories that still need a vector."""
     notes: int = 0
-    """Versions of what agents wrote for themselves and each other."""
+    """Versions of notes that agents wrote for themselves and each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,31 +191,31 @@ class Forgotten:
 
     memories: int = 0
     notes: int = 0
-    """Versions of what its agents wrote for themselves and each other."""
+    """Versions of notes that its agents wrote for themselves and each other."""
     artifacts: int = 0
-    """Stored artifacts: long outputs of tools."""
+    """Long outputs."""
     effects: int = 0
-    """Recorded results of tool calls with side effects."""
+    """Results of calls with effects."""
     effects_left: int = 0
-    """Such results that were kept, since their runs may still be active and would repeat the calls."""
+    """The same of runs that may still be going on: without them, they would repeat the calls."""
     runs: tuple[str, ...] = ()
-    """The runs that they belonged to."""
+    """The session's runs."""
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:
-    """The layer to report for a memory that a query for these layers has found."""
+    """The layer to name for a memory that a query of these layers has found."""
     if not asked or stored in asked:
         return stored
     return Layer.L1 if stored is Layer.L2 else Layer.L4
 
 
 def hit_view(hit: Hit) -> dict[str, Any]:
-    """A hit in the form of the public contract."""
+    """A hit with the keys of the public contract."""
     found = memory_view(hit.memory)
     return {**found, "layer": hit.layer, "score": round(hit.score, 4), "similarity": hit.similarity}
 
 
 def memory_view(memory: Memory, *, whole: bool = False) -> dict[str, Any]:
-    """A memory in the form of the public contract; with the whole Task only on request."""
+    """A memory with the keys of the public contract; the whole task only on request."""
     view = {name: getattr(memory, name) for name in Memory.__slots__ if name != "task"}
     return {**view, "task": None if memory.task is None else asdict(memory.task)} if whole else view

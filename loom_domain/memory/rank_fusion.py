@@ -1,19 +1,19 @@
-"""Reciprocal rank fusion: one ranking from several. An item that ranks well in two searches beats the first of one.
+"""Combine rankings by reciprocal rank fusion: what two searches agree on ranks above what only one puts first.
 
-The scores of different searches cannot be compared; ranks can.
+Scores of different searches are not comparable, but ranks are.
 """
 
 from collections.abc import Hashable, Sequence
 from typing import Final, TypeVar
 
 K: Final = 60
-"""The constant `k` of reciprocal rank fusion: a larger value flattens the first ranks. 60 is the usual value."""
+"""Constant that reduces the weight of the first ranks; the usual value."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Every item with its score, best first. An item that is first in every nonempty ranking scores 1."""
+    """Every item with its score, best first. 1 for an item that is first in all non-empty rankings."""
     scores: dict[T, float] = {}
     share = (k + 1) / max(1, sum(map(bool, rankings)))
     for ranking in rankings:

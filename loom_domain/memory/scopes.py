@@ -1,14 +1,15 @@
-"""Notes that the runs of one tree write for themselves and each other, in four scopes.
+"""Notes that runs of one tree write for themselves and each other, in four scopes.
 
-    LOCAL      the node's own; nobody else reads it
-    SHARED     a node, its ancestors and its descendants read and write it
-    INHERITED  what the parent can read from other branches of the tree; read-only
+    LOCAL      a node's own; no other node reads it
+    SHARED     of one line: a node, those above it and those below it read and write it
+    INHERITED  what the parent can read, from outside this node's line; read-only
     GLOBAL     for all nodes of all sessions
 
-Reading an id looks in that order and returns the first entry found. A node is named by its path from the root run.
+Reading an id searches in that order and returns the first match. A node is its path, from the root run to itself.
 
-Every write creates a new version; versions never change. A writer names the version that it has read. If another one
-was written since, both are kept: the later write becomes the newest, and `conflicts_with` names the unknown version.
+Every write creates a new version, and versions never change. A writer passes the version that it has read. If another
+one was written in the meantime, both are kept. The later write is the newest, and its `conflicts_with` names the
+version that its writer did not know.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ ORDER: Final = tuple(MemoryScope)
 
 
 class ReadOnlyScopeError(PermissionDeniedError, PermissionError):
-    """INHERITED notes are read-only: only the nodes they are inherited from can write them."""
+    """INHERITED entries can only be written by the nodes they are inherited from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,7 @@ class ScopedEntry:
     created_by: str
     updated_by: str
     parent_version: int | None = None
-    """The version that the writer had read; None if it had read none."""
+    """The version that the writer had read; None: none."""
     conflicts_with: int | None = None
     """The version that this one supersedes although the writer did not know it."""
     updated_at: datetime | None = None
@@ -53,7 +54,7 @@ class ScopedEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScopedWrite:
-    """A note to be written."""
+    """What a node wants to write."""
 
     id: str
     content: str
@@ -61,11 +62,11 @@ class ScopedWrite:
     by: NodePath
     session_id: str
     read_version: int | None = None
-    """The version that the writer has read; None if it has read none."""
+    """The version that the writer has read; None: none."""
 
 
 def path_of(run_id: str, root_run_id: str) -> NodePath:
-    """The path of a run from the root of its tree. A child's id is its parent's id, a slash and one more part."""
+    """The path of a run from the root of its tree. A child's id is its parent's, a slash, and one more segment."""
     if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
         return (run_id,)
     parts = run_id[len(root_run_id) + 1 :].split("/")
@@ -73,7 +74,7 @@ def path_of(run_id: str, root_run_id: str) -> NodePath:
 
 
 def place_of(scope: MemoryScope, node: NodePath) -> str:
-    """The place that a scope stores its entries in; an id is unique within a place."""
+    """Where entries of a scope are stored. One id in one place is one entry."""
     match scope:
         case MemoryScope.LOCAL:
             return f"local:{node[-1]}"
@@ -84,12 +85,12 @@ def place_of(scope: MemoryScope, node: NodePath) -> str:
 
 
 def places_of(node: NodePath) -> tuple[str, ...]:
-    """Every place that a node may read."""
+    """Every place that a node can read from."""
     return tuple(place_of(scope, node) for scope in (MemoryScope.LOCAL, MemoryScope.SHARED, MemoryScope.GLOBAL))
 
 
 def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
-    """The scope in which a node sees an entry; None if it cannot see it."""
+    """The scope in which a node sees an entry; None: not at all."""
     match entry.scope:
         case MemoryScope.LOCAL:
             return MemoryScope.LOCAL if entry.owner == reader else None
@@ -102,13 +103,13 @@ def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
 
 
 def read_first(entries: Iterable[ScopedEntry], reader: NodePath) -> tuple[MemoryScope, ScopedEntry] | None:
-    """The entry that a node reads, of the newest versions of one id: the one in the nearest scope."""
+    """What a node reads of entries with one id, given their newest versions: the one in the nearest scope."""
     seen = [(scope, entry) for entry in entries if (scope := scope_for(entry, reader)) is not None]
     return min(seen, key=lambda pair: ORDER.index(pair[0]), default=None)
 
 
 def next_version(write: ScopedWrite, latest: ScopedEntry | None) -> ScopedEntry:
-    """The version that a write creates after the latest one. Raises ReadOnlyScopeError."""
+    """The version that a write creates after the latest one; raises ReadOnlyScopeError."""
     _check(write, latest)
     missed = latest is not None and latest.version != write.read_version
     return ScopedEntry(
@@ -137,6 +138,6 @@ def _check(write: ScopedWrite, latest: ScopedEntry | None) -> None:
 
 
 def _in_line(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether one of the two nodes is an ancestor of the other."""
+    """Whether one of the two paths leads through the other node."""
     short = min(len(one), len(other))
     return tuple(one[:short]) == tuple(other[:short])

@@ -1,7 +1,7 @@
-"""Rules that can never take effect, and the tools that a model is offered under a set of rules.
+"""Find rules that can never match, and tools that a model need not see.
 
-A rule that silently enforces nothing is worse than no rule, so every rule found here is rejected as an error. An allow
-under a wider deny is accepted: it matches and loses, as when a request tightens an agent's rules.
+A rule that silently enforces nothing is worse than none, so each one found here is an error. An allow under a wider
+deny is not one of them: it matches and is overridden, as when a request tightens an agent's rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _NOWHERE: Final = Place()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _World:
-    """The tools, MCP servers and folders that rules can name."""
+    """What rules can refer to."""
 
     known: Mapping[str, ToolSpec | None]
     servers: Collection[str] | None
@@ -49,9 +49,9 @@ def dead_rules(
     servers: Collection[str] | None = None,
     place: Place = _NOWHERE,
 ) -> tuple[str, ...]:
-    """One complaint for each rule that never matches, saying what to write instead.
+    """One message for each rule that never matches, which says what to write instead.
 
-    `servers` are the names of the configured MCP servers. Rules for them are not checked if it is None.
+    `servers` are the names of the configured MCP servers (None: unknown, so their rules are not checked).
     """
     found: list[str] = []
     read: list[Rule] = []
@@ -67,7 +67,7 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """The tools that a model is offered: all except those denied by name or by a glob of names."""
+    """The tools that a model sees: all except those denied by name, or by a glob of names."""
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
@@ -92,13 +92,13 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:
-    """The skills, and so the scripts, depend on the workspace of each run. They are not checked here."""
+    """Which skills, and therefore which scripts, exist depends on the workspace of each run."""
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
         yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
-    """Check tool names only if the server has listed its tools: a configured server may be unreachable now."""
+    """A configured server may be unavailable now, so its tools' names are checked only if it has some."""
     server = rule.tool.removeprefix(MCP).partition("__")[0]
     if world.servers is None or "*" in server:
         return
@@ -130,7 +130,7 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _is_argument(name: str, spec: ToolSpec | None) -> bool:
-    """Whether the tool is known and takes an argument of this name."""
+    """Whether a rule names an argument of the tool. For an unknown tool, any name is accepted."""
     return False if spec is None else name in spec.parameters.get("properties", {})
 
 
@@ -186,7 +186,7 @@ def _of_path(rule: Rule, pattern: str, place: Place) -> Iterator[str]:
 
 
 def _root(pattern: str, place: Place) -> str:
-    """The folder that an absolute pattern begins with, as far as it is spelled out."""
+    """The folder at the start of an absolute pattern, up to the first wildcard."""
     if pattern.startswith("~/") and place.home:
         pattern = f"/{place.home}/{pattern[2:]}"
     if not pattern.startswith("//"):

@@ -1,7 +1,7 @@
-"""Guards: commands that destroy work, and writes to files that control other programs, always need an approval.
+"""Guards: calls that no allow approves, because they destroy work or write files that programs obey later.
 
-A guard turns an allow into an ask. A rule that names the guarded command or file literally, a person's grant, and the
-mode `bypass` override it. Nothing overrides the guard on removing critical folders.
+A guard turns an allow into an ask. A rule that spells out the guarded call, a person's grant, or the mode bypass lets
+it through, except for the removal of critical folders, which always needs approval.
 """
 
 import re
@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from loom.domain.permissions.patterns import literal_start
-from loom.domain.permissions.rules import Kind, Rule, is_exact, kind_of
+from loom.domain.permissions.rules import COMMANDS, Kind, Rule, is_exact, kind_of
 from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 
 Words = Sequence[str | None]
 
 EDITS: Final = frozenset({"write_file", "edit_file"})
-"""Tools that write files; beside commands, only these are guarded."""
+"""Tools that write files."""
+GUARDED: Final = EDITS | COMMANDS
+"""The tools whose calls can be guarded."""
 
 _PROTECTED_FOLDERS: Final = frozenset(
     {
@@ -44,7 +46,7 @@ _PROTECTED_FILES: Final = frozenset(
 )
 _ENVIRONMENT: Final = re.compile(r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?")
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?(?:\*\S*)?[\"']?(?=\s|$)")
-"""`"$VAR"/*`: if the variable is empty, this is everything in the root folder."""
+"""`"$VAR"/*`: if the variable is empty, this is the content of the root folder."""
 _NAMED_FOLDER: Final = re.compile(r"(?:^|\s)(?:~\w+|[\"']?\$\{?(?:HOME|PWD|OLDPWD)\}?[\"']?)/*(?=\s|$)")
 
 _GIT_PLACE: Final = ("-C", "--git-dir", "--work-tree", "-c", "--exec-path", "--config-env")
@@ -67,7 +69,7 @@ _DANGEROUS: Final[Mapping[str, tuple[str, ...]]] = {
     "checkout-index": ("-f", "--force"),
     "submodule": ("-f", "--force"),
 }
-"""Options that make a Git subcommand destroy work."""
+"""Options that make a command destroy work."""
 
 _ALWAYS: Final = frozenset({"restore", "filter-branch", "filter-repo", "prune"})
 _BELOW: Final[Mapping[str, frozenset[str]]] = {
@@ -75,20 +77,20 @@ _BELOW: Final[Mapping[str, frozenset[str]]] = {
     "reflog": frozenset({"expire", "delete"}),
 }
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Subcommands that may be dangerous if one of their words is only known when the command runs."""
+"""Commands for which a word that only running would tell may be a dangerous option."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """Why a call needs a person's approval although a rule allows it."""
+    """Why a call needs approval although a rule allows it."""
 
     what: str
     firm: bool = False
-    """No rule, grant or mode overrides it: a person is asked every time."""
+    """Whether neither a rule, a grant nor a mode lets it through: a person decides each time."""
 
 
 def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) -> Guard | None:
-    """The guard that applies to this subject, if any; `moved` says that the shell line changes the folder first."""
+    """The guard of this subject. `moved`: the shell line changes the folder first."""
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, place, moved=moved)
     if tool in EDITS and (name := protected(subject.text)):
@@ -97,12 +99,12 @@ def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) 
 
 
 def moves(subjects: Sequence[Subject], place: Place) -> bool:
-    """Whether one of these commands leaves the workspace folder or sets the repository that Git works on."""
+    """Whether one of these commands changes the folder, or sets the repository that Git uses."""
     return any(_moves(subject.words, place) or _REPOSITORY.search(subject.text) for subject in subjects)
 
 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
-    """Whether the literal part of an allow rule, before its first star, names something that is guarded."""
+    """Whether the text of an allow before its first star would itself be guarded."""
     if kind_of(tool) is Kind.PATH:
         return protected(rule.pattern or "") != ""
     words = tuple(literal_start(rule.pattern or "").split())
@@ -113,7 +115,7 @@ def spells_out(rule: Rule, tool: str, place: Place) -> bool:
 
 
 def protected(path: str) -> str:
-    """The part of a path that controls other programs or holds secrets; empty if there is none."""
+    """The part of a path that programs obey later, or that contains secrets; empty if there is none."""
     parts = [part.lower() for part in path.split("/")]
     for part, following in zip(parts, [*parts[1:], ""], strict=True):
         if part in _PROTECTED_FOLDERS or part in _PROTECTED_FILES or _ENVIRONMENT.fullmatch(part):
@@ -147,12 +149,12 @@ def _critical(subject: Subject, place: Place) -> str:
 
 
 def _spread(word: str) -> list[str]:
-    """A word, and each absolute path inside its braces."""
+    """A word, and the alternatives in its braces that are absolute paths."""
     return [word, *(piece for piece in re.split(r"[{},]", word) if piece[:1] in ("/", "~"))] if "{" in word else [word]
 
 
 def _without_star(word: str) -> str:
-    """A path without a final `/*`, which stands for everything in the folder."""
+    """`/*` at the end refers to everything in the folder."""
     head, _, last = word.rpartition("/")
     if last.strip("*.") == "" and "*" in last:
         return head + "/" if "/" in word else "."
@@ -179,7 +181,7 @@ def _of_git(subject: Subject, *, moved: bool) -> str:
 
 
 def _verb_at(words: Words) -> tuple[int, bool]:
-    """The index of the subcommand, and whether an option before it changes the repository that Git works on."""
+    """The position of the subcommand, and whether options before it change the repository."""
     at, elsewhere = 1, False
     while at < len(words) and (word := words[at]) is not None and word.startswith("-"):
         elsewhere = elsewhere or word.startswith(_GIT_PLACE)
@@ -214,7 +216,7 @@ def _danger_of_operands(verb: str, words: Sequence[str]) -> str:
 
 
 def _has(words: Sequence[str], options: Sequence[str]) -> str:
-    """The first of these options that the words contain, also abbreviated or in a cluster of letters."""
+    """The option among these that the words contain, abbreviated or in a cluster of letters."""
     return next((option for option in options for word in words if _is(word, option)), "")
 
 

@@ -15,18 +15,18 @@ _STARRED: Final = re.compile(r"\\([\\*])|(\*+)|(.)", re.DOTALL)
 _PORT: Final = re.compile(r":\d*\Z")
 
 _Parts: TypeAlias = tuple[re.Pattern[str] | None, ...]
-"""Patterns for the parts of a path; None matches any number of parts."""
+"""Patterns of a path's components; None stands for any number of them."""
 
 
 def is_glob(pattern: str, *, only_stars: bool = False) -> bool:
-    """Whether a pattern matches more than one text. For commands, hosts and names, only a star does that."""
+    """Whether it matches more than one text. For commands, hosts and names, only a star does."""
     if only_stars:
         return any(match[2] for match in _STARRED.finditer(pattern))
     return any(match[2] or match[3] or match[5] is not None for match in _PIECE.finditer(pattern))
 
 
 def literal_start(pattern: str) -> str:
-    """The literal text of a command pattern, before its first star."""
+    """The literal text of a command pattern before its first star."""
     start = ""
     for match in _STARRED.finditer(pattern.removesuffix(":*")):
         if match[2]:
@@ -36,13 +36,13 @@ def literal_start(pattern: str) -> str:
 
 
 def escaped(text: str, special: str = "*") -> str:
-    """A pattern that matches this text and no other; `special` are the characters to escape."""
+    """A pattern that matches exactly this text; `special` are the characters to escape."""
     return re.sub(rf"[\\{re.escape(special)}]", lambda match: "\\" + match[0], text)
 
 
 @lru_cache(maxsize=4096)
 def command(pattern: str) -> re.Pattern[str]:
-    """A command pattern: `*` matches any text; a final ` *` or `:*` starts at the end of a word."""
+    """A command pattern: `*` matches any text; a trailing ` *` or `:*` also requires the end of a word."""
     for ending in (":*", " *"):
         if pattern.endswith(ending):
             return re.compile(_wild(_chunks(pattern[: -len(ending)]), r"(?:\s.*)?"), re.DOTALL)
@@ -51,12 +51,12 @@ def command(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1024)
 def name(pattern: str) -> re.Pattern[str]:
-    """A pattern for a tool's name, an argument's value, or any other plain text: `*` matches any text."""
+    """A pattern for a tool's name, an argument's value, or a text without a syntax of its own: `*` matches any text."""
     return re.compile(_wild(_chunks(pattern)), re.DOTALL)
 
 
 def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact: bool = False) -> bool:
-    """Match an allow: a relative pattern starts at the workspace; one that ends in a plain name covers all below it."""
+    """For an allow: relative patterns start at the workspace, and a folder matches everything in it."""
     parts = _path(pattern, home, text, absolute)
     if parts is None:
         return False
@@ -66,7 +66,7 @@ def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact
 
 
 def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """Match an ask or a deny: `x` matches at any depth, and a match covers all below it."""
+    """For an ask or a deny: `x` matches at any depth, and a match includes everything in it."""
     parts = _path(pattern, home, text, absolute)
     if parts is None:
         return text.startswith("/") and _floats(pattern) and touches_path(pattern, text[1:], absolute, home=home)
@@ -84,7 +84,7 @@ def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool
 
 
 def covers_host(pattern: str, host: str) -> bool:
-    """Match a host: a leading `*.` stands for one or more labels; any other `*` stays within its label."""
+    """A leading `*.` matches one or more labels. Any other `*` matches within its label."""
     wanted, labels = _labels(pattern), _labels(host)
     if wanted[:1] == ["*"] and len(wanted) > 1:
         wanted, labels = wanted[1:], labels[-len(wanted) + 1 :] if len(labels) >= len(wanted) else []
@@ -94,7 +94,7 @@ def covers_host(pattern: str, host: str) -> bool:
 
 
 def is_value(pattern: str, value: object) -> bool:
-    """Whether an argument has this value; objects, lists and null never match."""
+    """Whether an argument has this value. Objects, lists and null have none."""
     if isinstance(value, bool):
         return name(pattern).fullmatch("true" if value else "false") is not None
     if not isinstance(value, str | int | float):
@@ -119,7 +119,7 @@ def _floats(pattern: str) -> bool:
 
 
 def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[str]] | None:
-    """The pattern without its root, and the parts of the path below that root; None if the path lies elsewhere."""
+    """The pattern without its root, and the path's components from that root; None if the path has another root."""
     if pattern.startswith(("//", "~/")) or pattern == "~":
         if not absolute or (pattern[0] == "~" and not home):
             return None
@@ -132,7 +132,7 @@ def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[
 
 @lru_cache(maxsize=4096)
 def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
-    """The parts of a pattern; with `is_open`, a match covers all below it, so a final `/**` is redundant."""
+    """`is_open`: a match of a folder includes everything in it, so `/**` at the end has no effect."""
     pieces = [piece for piece in spelled.split("/") if piece not in ("", ".")]
     while is_open and (pieces[-1:] == ["**"] or pieces == ["*"]):
         pieces.pop()
@@ -143,7 +143,7 @@ def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
 
 
 def _match(wanted: _Parts, parts: Sequence[str], *, below: bool) -> bool:
-    """Consume the path part by part, tracking every position of the pattern that it may have reached."""
+    """Match the path's components one by one, and track all possible positions in the pattern."""
     places = _with_skipped(wanted, {0})
     for part in parts:
         if below and len(wanted) in places:
@@ -175,7 +175,7 @@ def _until_any(wanted: _Parts) -> _Parts:
 
 
 def _segment(pattern: str) -> str:
-    """The regular expression for one part of a path: `*`, `?` and `[abc]` stay within it."""
+    """One component of a path: `*`, `?` and `[abc]` match within it."""
     chunks = [""]
     for match in _PIECE.finditer(pattern):
         literal, star, one, negated, inner, plain = match.groups()
@@ -189,7 +189,7 @@ def _segment(pattern: str) -> str:
 
 
 _RANGE: Final = re.compile(r"(.)(?:-(.))?", re.DOTALL)
-"""A range of characters in a set, or a single character; either end of a range may be a hyphen."""
+"""A range of characters in a set, or one of its characters. Each end may be any character, including a hyphen."""
 
 
 def _set(inner: str, negated: str) -> str:
@@ -197,7 +197,7 @@ def _set(inner: str, negated: str) -> str:
     source = f"[{'^' if negated else ''}{text}]"
     try:
         re.compile(source)
-    except re.error:  # a range the wrong way round matches nothing
+    except re.error:  # a reversed range matches nothing
         return r"(?!)"
     return source
 

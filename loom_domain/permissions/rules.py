@@ -1,4 +1,4 @@
-"""One entry of a permission mapping: the tools that it names, and what its pattern is matched against."""
+"""One entry of a permission mapping: which tools it names, and what its pattern is matched against."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from loom.domain.permissions import patterns
 from loom.domain.permissions.subjects import Place
 
 DEFAULT: Final = "default"
-"""The key that names no tool: the verdict for calls that no rule covers."""
+"""The key that is not a tool: the verdict of calls that no rule names."""
 
 DOMAIN: Final = "domain:"
 
@@ -40,6 +40,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "http_fetch": Kind.HOST,
     **dict.fromkeys(_PATHS, Kind.PATH),
 }
+COMMANDS: Final = frozenset(tool for tool, kind in _KINDS.items() if kind is Kind.COMMAND)
+"""The tools that run shell commands."""
 
 MAIN_FIELDS: Final[Mapping[str, str]] = {
     "bash": "command",
@@ -47,7 +49,7 @@ MAIN_FIELDS: Final[Mapping[str, str]] = {
     "python": "code",
     **dict.fromkeys(_PATHS, "path"),
 }
-"""The argument that the tool's own patterns match. A `param:value` rule for it would be a second, weaker notation."""
+"""The argument that the tool's own patterns match. `param:value` rules for it would be a second, weaker form."""
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "list_dir": ("read_file",),
@@ -57,13 +59,14 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "edit_file": ("write_file",),
     "create_plan": ("delegate_task",),
 }
-"""Other tools whose scoped asks and denies also apply to this one. Protecting a file, or an agent, covers every way of
-reaching it."""
+"""Other tools whose scoped asks and denies also apply to this one: protecting a file, or an agent, covers every way of
+reaching it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One line of a permission mapping."""
+    """One entry of a permission mapping."""
 
     tool: str
     pattern: str | None
@@ -72,7 +75,7 @@ class Rule:
 
 
 def parse_rule(text: str, verdict: str) -> Rule:
-    """Parse one entry of a mapping. Raises BadRequest, which names the entry."""
+    """Parse one entry of a mapping; raises BadRequest, which names the entry."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise BadRequest(f"permission rule {text!r} is not `tool` or `tool(pattern)`", field="permissions")
@@ -92,12 +95,12 @@ _parsed: Final = lru_cache(maxsize=4096)(parse_rule)
 
 
 def parse_rules(rules: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Parse a whole mapping. Raises BadRequest for the first invalid entry."""
+    """Parse a whole mapping; raises BadRequest for the first invalid entry."""
     return tuple(_parsed(text, verdict) for text, verdict in rules.items())
 
 
 def kind_of(tool: str) -> Kind:
-    """What the patterns of this tool are matched against: the kind of its subjects."""
+    """What the patterns of this tool are matched against."""
     return _KINDS.get(tool, Kind.NAME)
 
 
@@ -116,25 +119,25 @@ def names(rule: Rule, tool: str) -> bool:
 
 
 def guards_too(rule: Rule, tool: str) -> bool:
-    """Whether an ask or a deny of this rule applies to the tool although the rule names another one."""
+    """Whether the rule's asks and denies apply to this tool, even if it does not name it."""
     return names(rule, tool) or any(names(rule, other) for other in _ALSO.get(tool, ()))
 
 
 def is_exact(rule: Rule) -> bool:
-    """Whether the rule's pattern matches exactly one text."""
+    """Whether its pattern matches exactly one text."""
     if rule.pattern is None:
         return False
     return not patterns.is_glob(rule.pattern, only_stars=kind_of(rule.tool) is not Kind.PATH)
 
 
 def parameter(rule: Rule) -> tuple[str, str] | None:
-    """The argument and the value in a rule `tool(param:value)`; None if the rule has another form."""
+    """The argument and the value that a rule `tool(param:value)` may refer to."""
     match = _PARAMETER.fullmatch(rule.pattern or "")
     return (match["name"], match["value"]) if match else None
 
 
 def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
-    """Whether the call has the argument that an ask or a deny names, with that value."""
+    """Whether the call has the argument and value that an ask or a deny names."""
     found = parameter(rule)
     if found is None or rule.verdict is Verdict.ALLOW or not names(rule, tool) or found[0] == MAIN_FIELDS.get(tool):
         return False
@@ -142,7 +145,7 @@ def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
 
 
 def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact: bool = False) -> bool:
-    """Whether an allow for `tool` covers this subject; with `exact`, a path covers only itself."""
+    """Whether an allow of `tool` covers this subject; `exact`: a path matches only itself."""
     if rule.pattern is None or not names(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:
@@ -151,7 +154,7 @@ def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact:
 
 
 def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
-    """Whether a scoped ask or deny covers this subject of `tool`."""
+    """Whether a scoped ask or deny matches this subject of `tool`."""
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:
@@ -160,7 +163,7 @@ def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
 
 
 def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
-    """Whether a scoped ask or deny may cover something below this folder."""
+    """Whether a scoped ask or deny may match something below this folder."""
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     return patterns.may_reach(rule.pattern, text, loose, home=place.home)

@@ -1,11 +1,11 @@
-"""What a call touches, as permission rules see it: the commands of a shell line, files, hosts, and their location."""
+"""What a call touches, as permission rules see it: commands of a shell line, files, hosts, and their location."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The workspace and the home folder of a call, as absolute paths; empty if unknown."""
+    """Where a call would run. Both paths are absolute; empty if unknown."""
 
     workspace: str = ""
     home: str = ""
@@ -18,11 +18,11 @@ class Touched:
     tool: str
     """The tool whose rules apply: `read_file` or `write_file`."""
     text: str = ""
-    """The path relative to the workspace; absolute if it lies outside."""
+    """Relative to the workspace; absolute if outside."""
     loose: str = ""
     """The absolute path."""
     opaque: bool = False
-    """The file is known only when the command runs."""
+    """Only running the command would tell which file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,23 +30,23 @@ class Subject:
     """One thing that a call touches: a command of a shell line, a path of a file tool, a host."""
 
     text: str
-    """The text that patterns match; paths are relative to the workspace."""
+    """As a rule would spell it; paths are relative to the workspace."""
     loose: str = ""
-    """A second text for asks and denies: a command without leading environment assignments, or the absolute path."""
+    """For asks and denies: the command without environment assignments, or the absolute path."""
     opaque: bool = False
     """The parser could not analyze it, so no allow pattern covers it."""
     words: tuple[str | None, ...] = ()
-    """A command's words after the shell's expansion; None for a word that is known only when the command runs."""
+    """A command's words as the shell will read them; None for one that only running would tell."""
     passive: bool = False
-    """It needs no allow of its own, because it is part of a command that does."""
+    """Needs no allow of its own, because it is part of a command that does."""
     reaches: bool = False
-    """Everything below it is read, too."""
+    """Everything below it is read too."""
     files: tuple[Touched, ...] = ()
     """The files that a command reads and writes, as far as its words show."""
 
 
 def normal(path: str, base: str = "") -> str:
-    """The absolute path without `.`, `..` and double slashes; a relative path starts at `base`."""
+    """An absolute path without `.`, `..` and double slashes. Relative ones start at `base`."""
     parts: list[str] = []
     for part in (path if path.startswith("/") else f"{base}/{path}").split("/"):
         if part == "..":
@@ -57,7 +57,7 @@ def normal(path: str, base: str = "") -> str:
 
 
 def expanded(path: str, home: str) -> str:
-    """The path with `~` replaced by the home folder; unchanged if the home is unknown."""
+    """The path with its `~` expanded; unchanged if the home is unknown."""
     if home and (path == "~" or path.startswith("~/")):
         return home + path[1:]
     return path

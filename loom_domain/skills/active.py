@@ -1,7 +1,8 @@
-"""Active skills: those whose instructions are in the conversation, as results of `load_skill`.
+"""The skills whose instructions are in a conversation, as results of `load_skill`, which a compression keeps.
 
-Instructions do not become outdated as observations do. So they are never shortened, and compression keeps them
-verbatim, the newest first, as far as there is room. Skills that do not fit are named, so the model can reload them.
+They are instructions, not observations, so they do not become outdated: they are never collapsed, and a compression
+keeps them word for word, the newest first, as far as they fit. It names those that it removed, so that they can be
+loaded again.
 """
 
 import re
@@ -13,7 +14,7 @@ from loom.domain.core.tokens import conversation_tokens
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 
 SHARE: Final = 0.3
-"""Share of a compressed conversation that active skills may take up."""
+"""Maximum share of a compressed conversation for active skills."""
 
 _CONTENT: Final = re.compile(r'<skill_content name="([a-z0-9-]+)"')
 _LISTED: Final = re.compile(r"^- ([a-z0-9-]+):", re.MULTILINE)
@@ -28,7 +29,7 @@ def skill_in(message: Message) -> str:
 
 
 def active_in(messages: Iterable[Message]) -> dict[str, int]:
-    """The active skills, each with the position of the last message that contains it, in order of position."""
+    """The active skills with the position of the message that last loaded each, in the order of those messages."""
     found: dict[str, int] = {}
     for place, message in enumerate(messages):
         if name := skill_in(message):
@@ -38,7 +39,7 @@ def active_in(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
-    """The groups of messages that contain active skills, the newest first, as far as they fit the skills' share."""
+    """The message groups with active skills, the newest first, as far as they fit into their share."""
     left = min(ACTIVE_TOKENS, int(SHARE * room))
     stays: set[Group] = set()
     for place in reversed(active_in(messages).values()):
@@ -53,7 +54,9 @@ def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: i
 
 
 def told(earlier: str, before: Sequence[Message], after: Sequence[Message]) -> list[str]:
-    """A line for each skill that was ever active, saying whether it still is; `earlier` is the previous list."""
+    """A line for each skill that was ever active, and whether its instructions are still there. `earlier` is such a
+    list.
+    """
     there = active_in(after)
     names = dict.fromkeys((*_LISTED.findall(earlier), *active_in(before)))
     gone = "no longer in the conversation; load it again when you need it"

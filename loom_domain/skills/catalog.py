@@ -1,8 +1,8 @@
 """Skills: folders of instructions that a run loads when it needs them.
 
-A skill is loaded in three steps, so that a hundred skills cost little: its line of the catalog is in every prompt, the
-model loads the body when it needs it, and the body refers to resources and scripts. The skills that a run may load are
-chosen when the run is prepared and pinned into its spec, each with a digest of its files.
+Three layers make even a hundred skills cheap: one line of the catalog in every prompt; the body, when the model loads
+it; resources and scripts, when the body refers to them. The skills of a run are selected when it is prepared and pinned
+into its spec, each with a digest of its files.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -14,22 +14,22 @@ from loom.domain.core.tokens import within
 from loom.domain.core.tool_calls import ToolSpec
 
 LOAD_SKILL: Final = "load_skill"
-"""The tool by which a model makes a skill active."""
+"""The tool with which a model activates a skill."""
 READ_RESOURCE: Final = "read_skill_resource"
 RUN_SCRIPT: Final = "run_skill_script"
 SKILL_TOOLS: Final = (LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT)
-"""The tools that a run with skills gets in addition to its own."""
+"""The tools that a run with skills has in addition."""
 COMPILED: Final = "skill__"
 """Prefix of the names of tools that are scripts of a skill."""
 
 LINE_TOKENS: Final = 80
-"""Longest line of one skill in the catalog, in characters; a longer description is truncated."""
+"""Maximum tokens of one skill's line in the catalog. A longer description is cut."""
 CATALOG_TOKENS: Final = 4000
-"""Longest catalog, in characters. If not all skills fit, it has those that match the task best."""
+"""Maximum tokens of the catalog. If not all skills fit, it contains those that fit the task best."""
 BODY_TOKENS: Final = 5000
-"""Longest instructions of one skill in the context; the model reads the rest of a longer body as a resource."""
+"""Maximum tokens of one skill's instructions in the context. The rest of a longer body is read like a resource."""
 ACTIVE_TOKENS: Final = 25_000
-"""Longest instructions of all active skills together that compression keeps."""
+"""Maximum tokens of active skills' instructions that a compression keeps."""
 
 CATALOG_HEAD: Final = (
     "Instructions for special work. When the task touches one of these, call load_skill with its name before you begin,"
@@ -46,17 +46,17 @@ class Skill:
     root: str
     """Its folder, absolute, on the worker."""
     source: str = ""
-    """Its source: `project`, `user`, `app …`, `package …`."""
+    """Its origin: `project`, `user`, `app …`, `package …`."""
     license: str = ""
     compatibility: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()
-    """Tools that its author suggests to allow. They are shown to people and have no effect by themselves."""
+    """What its author would allow. It is shown to people and grants nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSkill:
-    """A skill as pinned into a run, reduced to what prompts and tools need."""
+    """A skill as a run was started with it: only what its prompts and tools need."""
 
     name: str
     description: str
@@ -70,35 +70,35 @@ class PinnedSkill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillUse:
-    """The skill that a tool call uses, as pinned into the run."""
+    """The skill that a tool call refers to, as it is pinned to the run."""
 
     name: str
     root: str
     digest: str
     script: str = ""
-    """The script, if the called tool is one."""
+    """The script, if the call is of a script tool."""
     is_active: bool = False
-    """Whether its instructions are in the conversation or in the prompt."""
+    """Whether its instructions are in the conversation, or in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillFolder:
-    """A folder that holds skills."""
+    """A folder that contains skills."""
 
     path: str
     source: str
-    """Its source: `project`, `user`, `app …`, `package NAME VERSION`."""
+    """Its origin: `project`, `user`, `app …`, `package NAME VERSION`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillProblem:
-    """Why a skill, or a folder of skills, could not be read as intended."""
+    """Why a skill, or a folder of them, is missing or deviates from the format."""
 
     path: str
     source: str
     why: str
     is_warning: bool = False
-    """Whether the skill is available nevertheless."""
+    """The skill is available nevertheless."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,14 +108,14 @@ class FoundSkills:
     skills: tuple[Skill, ...] = ()
     """One of each name, sorted."""
     hidden: tuple[Skill, ...] = ()
-    """Skills that are hidden by one of the same name from a closer source."""
+    """Those that are hidden by one of the same name in an earlier place."""
     problems: tuple[SkillProblem, ...] = ()
     untrusted: tuple[SkillFolder, ...] = ()
     """Folders that were not searched."""
 
 
 def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "") -> PinnedSkill:
-    """The skill, reduced to what is pinned into a run."""
+    """The skill as it is pinned to a run."""
     return PinnedSkill(
         name=skill.name,
         description=within(" ".join(skill.description.split()), LINE_TOKENS),
@@ -127,7 +127,7 @@ def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "
 
 
 def catalog(skills: Iterable[PinnedSkill]) -> str:
-    """The catalog for the prompt: one line for each skill that can be loaded; empty if there are none."""
+    """What every prompt says about the skills that can be loaded: a line each; empty if there are none."""
     lines = [line_of(skill.name, skill.description) for skill in skills if not skill.body]
     return "\n".join((CATALOG_HEAD, *lines)) if lines else ""
 
@@ -142,7 +142,7 @@ def active_instructions(skills: Iterable[PinnedSkill]) -> str:
 def use_of(
     skills: Iterable[PinnedSkill], tool: str, arguments: JsonObject, *, active: Set[str] = frozenset()
 ) -> SkillUse | None:
-    """The skill that a call of this tool uses: the one that has the script, or the one named in the arguments."""
+    """The skill that a call of this tool refers to: the one whose script it is, or that its arguments name."""
     named = arguments.get("name" if tool == LOAD_SKILL else "skill")
     for skill in skills:
         if tool in skill.tools or (tool in SKILL_TOOLS and named == skill.name):
@@ -157,23 +157,23 @@ def use_of(
 
 
 def tool_name(skill: str, script: str) -> str:
-    """The name of a script as a tool: `skill__pdf__fill_form` for `scripts/fill-form.py`."""
+    """The tool name of a script: `skill__pdf__fill_form` for `scripts/fill-form.py`."""
     stem = script.rpartition("/")[2].partition(".")[0]
     return f"{COMPILED}{skill}__{''.join(c if c.isascii() and c.isalnum() else '_' for c in stem).lower()}"
 
 
 def goes_along(tool: ToolSpec) -> bool:
-    """Whether calls carry the tool's definition with them, since no worker registers it: a made tool or a script."""
+    """Whether a call includes its tool, which no worker has: an agent created it, or it is a script."""
     return tool.source != "" or tool.name.startswith(COMPILED)
 
 
 def is_of_the_run(tool: ToolSpec) -> bool:
-    """Whether the tool belongs to one run and not to a worker: its agent made it, or it serves the run's skills."""
+    """Whether only this run has the tool: its agent created it, or it belongs to the run's skills."""
     return tool.source != "" or is_skill_tool(tool.name)
 
 
 def is_skill_tool(name: str) -> bool:
-    """Whether a run has the tool of this name only because it has skills."""
+    """Whether a tool of this name belongs to a run's skills."""
     return name in SKILL_TOOLS or name.startswith(COMPILED)
 
 

@@ -1,8 +1,8 @@
-"""Parsing a SKILL.md: front matter between `---` lines, then the body. The parser is lenient and reports deviations.
+"""Parse the text of a SKILL.md: front matter between `---` lines, then the body. Lenient, with warnings.
 
-A skill is refused only if it cannot be used: without front matter or without a description. Any other deviation from
-the format is read as it was probably meant and reported as a warning, since most skills were written for other
-programs. The caller parses the YAML into a mapping of plain text, lists and mappings.
+A skill is rejected only if it is unusable: without front matter or description. Any other deviation from the format is
+accepted and reported as a warning, since most skills were written for other programs. The caller parses the YAML
+itself, into strings, lists and mappings.
 """
 
 import re
@@ -15,7 +15,7 @@ from loom.domain.skills.catalog import BODY_TOKENS, Skill
 
 FILE: Final = "SKILL.md"
 NAMES: Final = (FILE, "skill.md")
-"""Accepted file names."""
+"""Valid names of the file."""
 LONGEST_NAME: Final = 64
 LONGEST_DESCRIPTION: Final = 1024
 LONGEST_COMPATIBILITY: Final = 500
@@ -28,7 +28,7 @@ _TOOL: Final = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
 
 class BrokenSkill(Exception):
-    """The skill cannot be used; the message says how to fix it."""
+    """The skill is unusable; the message says what to fix."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ def _quoted(line: str) -> str:
 
 
 def _usable(name: str) -> str:
-    """A valid name, derived from the given one. Raises BrokenSkill if nothing is left of it."""
+    """A valid name derived from the given one; raises BrokenSkill if that is empty."""
     usable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].rstrip("-")
     if not usable:
         raise BrokenSkill(f"its name {name!r} has no letter from a to z and no digit: give it another one")

@@ -1,4 +1,4 @@
-"""Scripts of a skill that declare themselves as tools, in a comment block like inline script metadata (PEP 723).
+"""Scripts of a skill that declare themselves as tools, in a comment block like inline metadata (PEP 723).
 
     # /// loom-tool
     # description = "Count the words of a text."
@@ -7,8 +7,9 @@
     # type = "string"
     # ///
 
-Each entry of `parameters` is the JSON Schema of one argument; an argument without a `default` is required. The script
-gets its arguments as one JSON object on standard input, and its output is the result. Reading the block runs no code.
+Each entry of `parameters` is the JSON Schema of one argument. Arguments without a `default` are required. The script
+receives its arguments as one JSON object on standard input, and its output is the result. Parsing the block runs
+nothing.
 """
 
 import tomllib
@@ -21,17 +22,17 @@ from loom.domain.skills.documents import BrokenSkill
 BEGIN: Final = "# /// loom-tool"
 END: Final = "# ///"
 LONGEST_NAME: Final = 64
-"""Longest name of a tool, in characters, that providers accept."""
+"""Maximum length of a tool's name that providers accept."""
 LONGEST: Final = 600.0
 GRACE: Final = 10.0
-"""Seconds after the script's own time limit, to stop it and read its output."""
+"""Seconds in addition to the script's own timeout, for stopping it and reading its output."""
 _FIELDS: Final = ("description", "parameters", "timeout")
 
 
 def tool_of(text: str, name: str, *, timeout: float) -> ToolSpec | None:
-    """The tool that a script declares, or None. Raises BrokenSkill if the declaration is invalid.
+    """The tool that a script declares, or None; raises BrokenSkill if the declaration is invalid.
 
-    The tool always asks for approval and counts as one with side effects, since its declaration is unverified.
+    It needs approval and counts as one that changes something, whatever it declares.
     """
     block = _block(text)
     if block is None:

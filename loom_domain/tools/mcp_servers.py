@@ -1,7 +1,7 @@
-"""MCP servers: their configuration, the names of their tools, and how far their hints are trusted.
+"""MCP servers: their configuration, the names of their tools, and the meaning of their hints.
 
-Annotations count only if the server's configuration sets `trust`. Then they decide the effect of a tool and whether a
-person is asked. The annotations of an untrusted server appear in the tools' descriptions and have no other effect.
+A server's declarations count only if its configuration says `trust`: its annotations then decide the effect of a tool
+and whether it needs approval. For an untrusted server, they are only shown in the tools' descriptions.
 """
 
 import re
@@ -17,12 +17,12 @@ from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.core.tool_names import MCP
 
 NAME_LIMIT: Final = 64
-"""Longest tool name, in characters, that every provider accepts."""
+"""Maximum characters of a tool's name that every provider accepts."""
 DESCRIPTION_LIMIT: Final = 2048
-"""Longest description, in characters, that is sent to the model with every turn."""
+"""Maximum characters of a server's description that the model reads in every turn."""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
-"""Names that suggest a tool that only reads. They decide about parallelism only, never about permissions or effects."""
+"""Names that suggest that nothing changes. They permit parallel calls, but never affect permission or effect."""
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-](?:_?[A-Za-z0-9-])*")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -30,28 +30,28 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpServer:
-    """One MCP server: a program to start, or a URL to connect to."""
+    """A server that provides tools: a program to start, or an address to connect to."""
 
     name: str
-    """Letters, digits, `-` and single `_`: it is part of the names of its tools."""
+    """Letters, digits, `-` and single `_`, since it is part of the names of its tools."""
     command: tuple[str, ...] = ()
-    """Program and arguments; the server speaks over its standard input and output."""
+    """Program and arguments. The server uses standard input and output."""
     url: str = ""
     """Streamable HTTP endpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the program; `${NAME}` stands for the worker's own variable NAME."""
+    """Variables of the program. `${NAME}` is replaced by the worker's own variable NAME."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """HTTP headers; `${NAME}` as in `env`."""
     trust: bool = False
-    """Trust the server's annotations: which tools only read, which destroy, which may be repeated."""
+    """Whether to trust the server's declarations about its tools: which only read, destroy, or can be repeated."""
     timeout: float = 60.0
     """Seconds for one call."""
     connect_timeout: float = 30.0
-    """Seconds from connecting until the server has listed its tools."""
+    """Seconds from connecting to receiving the list of tools."""
     enabled_tools: tuple[str, ...] = ()
-    """Only these tools, by the server's own names; empty: all."""
+    """Use only these tools, by the server's own names; empty: all."""
     disabled_tools: tuple[str, ...] = ()
-    """Not these tools, by the server's own names."""
+    """Do not use these tools, by the server's own names."""
 
     def __post_init__(self) -> None:
         if complaint := _complaint(self):
@@ -59,17 +59,17 @@ class McpServer:
 
     @property
     def address(self) -> str:
-        """Identifies the server's program or URL, to detect that it has changed."""
+        """Identifies what is connected to, to determine whether it is still the same server."""
         return self.url or "\0".join(self.command)
 
     def offers(self, tool: str) -> bool:
-        """Whether the configuration enables this tool."""
+        """Whether the configuration permits this tool."""
         return tool not in self.disabled_tools and (not self.enabled_tools or tool in self.enabled_tools)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """A server's annotations of a tool; None if it does not give one."""
+    """What a server declares about a tool; None if it declares nothing."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -97,7 +97,7 @@ class ToolTraits:
 
 
 def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
-    """Effect, parallelism and default verdict of a tool: from its hints if trusted, else the worst case."""
+    """Effect, parallelism and default permission of a tool: from its hints if trusted, else the strictest."""
     hints = tool.hints if trust else Hints()
     if hints.read_only:
         return ToolTraits(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
@@ -109,10 +109,10 @@ def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`mcp__server__tool`, in characters that every provider accepts.
+    """`mcp__server__tool` in characters that every provider accepts.
 
-    A name that has to be changed ends in a digest of the original, whether or not another tool would get the same
-    name. Otherwise a tool that the server adds later could take over the name that a run is pinned to.
+    A changed name contains a digest of the original, even if no other tool has the same name. Otherwise a tool that a
+    server adds later could take over the name that a run is pinned to.
     """
     plain = f"{MCP}{server}__{tool}"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
@@ -123,7 +123,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def description(server: McpServer, tool: ListedTool) -> str:
-    """The description that the model reads: the server's text, truncated and cleaned, with a note of its source."""
+    """The description that the model reads: the server's own, cut and without invisible characters, and its origin."""
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
     said = "" if server.trust else _hint_text(tool.hints)
@@ -131,22 +131,22 @@ def description(server: McpServer, tool: ListedTool) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without control and format characters, which can hide instructions to the model from people."""
+    """The text without control and format characters, which can hide instructions to a model from people."""
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Co", "Cs"))
 
 
 def expand(values: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Replace `${NAME}` by the environment's value. Raises BadRequest for a variable that is not set."""
+    """Replace `${NAME}` by the environment's value; raises BadRequest for one that is not set."""
     return {key: _VARIABLE.sub(lambda found: _value(found[1], environment), text) for key, text in values.items()}
 
 
 def variables(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the variables that these values refer to as `${NAME}`."""
+    """The names in the `${NAME}` references of these values."""
     return tuple(dict.fromkeys(name for text in values.values() for name in _VARIABLE.findall(text)))
 
 
 def read_servers(tables: Mapping[str, Any]) -> tuple[McpServer, ...]:
-    """The servers in a configuration's `[mcp.NAME]` tables. Raises BadRequest, which names table and key."""
+    """The servers in the `[mcp.NAME]` tables of a configuration; raises BadRequest, which names table and key."""
     return tuple(_read(name, table) for name, table in sorted(tables.items()))
 
 
@@ -164,7 +164,7 @@ def _read(name: str, table: object) -> McpServer:
 
 
 def _converted(server: str, key: str, value: object) -> Any:
-    """Convert a value to the field's type. Raises BadRequest, which says what is expected."""
+    """A value with the field's type; raises BadRequest, which says what it should be."""
     match key, value:
         case "command", str():
             return (value,)

@@ -1,7 +1,7 @@
-"""Which network addresses a web tool may reach: public ones, and those that the worker's settings open.
+"""Which network addresses a request of the web tools may go to: public ones, and those that a worker's settings allow.
 
-Only addresses that are known to be public pass. An IPv6 address that maps an IPv4 one is judged as that address. Other
-forms that embed IPv4 (6to4, Teredo, IPv4-compatible) never pass.
+Only addresses that are known to be public are allowed. An IPv6 address that contains an IPv4 one counts as that one.
+Formats that contain IPv4 but serve no web pages (6to4, Teredo, IPv4-compatible) are never allowed.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Block:
     network: Network
     what: str
     opens: bool = False
-    """Whether a worker's settings may open it. Networks that hand out credentials stay closed."""
+    """Whether a worker's settings may allow it: a private network, but nothing that provides credentials."""
 
 
 def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]:
@@ -31,7 +31,7 @@ def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]
 
 
 BLOCKS: Final = (
-    # These come first, since they lie inside blocks that can be opened.
+    # First, because they are inside blocks that can be allowed.
     *_blocks(
         "a cloud's metadata service",
         *("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"),
@@ -49,19 +49,19 @@ BLOCKS: Final = (
     *_blocks("kept for protocols", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16"),
     *_blocks("a reserved address", "240.0.0.0/4"),
 )
-"""The first block that contains an address describes it."""
+"""The first match says what an address is."""
 
 _GLOBAL: Final = IPv6Network("2000::/3")
-"""The part of IPv6 that has been allocated for public use."""
+"""All of IPv6 that is allocated for public use."""
 
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""NAT64, by which networks without IPv4 reach it. Their resolvers return such addresses for every site."""
+"""NAT64: how a network without IPv4 reaches it. Its resolvers return such addresses for every site."""
 
 EVERYWHERE: Final[tuple[Network, ...]] = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
 
 
 def obstacle(address: Address, opened: Sequence[Network] = ()) -> str:
-    """Why a request to this address is refused; empty if it is allowed."""
+    """Why a request to this address is not allowed; empty if it is."""
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
             return "an address with a zone"
@@ -82,18 +82,18 @@ def _carried(address: IPv6Address) -> IPv4Address | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """Hosts and networks that are not public and may be reached all the same, such as a company's wiki."""
+    """Non-public hosts that are allowed nevertheless, such as a company's wiki."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
 
     def of(self, host: str) -> tuple[Network, ...]:
-        """The networks that this host may resolve to. A host named in the settings may resolve to any address."""
+        """The networks that are allowed for this host. A host named in the settings is trusted with its own DNS."""
         return EVERYWHERE if host in self.hosts else self.networks
 
 
 def read_opening(entries: Sequence[str]) -> Opening:
-    """Parse host names, addresses and networks (`wiki.corp`, `10.0.0.7`, `10.0.0.0/8`). Raises BadRequest."""
+    """Parse host names, addresses and networks (`wiki.corp`, `10.0.0.7`, `10.0.0.0/8`); raises BadRequest."""
     hosts: set[str] = set()
     networks: list[Network] = []
     for entry in entries:

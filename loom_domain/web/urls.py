@@ -1,8 +1,8 @@
-"""URLs of web pages, parsed strictly and in one way for permission rules, the resolver and the request.
+"""Parse the URLs of web pages strictly, in one way for the rules, the resolver and the request.
 
-Programs disagree on unusual URLs, so a request can end up at a host that no rule has checked. This module therefore
-refuses what browsers would repair: unusual spellings of IPv4, credentials, backslashes, control characters, and letters
-that are normalized to other letters.
+Programs read unusual URLs differently, which is how requests end up where no rule has looked. What browsers would
+repair is therefore rejected: other spellings of IPv4, credentials, backslashes, control characters, letters that turn
+into others.
 """
 
 import re
@@ -15,7 +15,7 @@ from urllib.parse import quote, urljoin
 from loom.domain.core.errors import ToolValidationError
 
 LONGEST: Final = 8_000
-"""Longest URL, in characters."""
+"""Maximum characters of a URL."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL | re.ASCII)
@@ -23,12 +23,12 @@ _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _KEPT: Final = "%/:?[]@!$&'()*+,;=-._~"
-"""Characters of path and query that are left alone; all others are percent-encoded."""
+"""Characters of path and query that stay unchanged; all others are percent-encoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WebUrl:
-    """A parsed URL."""
+    """The URL of a page."""
 
     scheme: str
     """`http` or `https`."""
@@ -45,12 +45,12 @@ class WebUrl:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The whole URL, in ASCII."""
+        """The complete URL, in ASCII."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
 
 def web_url(text: str) -> WebUrl:
-    """Parse a URL. Raises ToolValidationError, which says what is wrong with it."""
+    """Parse a URL; raises ToolValidationError, which says what is wrong with it."""
     text = text.strip()
     if len(text) > LONGEST:
         _refuse(f"it is longer than {LONGEST} characters", "ask for less in one request")
@@ -66,7 +66,7 @@ def web_url(text: str) -> WebUrl:
 
 
 def joined(base: WebUrl, location: str) -> WebUrl:
-    """The target of a redirect. Raises ToolValidationError."""
+    """The target of a redirect; raises ToolValidationError."""
     try:
         target = urljoin(str(base), location.strip().replace(" ", "%20"))
     except ValueError:
@@ -75,7 +75,7 @@ def joined(base: WebUrl, location: str) -> WebUrl:
 
 
 def host_name(text: str) -> str:
-    """The host name to resolve. Raises ToolValidationError."""
+    """A host in the form for the resolver; raises ToolValidationError."""
     host = _ascii(normalize("NFC", text).lower()).removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
@@ -99,7 +99,7 @@ def _place(authority: str, default: int) -> tuple[str, int]:
 
 
 def _ascii(host: str) -> str:
-    """Encode letters of other scripts in `xn--` form. Refuses a name that does not survive the round trip."""
+    """Letters of other scripts in their `xn--` form. Letters that would turn into another name are rejected."""
     if host.isascii():
         return host
     try:

@@ -312,7 +312,8 @@ def spec_for(workspace: Path, *tools: str, **given: Any) -> AgentSpec:
 
 async def equipped(home: Path, spec: AgentSpec, **request: Any) -> AgentSpec:
     skills = RunSkills(library=SkillFolders(home=home), tools=TOOLS)
-    return (await skills.equipped(spec, RunRequest(**{"task": "do it", **request}))).spec
+    found = await skills.library.find(Path(spec.workspace))
+    return (await skills.equipped(spec, RunRequest(**{"task": "do it", **request}), found)).spec
 
 
 async def test_the_tools_name_the_skills_and_scripts_become_tools(home: Path, workspace: Path) -> None:

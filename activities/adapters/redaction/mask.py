@@ -7,13 +7,14 @@ one `[REDACTED]`. The rest of the text stays unchanged, byte for byte.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from loom.activities.adapters.redaction.assignments import assigned, is_secret_under
 from loom.activities.adapters.redaction.known_secrets import spellings
 from loom.activities.adapters.redaction.locations import (
     Span,
+    assigned,
     authorization,
     discord_tokens,
     headers,
+    is_secret_under,
     options,
     pgpass,
     positions,

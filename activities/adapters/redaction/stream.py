@@ -8,7 +8,7 @@ back is therefore limited. Call `flush` at the end to get the rest.
 import re
 from typing import Final
 
-from loom.activities.adapters.redaction.assignments import CONTEXT
+from loom.activities.adapters.redaction.locations import CONTEXT
 from loom.activities.adapters.redaction.mask import SecretMask, masked
 from loom.activities.adapters.redaction.private_keys import LONGEST_KEY, open_key, start_of_lines
 
