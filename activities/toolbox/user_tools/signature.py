@@ -1,4 +1,4 @@
-"""What a function says of itself: its arguments from the signature, their meaning from the docstring.
+"""A tool derived from a function: its arguments from the signature, their meaning from the docstring.
 
 The arguments become a pydantic model whose fields have names of their own (`p0`, `p1` …) and the parameters' names as
 aliases: a parameter may be called `schema`, `copy` or `_x` without meeting pydantic's names, and none is taken for an
@@ -7,7 +7,7 @@ argument that Loom knows.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
@@ -21,18 +21,20 @@ from pydantic.fields import FieldInfo
 
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.function_tool import schema_of
+from loom.activities.toolbox.user_tools.dependencies import is_provided, plain
 from loom.domain.core.errors import BadRequest
 
 CONTEXT: Final = "context"
-"""A parameter of this name and without a type is given the call's ToolContext."""
+"""A parameter of this name without a type receives the call's ToolContext."""
 
 _MANY: Final[Mapping[Any, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+_NOT_OF_A_USER: Final = ("builtins", "typing", "collections.abc")
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A function as a tool: what it takes and what is said of it."""
+    """A function as a tool: its arguments and their descriptions."""
 
     function: Callable[..., Any]
     description: str
@@ -40,24 +42,36 @@ class Described:
     fields: Mapping[str, str]
     """Field of `arguments` for each parameter."""
     nullable: frozenset[str]
-    """Parameters that take null; for any other, null means not given."""
+    """Parameters that accept null. For any other, null means not given."""
     positional: tuple[str, ...]
-    """Parameters that cannot be given by name, in order."""
+    """Positional-only parameters, in order."""
     context: str | None
-    """The parameter that is given the ToolContext; the model never sees it."""
+    """The parameter that gets the ToolContext; the model never sees it."""
+    needs: Mapping[str, Any]
+    """The type of each parameter that the worker's dependencies fill; the model never sees these either."""
 
-    def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
+    def call(self, values: Mapping[str, Any], context: ToolContext, injected: Mapping[str, Any]) -> Any:
         """Call the function with these values by parameter."""
-        given = dict(values) if self.context is None else {**values, self.context: context}
+        given = {**values, **injected, **({} if self.context is None else {self.context: context})}
         return self.function(*[given.pop(name) for name in self.positional], **given)
 
 
-def described(function: Callable[..., Any], origin: str) -> Described:
-    """Read a function; raises BadRequest that names it, the parameter, and what to do."""
+def described(function: Callable[..., Any], origin: str, provided: Container[Any] = ()) -> Described:
+    """Read a function; raises BadRequest that names it, the parameter, and what to do.
+
+    A parameter of a type that is `provided` is no argument. Neither is one of a class that JSON cannot carry: something
+    else may still provide it before the worker starts.
+    """
     parameters = _parameters(function, origin)
-    hints = _hints(function, origin)
+    hints = types_of(function, origin)
     context = _context_of(parameters, hints)
-    taken = [parameter for parameter in parameters if parameter.name != context]
+    needs = {
+        p.name: plain(kind)
+        for p in parameters
+        if p.name != context and (kind := hints.get(p.name)) is not None
+        if is_provided(kind, provided) or can_only_be_provided(kind)
+    }
+    taken = [p for p in parameters if p.name != context and p.name not in needs]
     text, meanings = read_docstring(inspect.getdoc(_documented(function)) or "")
     fields = {p.name: f"p{number}" for number, p in enumerate(taken)}
     types = {p.name: hints.get(p.name, Any) for p in taken}
@@ -70,11 +84,29 @@ def described(function: Callable[..., Any], origin: str) -> Described:
         nullable=frozenset(name for name, kind in types.items() if takes_null(kind)),
         positional=tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY),
         context=context,
+        needs=needs,
     )
 
 
+def can_only_be_provided(kind: Any) -> bool:
+    """Whether it is a class of which JSON has no values, such as a connection pool."""
+    kind = plain(kind)
+    base = get_origin(kind) or kind
+    if (
+        not isinstance(base, type)
+        or base.__module__ in ("builtins", "typing", "collections.abc")
+        or base is ToolContext
+    ):
+        return False
+    try:
+        TypeAdapter(kind).json_schema()
+    except (PydanticUserError, TypeError, ValueError):
+        return True
+    return False
+
+
 def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
-    """What a docstring says of the whole and of each parameter, in Google's, NumPy's or Sphinx's style."""
+    """What a docstring says about the function and each parameter, in Google, NumPy or Sphinx style."""
     try:
         found = parse(text)
     except ParseError:
@@ -88,7 +120,7 @@ def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
 
 
 def takes_null(kind: Any) -> bool:
-    """Whether null is a value of its own for this type."""
+    """Whether null is a valid value of this type."""
     if kind in (Any, object, None, NoneType):
         return True
     if hasattr(kind, "__metadata__"):  # Annotated
@@ -96,17 +128,17 @@ def takes_null(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType) and any(takes_null(option) for option in get_args(kind))
 
 
-def context_parameter(function: Callable[..., Any], origin: str) -> str | None:
-    """The parameter that is given the ToolContext."""
-    return _context_of(list(inspect.signature(function).parameters.values()), _hints(function, origin))
+def context_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) -> str | None:
+    """The parameter that gets the ToolContext."""
+    return _context_of(list(inspect.signature(function).parameters.values()), hints)
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether calling it only makes a coroutine or an async generator, so that it may run on the event loop."""
+    """Whether calling it returns a coroutine or an async generator, so that it may run on the event loop."""
     while isinstance(function, partial):
         function = function.func
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    called = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked, not whether it is there
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - its kind matters, not whether it exists
     return any(kind(function) or kind(called) for kind in kinds)
 
 
@@ -130,7 +162,7 @@ def _parameters(function: Callable[..., Any], origin: str) -> list[Parameter]:
     return parameters
 
 
-def _hints(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
+def types_of(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
     try:
         return get_type_hints(_documented(function), include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -142,7 +174,7 @@ def _hints(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
 
 
 def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where annotations and docstring stand: what a partial was made of, or an object's `__call__`."""
+    """The object with annotations and docstring: the function of a partial, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function):
@@ -162,7 +194,7 @@ def _is_context(parameter: Parameter, kind: Any) -> bool:
 
 
 def _field(parameter: Parameter, kind: Any, meaning: str) -> Any:
-    """The parameter's default and meaning; what its own `Field(…)` says of it goes before the docstring."""
+    """The parameter's default and description. Its own `Field(…)` takes precedence over the docstring."""
     given = parameter.default
     own = given if isinstance(given, FieldInfo) else FieldInfo.from_annotation(kind)
     known: dict[str, Any] = {"alias": parameter.name, "description": own.description or meaning or None}

@@ -1,10 +1,11 @@
-"""A tool made of a function: what the registry of a user's module holds.
+"""A tool made from a function, as the registry of a user's module stores it.
 
-Its arguments are kept apart from Loom's own: whatever a parameter is called, it means nothing to the pipeline.
+Its arguments are kept apart from Loom's own: a parameter's name never has a meaning for the pipeline.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -15,6 +16,7 @@ from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.code_digest import code_digest
 from loom.activities.toolbox.function_tool import validated
 from loom.activities.toolbox.user_tools.call import called
+from loom.activities.toolbox.user_tools.dependencies import Dependencies, named
 from loom.activities.toolbox.user_tools.options import ToolOptions, check_name, checked, spec_for
 from loom.activities.toolbox.user_tools.paths import confined, refuse_hidden_paths, subjects_of
 from loom.activities.toolbox.user_tools.signature import described, is_asynchronous
@@ -25,7 +27,7 @@ from loom.domain.permissions.subjects import Subject
 
 
 class Given(BaseModel):
-    """Validated arguments by parameter; dumped, they are what the model sent, as the tool understood it."""
+    """Validated arguments by parameter. Dumped, they are what the model sent, as the tool understood it."""
 
     values: Mapping[str, Any]
     checked: Any
@@ -43,41 +45,47 @@ class UserTool:
 
     spec: ToolSpec
     origin: str
-    """Where it comes from, for people."""
+    """Where it is defined, for people."""
     arguments: type[BaseModel]
     fields: Mapping[str, str]
     """Field of `arguments` for each parameter."""
     nullable: frozenset[str]
-    call: Callable[[Given, ToolContext], Any]
+    call: Callable[[Given, ToolContext, Mapping[str, Any]], Any]
+    """Calls the function with its arguments, the context, and the values of the parameters in `needs`."""
     blocking: bool
     available: Callable[[], object] | None
     has_own_timeout: bool
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    """The type of each parameter that the worker's dependencies fill."""
+    dependencies: Dependencies = field(default_factory=Dependencies)
+    remade: "Callable[[Container[Any]], UserTool] | None" = None
+    """The same tool, its signature read again with these types provided."""
     home: Path | None = None
-    """Loom's own state on the worker, which no path leads into."""
+    """Loom's own state on the worker, which no path can reach."""
     code: str = ""
-    """Names the user's code as it stands; empty where it cannot be read."""
+    """Digest of the user's code; empty if it cannot be read."""
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         if self.available is None:
             return None
         try:
             answer = self.available()
-        except Exception as error:  # noqa: BLE001 - a check that breaks is a tool that is missing something
+        except Exception as error:  # noqa: BLE001 - a failing check means that something is missing
             return f"its check failed with {type(error).__name__}: {error}"
         if isinstance(answer, str):
             return answer or None
         return None if answer in (True, None) else "it says that it cannot work here now: use another tool"
 
     def parse(self, arguments: JsonObject) -> Given:
-        """Validated arguments; null counts as not given where it is not a value of the parameter."""
+        """Validate the arguments. Null counts as not given unless it is a value of the parameter."""
         given = {name: value for name, value in arguments.items() if value is not None or name in self.nullable}
         model = validated(self.spec, self.arguments, given)
         values = {name: getattr(model, field) for name, field in self.fields.items()}
         return Given.model_construct(values=values, checked=model)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are held against: every text, number and path that it is given."""
+        """What permission patterns are matched against: every text, number and path in the arguments."""
         values = cast("Given", arguments).values
         place, reads = workspace if self._is_confined else None, self.spec.effect is Effect.READ
         return tuple(
@@ -85,15 +93,33 @@ class UserTool:
         )
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """An approval for the rest of the run covers the tool as a whole."""
+        """An approval for the rest of the run covers the whole tool."""
         return (self.spec.name,)
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Call the function, its paths confined."""
+        """Call the function with its paths confined."""
         given = cast("Given", arguments)
         if self._is_confined:
             given = self._within(given, context.workspace)
-        return called(self.spec.name, lambda told: self.call(given, told), context, blocking=self.blocking)
+        injected = self.dependencies.values_for(self.needs)
+        return called(self.spec.name, lambda inner: self.call(given, inner, injected), context, blocking=self.blocking)
+
+    def with_types(self, provided: Container[Any]) -> "UserTool":
+        """The tool with its parameters of these types injected instead of sent by the model."""
+        return self.remade(provided) if self.remade is not None else self
+
+    def with_dependencies(self, dependencies: Dependencies) -> "UserTool":
+        """The tool as a worker with these dependencies serves it; raises BadRequest for a type that none provides."""
+        tool = self.with_types(dependencies) if dependencies else self
+        for parameter, kind in tool.needs.items():
+            if kind not in dependencies:
+                raise BadRequest(
+                    f"{self.origin}: parameter `{parameter}` of the tool {self.spec.name} has the type {named(kind)},"
+                    " which nothing provides and JSON cannot carry: register a factory for it with `app.provide`, or"
+                    " take text, numbers, lists, enums, dataclasses or pydantic models",
+                    field="tool",
+                )
+        return replace(tool, dependencies=dependencies) if tool.needs else tool
 
     @property
     def _is_confined(self) -> bool:
@@ -106,9 +132,11 @@ class UserTool:
         return Given.model_construct(values=values, checked=checked)
 
 
-def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -> UserTool:
-    """A tool of a function; raises BadRequest that says what is wrong with it and what to do."""
-    found = described(function, origin)
+def user_tool(
+    function: Callable[..., Any], origin: str, options: ToolOptions, provided: Container[Any] = ()
+) -> UserTool:
+    """A tool from a function; raises BadRequest, which says what is wrong with it and what to do."""
+    found = described(function, origin, provided)
     tool = assembled(
         name=options.get("name", getattr(function, "__name__", "")),
         description=options.get("description", found.description),
@@ -116,11 +144,16 @@ def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -
         arguments=found.arguments,
         fields=found.fields,
         nullable=found.nullable,
-        call=lambda given, context: found.call(given.values, context),
+        call=lambda given, context, injected: found.call(given.values, context, injected),
         blocking=not is_asynchronous(function),
         options=options,
     )
-    return replace(tool, code=code_digest(function))
+    return replace(
+        tool,
+        code=code_digest(function),
+        needs=found.needs,
+        remade=partial(user_tool, function, origin, options),
+    )
 
 
 def assembled(
@@ -131,11 +164,11 @@ def assembled(
     arguments: type[BaseModel],
     fields: Mapping[str, str],
     nullable: frozenset[str],
-    call: Callable[[Given, ToolContext], Any],
+    call: Callable[[Given, ToolContext, Mapping[str, Any]], Any],
     blocking: bool,
     options: ToolOptions,
 ) -> UserTool:
-    """The tool, its name and options checked."""
+    """The tool, with its name and options checked."""
     check_name(name, origin)
     chosen = checked(options, origin)
     tool = UserTool(
@@ -157,5 +190,5 @@ def assembled(
 
 
 def _type(field: FieldInfo) -> Any:
-    """The field's type with all that was said beside it."""
+    """The field's type with all annotations."""
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
