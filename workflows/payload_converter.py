@@ -1,8 +1,8 @@
-"""How values are written into history: JSON through pydantic, without the fields that have their default.
+"""The payload converter: values enter history as JSON through pydantic, without fields that have their default.
 
-A run's history is paid for by the byte, and most fields of most payloads are as they always are. What is left out comes
-back from the type's own default, so a default, once released, is part of the format: changing one changes what old
-histories say. A run's result alone is written whole.
+History is paid for by the byte, and most fields of most payloads have their default. A field that is left out gets the
+default of its type when it is read, so a default, once released, is part of the format: changing it changes the meaning
+of old histories. Only the result of a run is written whole.
 """
 
 import json
@@ -27,9 +27,11 @@ from temporalio.converter import (
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult
+from loom.domain.run.carried_state import upgraded
+from loom.domain.run.state import RunState
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
-"""Payloads of this size and more are kept outside history when there is a storage for them."""
+"""Payloads of this size and more are stored outside history when a storage is configured."""
 
 _UNTYPED: Final = (None, Any, object)
 _LOOM: Final = "loom."
@@ -41,7 +43,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 @dataclass(frozen=True)
 class Undecodable:
-    """In the place of a value from outside that nothing can read; whoever takes it in says so."""
+    """Stands for a value from outside that cannot be decoded; the code that reads it reports the reason."""
 
     reason: str
 
@@ -59,9 +61,11 @@ class SparseJsonConverter(EncodingPayloadConverter):
         return Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
 
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
-        """Read a value of the hinted type; without a hint whatever JSON says."""
+        """Read a value of the hinted type; without a hint as plain JSON."""
         if type_hint in _UNTYPED:
             return from_json(payload.data)
+        if type_hint is RunState:
+            return _adapter(RunState).validate_python(upgraded(from_json(payload.data)))
         return _adapter(type_hint).validator.validate_json(payload.data)
 
 

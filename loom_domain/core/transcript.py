@@ -1,8 +1,8 @@
-"""Naming a conversation by its digest, so that every byte of it enters history once.
+"""Refer to a conversation by its digest, so that every byte of it enters history once.
 
-A transcript is named by how many messages it has and by a rolling digest: digest(n) = H(digest(n-1) + H(message n)).
-Workers keep transcripts under that name; a model call sends the name and what no activity has produced. A worker that
-does not know the name answers "resend" and gets the messages whole. Nothing depends on this but speed.
+A transcript is identified by its number of messages and a rolling digest: digest(n) = H(digest(n-1) + H(message n)).
+Workers cache transcripts under it. A model call sends the digest and what no activity has produced. A worker that does
+not know the digest returns "resend" and gets the messages whole. This only affects speed.
 """
 
 import json
@@ -18,7 +18,7 @@ _DIGEST_BYTES: Final = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranscriptRef:
-    """A conversation by name."""
+    """A conversation by its digest."""
 
     count: int = 0
     digest: str = ""
@@ -26,26 +26,26 @@ class TranscriptRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultRef:
-    """A tool result that an activity produced: known to workers by its call and digest."""
+    """A tool result that an activity produced, known to workers by its call and digest."""
 
     call_id: str
     digest: str
 
 
 TailItem: TypeAlias = ResultRef | Message
-"""What follows a named transcript: results by reference, everything else inline."""
+"""What follows a cached transcript: results by reference, everything else inline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transcript:
-    """The messages of a run's current window with their name."""
+    """The messages of a run's current window with their digest."""
 
     messages: tuple[Message, ...] = ()
     digest: str = ""
 
     @property
     def ref(self) -> TranscriptRef:
-        """This transcript's name."""
+        """This transcript's reference."""
         return TranscriptRef(count=len(self.messages), digest=self.digest)
 
     def extended(self, messages: Iterable[Message]) -> "Transcript":
@@ -63,7 +63,7 @@ def transcript_of(messages: Iterable[Message]) -> Transcript:
 
 
 def message_digest(message: Message) -> str:
-    """12 hex digits that name what the model sees of this message; metadata and ids do not count."""
+    """12 hex digits that identify what the model sees of this message. Metadata and ids do not count."""
     calls = [(call.id, call.name, call.arguments, call.malformed) for call in message.tool_calls]
     seen = (message.role, _content(message), calls, message.tool_call_id, message.is_error)
     return _digest(json.dumps(seen, sort_keys=True, ensure_ascii=False, default=str))
@@ -85,7 +85,7 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """The messages after a named transcript, in order, each inline or by reference."""
+    """The messages after a cached transcript, in order, each inline or by reference."""
 
     base: TranscriptRef = field(default_factory=TranscriptRef)
     items: tuple[TailItem, ...] = ()
