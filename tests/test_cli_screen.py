@@ -393,7 +393,7 @@ def test_json_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(line)["result"]["status"] == "completed"
 
 
-# PendingTracker.
+# Pending approvals.
 
 
 class Fake:

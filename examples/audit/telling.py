@@ -52,7 +52,7 @@ class Teller:
 
     def stream_lost(self, status: JsonObject, why: str) -> None:
         """Say that there are no events for now."""
-        self.line(f"  live stream is away ({one_line(why)}); the run is {status['status']}", "yellow")
+        self.line(f"  live stream is unavailable ({one_line(why)}); the run is {status['status']}", "yellow")
 
     def status(self, status: JsonObject) -> None:
         """Nothing to show."""

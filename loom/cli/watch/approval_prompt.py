@@ -30,7 +30,7 @@ class Prompter:
         self._run_id = run_id
 
     async def answer(self, ask: PendingApproval) -> Decision:
-        """PendingApproval until there is an answer; cancelled when somebody else gives it."""
+        """Ask until there is a decision; cancelled when somebody else decides first."""
         self._screen.show(panels.approval(ask, self._run_id, boxed=True, hint=False))
         self._keyboard.forget()
         try:

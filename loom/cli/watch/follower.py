@@ -105,7 +105,7 @@ class Follower:
             await asyncio.gather(watching, *helpers, return_exceptions=True)
 
     async def _poll_pending(self, *, caught_up: bool) -> None:
-        """PendingTracker are shown below what has led to them."""
+        """Poll once the past events are shown, so that pending approvals appear below them."""
         begun = monotonic()
         while not caught_up:
             await asyncio.sleep(QUIET)
@@ -217,7 +217,7 @@ class Follower:
             if receipt.get("queued") and isinstance(
                 waiting, PendingApproval
             ):  # what is sent is always left for the run
-                self._display.say("no worker answers now; the answer is kept for the run")
+                self._display.say("no worker is answering; the run takes the decision up once one is back")
         self._pending.close(*waiting.key)
 
 
