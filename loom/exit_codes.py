@@ -1,6 +1,6 @@
-"""Exit codes of all commands: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
+"""Exit codes of every command: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
 
-1, 3 and 4 tell how a run ended, so only `run`, `watch` and `result` use them. A bug exits with 1 too.
+1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them; a bug ends with 1 as well.
 """
 
 import atexit
@@ -27,7 +27,7 @@ UNREACHABLE: Final = 5
 
 
 class Unreachable(LoomError):
-    """No server or no worker responds."""
+    """No server or no worker answers."""
 
 
 def code_of(error: BaseException) -> int:
@@ -42,10 +42,10 @@ def code_of(error: BaseException) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit without the interpreter's own shutdown if Temporal's SDK was used.
+    """Exit the process, without the interpreter's own shutdown once Temporal's SDK is loaded.
 
-    Its threads may call into an interpreter that is shutting down: of 40 plain clients, two ended with a segmentation
-    fault or an abort after their work was done.
+    The SDK's threads may call into an interpreter that is shutting down: of 40 plain clients, two ended with a
+    segmentation fault or an abort after their work was done.
     """
     if "temporalio.bridge" not in sys.modules:
         sys.exit(code)
@@ -59,7 +59,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _no_server(error: BaseException) -> bool:
-    """Temporal's errors for an unreachable server. If one was raised, its module is already imported."""
+    """Whether Temporal's SDK reports that no server listens; when it raised, its module is loaded."""
     service = sys.modules.get("temporalio.service")
     if service is None:
         return False
