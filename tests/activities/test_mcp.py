@@ -524,7 +524,7 @@ async def test_a_published_server_over_http_is_killed_in_a_call_and_found_again(
         lost = asyncio.create_task(call(servers, long, duration=600, steps=6000, told=progress.append))
         await until(lambda: bool(progress))
         web.kill()
-        with pytest.raises(ToolExecutionError, match="went away during the call"):
+        with pytest.raises(ToolExecutionError, match="was lost during the call"):
             await lost
 
         web.start()
