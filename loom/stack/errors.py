@@ -1,9 +1,10 @@
 """The errors of the embedded stack.
 
-LoomError └── StackError                a service does not start, the home cannot be used, a program is missing
+LoomError
+└── StackError                a service does not start, the home cannot be used, a program is missing
     └── AlreadySupervised     another process supervises this home
 
-The message says what failed, where (the end of the service's log) and what to do.
+Each message says what failed, quotes the end of the log that explains it, and says what to do.
 """
 
 from pathlib import Path
@@ -20,7 +21,10 @@ class AlreadySupervised(StackError):
 
 
 def tail(log: Path, *, lines: int = 12, since: int = 0, width: int = 400) -> str:
-    """The end of a log from an offset on, indented for an error message, with long lines cut."""
+    """The last lines of a log, indented for an error message.
+
+    `since` is the byte offset to start from; lines longer than `width` characters are cut.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(since, log.stat().st_size - 8192))

@@ -1,4 +1,4 @@
-"""Choose the port of a service: its previous one, else its usual one, else any free one."""
+"""Choose ports: the one that a service had before, else its usual one, else any free one."""
 
 import socket
 from collections.abc import Collection
@@ -18,7 +18,7 @@ def is_free(port: int) -> bool:
 
 
 def choose(name: str, remembered: int | None, taken: Collection[int]) -> int:
-    """A free port for the service; `taken` are reserved for others that do not listen yet."""
+    """A free port for the service; those in `taken` are reserved for others that do not listen yet."""
     for port in (remembered, USUAL[name]):
         if port is not None and port not in taken and is_free(port):
             return port

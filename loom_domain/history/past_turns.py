@@ -37,7 +37,7 @@ class ModelAttempt:
     request: ModelRequest
     reply: ModelReply | None = None
     error: str = ""
-    """Why there is no reply; empty while it runs."""
+    """Why there is no reply; empty while the attempt runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class ToolAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionAttempt:
-    """One attempt at compressing."""
+    """One attempt at compressing the context."""
 
     request: CompressRequest
     done: Compressed | None = None
@@ -60,7 +60,7 @@ class CompressionAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildRun:
-    """A run that was given a part of the work, and has ended."""
+    """A child run that has ended."""
 
     run_id: str
     lineage: Lineage
@@ -172,7 +172,7 @@ class _Past:
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 
     def with_spec(self, digest: str, spec: AgentSpec) -> "_Past":
-        """The same with one more spec."""
+        """This value with one more spec."""
         return replace(self, specs={**self.specs, digest: spec}, last_spec=spec)
 
 
