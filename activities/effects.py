@@ -1,4 +1,4 @@
-"""What stands around a tool call that changes something: the workspace kept as it was, and an account of the effect.
+"""What surrounds a tool call that changes something: a snapshot of the workspace, and an entry in the effect ledger.
 
     snapshot ─▶ reserve ─▶ execute ─▶ finish
 

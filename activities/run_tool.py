@@ -140,7 +140,7 @@ class ToolRunner:
 
 
 class _Told:
-    """What the live stream is told of one call, without secrets."""
+    """The events of one call on the live stream, without secrets."""
 
     def __init__(self, writer: StreamWriter, request: ToolRequest, masked: Callable[[], StreamRedactor]) -> None:
         self._writer = writer
@@ -161,7 +161,7 @@ class _Told:
         self.show(self._masked.feed(piece))
 
     def show(self, text: str) -> None:
-        """Something to see at once."""
+        """Show text at once."""
         if text:
             self._writer.emit(tool_progressed(self._request, text))
 

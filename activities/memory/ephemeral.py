@@ -28,7 +28,7 @@ class EphemeralState(MutableMapping[str, Any]):
         self._sizes: dict[str, int] = {}
 
     def __getitem__(self, key: str) -> Any:
-        """What was kept under this key."""
+        """The value of this key."""
         return self._values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -42,11 +42,11 @@ class EphemeralState(MutableMapping[str, Any]):
         self._values[key], self._sizes = value, sizes
 
     def __delitem__(self, key: str) -> None:
-        """Drop what was kept under this key."""
+        """Remove this key."""
         del self._values[key], self._sizes[key]
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, in the order in which they were first kept."""
+        """The keys, in the order in which they were added."""
         return iter(self._values)
 
     def __len__(self) -> int:
