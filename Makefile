@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
-.PHONY: clean
+.PHONY: release-check clean
 
 install: $(STAMP)
 
@@ -84,6 +84,10 @@ bench-skills: $(STAMP)
 
 reading-path: $(STAMP)
 	@$(RUN) -m bench.reading_path
+
+# Every release of the changelog is tagged, and each tag installs and can be imported.
+release-check:
+	@.ci/tags
 
 clean:
 	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache

@@ -5,38 +5,45 @@ Everything Loom brings to a Temporal worker is one plugin, so that it fits besid
 """
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
 import structlog
 from temporalio.client import Client
+from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
-from temporalio.worker import Worker, WorkerConfig
+from temporalio.worker import Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.search_attributes import register_missing
-from loom.composition.build import parts_from, secret_mask
-from loom.composition.knowledge import taken_in
+from loom.app.loom_app import LoomApp
+from loom.composition.build import opened, parts_for, secret_mask
+from loom.composition.knowledge import knowledge_ingestion
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
-from loom.composition.memory import kept
+from loom.composition.memory import memory_running
 from loom.composition.settings import Settings
-from loom.composition.task_handlers import handled
+from loom.composition.task_handlers import task_handlers_running
 from loom.composition.temporal_connection import connected
-from loom.composition.worker_parts import Parts
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.errors import BadRequest, LoomError
 from loom.exit_codes import code_of, leave
 from loom.stack.ports import any_free
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
 from loom.workflows.memory_upkeep import MemoryUpkeep
+from loom.workflows.payload_converter import converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER
 
 _log = structlog.get_logger("loom.worker")
@@ -54,9 +61,106 @@ GRACE: Final = timedelta(seconds=8)
 
 
 class LoomPlugin(SimplePlugin):
-    """Loom for any Temporal worker: workflow, activities, and the settings that make aborts and crashes fast."""
+    """Loom for a Temporal client or worker of your own: `Client.connect(…, plugins=[LoomPlugin(settings, app=app)])`.
 
-    def __init__(self, parts: Parts, client: Client, settings: Settings) -> None:
+    On a client, the plugin installs Loom's payload converter, so that the client can start runs and read their results.
+    Your codec stays. On a worker, it adds Loom's workflows and activities to yours, and sets the options that make
+    aborts and recovery fast, unless you set them yourself. A worker inherits the plugins of its client: give the plugin
+    to one of the two, and prefer the client.
+
+    Without `settings`, `load_settings()` reads them from the environment. `app` replaces the app of the settings.
+    Creating a worker raises BadRequest for an app that cannot be served, and for a client with a payload converter that
+    cannot carry Loom's values.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, app: LoomApp | None = None) -> None:
+        super().__init__(
+            "loom",
+            data_converter=self._converter,
+            workflows=_without_loom(WORKFLOWS),
+            workflow_runner=_runner,
+        )
+        self._settings = settings or load_settings()
+        self._app = app
+        url = self._settings.database_url
+        self._payloads = PostgresPayloads(url) if url else None
+        self._served: list[_Served] = []
+
+    async def aclose(self) -> None:
+        """Close the connection to the store of large payloads; a worker with this plugin does it when it stops."""
+        if self._payloads is not None:
+            await self._payloads.aclose()
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """See base class."""
+        if AgentRun in config.get("workflows", ()):
+            return config  # the client has the plugin, too
+        config["client"] = client = self._reading_payloads(config["client"])
+        own = bool(config.get("workflows"))
+        config = super().configure_worker(config)
+        if not own:
+            config["workflow_runner"] = WORKFLOW_RUNNER
+        for name, value in self._worker_options(has_tuner=config.get("tuner") is not None).items():
+            if config.get(name) == _SDK_DEFAULTS[name]:
+                config[name] = value  # type: ignore[literal-required]
+        parts = self.parts_for(client)
+        served = _Served(parts=parts, client=client, activities=self._activities(parts, client, config["task_queue"]))
+        config["activities"] = [*config.get("activities", ()), *served.activities]
+        self._served.append(served)
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002 - theirs
+        """See base class; everything that the activities need is open while the worker polls."""
+        served = self._served_by(worker)
+        if served is None:
+            await next(worker)
+            return
+        async with AsyncExitStack() as stack:
+            try:
+                if not served.is_open:
+                    await stack.enter_async_context(self._opened(served))
+                await stack.enter_async_context(_beside(served, self._settings, worker.task_queue))
+            except BaseException:
+                # The worker has not begun to poll, so nothing else would ever mark it as shut down, and
+                # `async with Worker(…)` would wait for that for ever.
+                worker._shutdown_complete_event.set()  # noqa: SLF001
+                raise
+            await next(worker)
+
+    @asynccontextmanager
+    async def opened(self, worker: Worker) -> AsyncIterator[None]:
+        """Open what a worker needs before it is started; raises BadRequest when something that the app provides fails.
+
+        A worker that is started without this opens it by itself.
+        """
+        served = self._served_by(worker)
+        if served is None:
+            yield
+            return
+        async with self._opened(served):
+            yield
+
+    def parts_for(self, client: Client) -> WorkerParts:
+        """The parts of one worker."""
+        return parts_for(self._settings, app=self._app, mailbox=TemporalMailbox(client))
+
+    def _served_by(self, worker: Worker) -> "_Served | None":
+        activities = worker.config(active_config=True)["activities"]
+        return next((each for each in self._served if each.activities[0] in activities), None)
+
+    @asynccontextmanager
+    async def _opened(self, served: "_Served") -> AsyncIterator[None]:
+        async with opened(served.parts):
+            served.is_open = True
+            try:
+                await register_missing(served.client)
+                yield
+            finally:
+                served.is_open = False
+                self._served.remove(served)
+                await self.aclose()
+
+    def _activities(self, parts: WorkerParts, client: Client, task_queue: str) -> Sequence[Callable[..., Any]]:
         known: list[frozenset[str]] = []
 
         async def search_attributes() -> frozenset[str]:
@@ -64,52 +168,107 @@ class LoomPlugin(SimplePlugin):
                 known.append(await register_missing(client))
             return known[0]
 
-        super().__init__(
-            "loom",
-            workflows=WORKFLOWS,
-            activities=[*parts.activities(search_attributes, TemporalPasts(client)), *_upkeep(parts, client, settings)],
-            workflow_runner=WORKFLOW_RUNNER,
-            run_context=lambda: _beside(parts, settings, client),
-        )
-        self._settings = settings
+        memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
+        return [*parts.activities(search_attributes, TemporalPasts(client)), *memory]
 
-    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """See base class; adds what decides how fast a run recovers and stops."""
-        config = super().configure_worker(config)
-        config["sticky_queue_schedule_to_start_timeout"] = STICKY_TIMEOUT
-        config["max_heartbeat_throttle_interval"] = HEARTBEAT_THROTTLE
-        config["default_heartbeat_throttle_interval"] = HEARTBEAT_THROTTLE
-        config["max_eager_activity_reservations_per_workflow_task"] = EAGER_TOOLS
-        config["max_cached_workflows"] = self._settings.max_cached_workflows
-        config["max_concurrent_activities"] = self._settings.max_concurrent_activities
-        config["graceful_shutdown_timeout"] = GRACE
-        return config
+    def _worker_options(self, *, has_tuner: bool) -> Mapping[str, Any]:
+        """What a worker has unless its maker says otherwise."""
+        slots = {} if has_tuner else {"max_concurrent_activities": self._settings.max_concurrent_activities}
+        return {
+            **slots,
+            "sticky_queue_schedule_to_start_timeout": STICKY_TIMEOUT,
+            "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+            "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+            "max_eager_activity_reservations_per_workflow_task": EAGER_TOOLS,
+            "max_cached_workflows": self._settings.max_cached_workflows,
+            "graceful_shutdown_timeout": GRACE,
+        }
+
+    def _converter(self, given: DataConverter | None) -> DataConverter:
+        return converter_for(given or DataConverter.default, self._payloads)
+
+    def _reading_payloads(self, client: Client) -> Client:
+        """The client, or a copy that reads and writes payloads as Loom does."""
+        config = client.config(active_config=True)
+        converter = self._converter(config["data_converter"])
+        if converter is config["data_converter"]:
+            return client
+        config["data_converter"], config["plugins"] = converter, []
+        return Client(**config)
 
 
-def _upkeep(parts: Parts, client: Client, settings: Settings) -> Sequence[Callable[..., Any]]:
-    if parts.memory is None:
-        return ()
-    return parts.memory.activities(client, settings.task_queue, parts.sanitizer)
+@dataclass(eq=False)
+class _Served:
+    """One worker with Loom in it."""
+
+    parts: WorkerParts
+    client: Client
+    activities: Sequence[Callable[..., Any]]
+    is_open: bool = False
+
+
+_SDK_DEFAULTS: Final = {name: p.default for name, p in inspect.signature(Worker.__init__).parameters.items()}
+_PASSED_THROUGH: Final = (
+    "loom",
+    "pydantic",
+    "pydantic_core",
+    "typing_extensions",
+    "typing_inspection",
+    "annotated_types",
+)
+
+
+def _without_loom(workflows: Sequence[type]) -> Callable[[Sequence[type] | None], Sequence[type]]:
+    return lambda given: [*(each for each in given or () if each not in workflows), *workflows]
+
+
+def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
+    """The caller's sandbox for the caller's workflows, with Loom's modules passed through; another runner as it is."""
+    if given is None:
+        return WORKFLOW_RUNNER
+    if not isinstance(given, SandboxedWorkflowRunner):
+        return given
+    return replace(given, restrictions=given.restrictions.with_passthrough_modules(*_PASSED_THROUGH))
 
 
 @asynccontextmanager
-async def _beside(parts: Parts, settings: Settings, client: Client) -> AsyncIterator[None]:
+async def _beside(served: _Served, settings: Settings, task_queue: str) -> AsyncIterator[None]:
     """What runs as long as the worker does, off any run's path."""
-    async with kept(parts.memory, settings, client), handled(parts.registry.handlers, settings), taken_in(parts):
+    parts = served.parts
+    async with (
+        memory_running(parts.memory, settings, served.client, task_queue),
+        task_handlers_running(parts.registry.handlers, settings),
+        knowledge_ingestion(parts),
+    ):
         yield
 
 
 @asynccontextmanager
-async def worker(settings: Settings | None = None) -> AsyncIterator[Worker]:
-    """A worker that polls until the body ends, then lets running activities end."""
-    settings = settings or load_settings()
-    async with (
-        connected(settings, _runtime(settings)) as client,
-        parts_from(settings, TemporalMailbox(client)) as parts,
-    ):
-        await register_missing(client)
-        plugin = LoomPlugin(parts, client, settings)
-        async with Worker(client, task_queue=settings.task_queue, plugins=[plugin]) as serving:
+async def worker(
+    settings: Settings | None = None,
+    *,
+    app: LoomApp | None = None,
+    workflows: Sequence[type] = (),
+    activities: Sequence[Callable[..., Any]] = (),
+) -> AsyncIterator[Worker]:
+    """Serve runs, and workflows and activities of your own, on one task queue until the body ends.
+
+        async with loom.worker(settings, app=app, workflows=[Nightly], activities=[fetch]) as worker:
+            await worker.client.start_workflow(Nightly.run, id="nightly", task_queue=worker.task_queue)
+
+    Connects to the Temporal server, registers Loom's search attributes, opens what the app provides, and does all else
+    that `loom worker` does. Yields Temporal's `Worker`. When the body ends, running activities get 8 seconds to finish.
+
+    Without `settings`, `load_settings()` reads them from the environment. `app` replaces the app of the settings.
+    Raises UnreachableError when no server answers, and BadRequest for an app that cannot be served.
+    """
+    chosen = settings or load_settings()
+    async with connected(chosen, _runtime(chosen)) as client:
+        plugin = LoomPlugin(chosen, app=app)
+        serving = Worker(
+            client, task_queue=chosen.task_queue, workflows=workflows, activities=activities, plugins=[plugin]
+        )
+        async with plugin.opened(serving), serving:
             yield serving
 
 

@@ -60,10 +60,10 @@ async def covered(
         return await call(output) + (Spend() if last else follows)
 
     least = min(most, LEAST_LAST_ANSWER if last else LEAST_ANSWER)
-    if allowance.lacks(await need(least)):
+    if allowance.shortfall(await need(least)):
         return Uncovered(need=await need(least))
     low, high = least, max(least, min(most, WRAP_UP_TOKENS) if last else most)
     while low < high:  # the largest that is covered
         middle = (low + high + 1) // 2
-        low, high = (low, middle - 1) if allowance.lacks(await need(middle)) else (middle, high)
+        low, high = (low, middle - 1) if allowance.shortfall(await need(middle)) else (middle, high)
     return Covered(output=low, reserved=await call(low))

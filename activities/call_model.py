@@ -25,6 +25,7 @@ from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.transcript import Transcript
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest
+from loom.domain.run.conversation import TooLong
 from loom.domain.run.stream_events import (
     milliseconds,
     model_failed,
@@ -34,7 +35,6 @@ from loom.domain.run.stream_events import (
     segment_reset,
     turn_began,
 )
-from loom.domain.run.window import TooLong
 from loom.domain.tree.budget import Spend
 
 _log = structlog.get_logger("loom.model")

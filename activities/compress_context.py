@@ -132,7 +132,7 @@ class _Purse:
         """Reserve what the call takes at most; raises _Uncovered."""
         prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
         need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
-        if self.left.lacks(need):
+        if self.left.shortfall(need):
             raise _Uncovered("what is left of the budget may not cover it")
         self.left = self.left.minus(need)
 

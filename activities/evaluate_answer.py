@@ -77,7 +77,7 @@ class Evaluator:
         if request.allowance is not None:
             prompt = ceil(request.ratio * (text_tokens(SYSTEM) + text_tokens(asked)))
             need = await worst_case(self._prices, spec.model, prompt=prompt, output=output)
-            if request.allowance.lacks(need):
+            if request.allowance.shortfall(need):
                 return Evaluated(uncovered=need)
         call = ModelCall(
             model=model,

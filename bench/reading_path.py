@@ -33,7 +33,7 @@ from bench.report import put, table
 from loom.client import LoomClient
 from loom.composition.build import parts_from
 from loom.composition.settings import Settings
-from loom.composition.worker_parts import Parts
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.run.activity_payloads import ModelReply, Prepared, PublishRequest
 from loom.workflows.agent_run import AgentRun
@@ -163,7 +163,7 @@ async def _replay(calls: Calls, history: WorkflowHistory) -> None:
         await replayer.replay_workflow(replace(history, workflow_id=began.workflow_id))
 
 
-async def _perform(calls: Calls, history: WorkflowHistory, parts: Parts, workspace: str) -> None:
+async def _perform(calls: Calls, history: WorkflowHistory, parts: WorkerParts, workspace: str) -> None:
     """Carry out the run's activities; each has to come to what it came to when the history was recorded."""
     performed = {each.__name__: each for each in parts.activities(_no_search_attributes, cast("Any", None))}
     here = {"workspace": workspace, "spec_digest": ""}

@@ -23,8 +23,8 @@ from loom.domain.run.state import RunState
 from loom.domain.run.status import status_view
 from loom.domain.tree.lineage import is_child
 from loom.domain.tree.tree import usage_view
-from loom.workflows.start_and_end import read_input, result_in
-from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_state
+from loom.workflows.run_results import result_in
+from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
 """Of a run that nobody can ask what it has used."""

@@ -1,4 +1,4 @@
-"""How each action of the domain becomes an activity: its input, its name for people, what its end is for the run."""
+"""Which activity runs for an action of the domain: its input, its options, and the event that its end becomes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.domain.agents.hook_steps import HookAnswer, HookStep
+from loom.domain.core.requests import RunError
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
     compress_request,
@@ -42,24 +43,29 @@ from loom.domain.run.events import (
     ModelFailed,
     ModelReplied,
     RunPrepared,
+    RunRefused,
 )
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import RunState
 from loom.workflows import options
-from loom.workflows.start_and_end import refused
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started(Generic[_T]):
+class ScheduledActivity(Generic[_T]):
     """An activity that has been scheduled."""
 
     handle: ActivityHandle[_T]
-    came: Callable[[_T], Event]
-    failed: Callable[[Failure], Event]
+    on_result: Callable[[_T], Event]
+    on_failure: Callable[[Failure], Event]
     notices: int = 0
-    """The first so many of the run's notices went along to be published."""
+    """How many of the run's notices the activity publishes, from the first."""
+
+
+def _refused(failure: Failure) -> Event:
+    """The event for a failure that no retry can mend."""
+    return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
 
 
 def turn_group(state: RunState) -> Any:
@@ -67,26 +73,28 @@ def turn_group(state: RunState) -> Any:
     return workflow.create_event_group(f"t{state.turn}").scope()
 
 
-def prepare(state: RunState) -> Started[Prepared]:
+def prepare(state: RunState) -> ScheduledActivity[Prepared]:
     """Look up what the run needs before its first turn."""
     handle = workflow.start_activity_method(
         Preparation.prepare_run, prepare_request(state), **options.named(options.PREPARE, "prepare", "prepare the run")
     )
-    return Started(handle=handle, came=lambda prepared: RunPrepared(prepared=prepared), failed=refused)
-
-
-def run_hook(state: RunState, step: HookStep) -> Started[HookAnswer]:
-    """Ask a user's code around the run."""
-    named = options.named(options.hook(step.timeout), options.numbered(f"{step.moment}-{step.name}", 1), str(step))
-    return Started(
-        handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
-        came=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
-        failed=lambda failure: HookFailed(step=step, failure=failure, at=workflow.now()),
-        notices=len(state.notices),
+    return ScheduledActivity(
+        handle=handle, on_result=lambda prepared: RunPrepared(prepared=prepared), on_failure=_refused
     )
 
 
-def call_model(state: RunState) -> Started[ModelReply]:
+def run_hook(state: RunState, step: HookStep) -> ScheduledActivity[HookAnswer]:
+    """Ask a user's code around the run."""
+    named = options.named(options.hook(step.timeout), options.numbered(f"{step.moment}-{step.name}", 1), str(step))
+    return ScheduledActivity(
+        handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
+        on_result=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
+        on_failure=lambda failure: HookFailed(step=step, failure=failure, at=workflow.now()),
+        notices=len(state.notices.pending),
+    )
+
+
+def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
     """Have the next message written: by the model, or where the run is a crew by what leads it."""
     request = model_request(state)
     # A call that was put off has had its id: each compression before it makes a new one.
@@ -97,15 +105,15 @@ def call_model(state: RunState) -> Started[ModelReply]:
             request,
             **options.named(options.MODEL, key, summary_of(state)),
         )
-    return Started(
+    return ScheduledActivity(
         handle=handle,
-        came=lambda reply: ModelReplied(reply=reply, at=workflow.now()),
-        failed=lambda failure: ModelFailed(failure=failure, at=workflow.now()),
+        on_result=lambda reply: ModelReplied(reply=reply, at=workflow.now()),
+        on_failure=lambda failure: ModelFailed(failure=failure, at=workflow.now()),
         notices=len(request.notices),
     )
 
 
-def compress(state: RunState) -> Started[Compressed]:
+def compress(state: RunState) -> ScheduledActivity[Compressed]:
     """Make the context short enough for the next call."""
     request = compress_request(state)
     key = options.numbered(f"t{request.turn}-compress", request.attempt)
@@ -115,15 +123,15 @@ def compress(state: RunState) -> Started[Compressed]:
             request,
             **options.named(options.COMPRESS, key, summary_of_compression(state)),
         )
-    return Started(
+    return ScheduledActivity(
         handle=handle,
-        came=lambda compressed: ContextCompressed(compressed=compressed, at=workflow.now()),
-        failed=lambda failure: CompressionFailed(failure=failure, at=workflow.now()),
+        on_result=lambda compressed: ContextCompressed(compressed=compressed, at=workflow.now()),
+        on_failure=lambda failure: CompressionFailed(failure=failure, at=workflow.now()),
         notices=len(request.notices),
     )
 
 
-def evaluate(state: RunState) -> Started[Evaluated]:
+def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
     """Have the final answer rated."""
     request = evaluate_request(state)
     key = options.numbered(f"t{request.turn}-evaluate", request.attempt)
@@ -131,15 +139,15 @@ def evaluate(state: RunState) -> Started[Evaluated]:
         handle = workflow.start_activity_method(
             Evaluator.evaluate_answer, request, **options.named(options.EVALUATE, key, summary_of_evaluation(state))
         )
-    return Started(
+    return ScheduledActivity(
         handle=handle,
-        came=lambda evaluated: AnswerEvaluated(evaluated=evaluated, at=workflow.now()),
-        failed=lambda failure: EvaluationFailed(failure=failure, at=workflow.now()),
+        on_result=lambda evaluated: AnswerEvaluated(evaluated=evaluated, at=workflow.now()),
+        on_failure=lambda failure: EvaluationFailed(failure=failure, at=workflow.now()),
         notices=len(request.notices),
     )
 
 
-def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> Started[CallPlans]:
+def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[CallPlans]:
     """Judge calls again, by rules that have changed."""
     request = plan_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
@@ -148,10 +156,10 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> Started[CallPlan
             CallPlanner.plan_calls, request, **options.named(options.PLAN, None, summary)
         )
     ids = tuple(c.call.id for c in calls)
-    return Started(
+    return ScheduledActivity(
         handle=handle,
-        came=lambda plans: CallsPlanned(call_ids=ids, plans=plans, at=workflow.now()),
-        failed=refused,
+        on_result=lambda plans: CallsPlanned(call_ids=ids, plans=plans, at=workflow.now()),
+        on_failure=_refused,
         notices=len(request.notices),
     )
 

@@ -1,4 +1,4 @@
-"""Workflow `AgentRun`: one agent run. The domain says what is next, this performs it, activities touch the world."""
+"""Workflow `AgentRun`: one agent run. The domain chooses the next action, the workflow performs it in activities."""
 
 import asyncio
 from contextlib import suppress
@@ -16,8 +16,9 @@ from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
+from loom.domain.machine.limits import hard_end
 from loom.domain.machine.run_hooks import next_last_hook
-from loom.domain.machine.transitions import closed, evolve, next_action
+from loom.domain.machine.transitions import closed, evolve, ignored, next_action
 from loom.domain.run.actions import (
     Action,
     AskPerson,
@@ -37,7 +38,6 @@ from loom.domain.run.actions import (
     RunTools,
 )
 from loom.domain.run.activity_payloads import PublishRequest
-from loom.domain.run.deadlines import hard_end
 from loom.domain.run.events import (
     AbortRequested,
     AsksExpired,
@@ -50,17 +50,17 @@ from loom.domain.run.events import (
     WaitEnded,
 )
 from loom.domain.run.retry_policy import Failure
-from loom.domain.run.state import Outcome, result_of, told_end, waiting_on
+from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
-from loom.domain.tree.events import ChildrenBegan
+from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
-from loom.workflows.activity_dispatch import Started, turn_group
-from loom.workflows.child_runs import Parent, child_name
-from loom.workflows.current_details import markdown
-from loom.workflows.search_attributes import attribute_updates, attributes_of
-from loom.workflows.signal_handlers import Steered, listen
-from loom.workflows.start_and_end import fail, initial_state
+from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
+from loom.workflows.child_runs import Parent, child_name, send_tree_signal
+from loom.workflows.run_results import fail
+from loom.workflows.signal_handlers import SteeredRun, register_handlers
+from loom.workflows.validation import initial_state
+from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
 _T = TypeVar("_T")
 
@@ -76,19 +76,20 @@ class AgentRun:
         self._shown: dict[str, str | float] = {}
         self._updates = 0
         self._as_parent = Parent(
-            tree=lambda: self._state.tree,
             advance=self._advance,
             has_ended=lambda: self._state.outcome is not None,
-            has_notices=lambda: bool(self._state.notices),
+            has_notices=lambda: bool(self._state.notices.pending),
             publish_notices=self._publish_notices,
         )
-        listen(Steered(current=lambda: self._state, advance=self._advance, count_update=self._count_update))
+        register_handlers(
+            SteeredRun(current=lambda: self._state, advance=self._advance, count_update=self._count_update)
+        )
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform one action after the other until the run is finished."""
-        letters = asyncio.create_task(self._as_parent.deliver_letters())
-        clock = asyncio.create_task(self._watch_time())
+        background = (self._send_tree_signals(), self._watch_time(), self._describe())
+        tasks = [asyncio.create_task(each) for each in background]
         while not isinstance(action := next_action(self._state), Finish):
             try:
                 self._advance(await self._perform(action))
@@ -96,13 +97,13 @@ class AgentRun:
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         result = await self._finished(action.outcome)
-        letters.cancel()
-        clock.cancel()
+        for task in tasks:
+            task.cancel()
         return result
 
     @workflow.query
     def status(self, *_: object) -> JsonObject:
-        """Where the run stands and what it waits for."""
+        """The status of the run and what it waits for."""
         return status_view(self._state)
 
     @workflow.query
@@ -111,8 +112,9 @@ class AgentRun:
         return self._state.transcript.messages
 
     def _advance(self, event: Event) -> None:
+        if (why := ignored(self._state, event)) is not None:
+            workflow.logger.info("event ignored: %s", why)
         self._state = evolve(self._state, event)
-        workflow.set_current_details(markdown(self._state))
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
@@ -121,6 +123,24 @@ class AgentRun:
 
     def _count_update(self) -> None:
         self._updates += 1
+
+    async def _describe(self) -> None:
+        """Keep the details in the Web UI up to date, once in an activation of the workflow and not with each event."""
+        while True:
+            described = self._state
+            workflow.set_current_details(markdown(described))
+            await workflow.wait_condition(lambda: self._state is not described)  # noqa: B023 - awaited in this round
+
+    async def _send_tree_signals(self) -> None:
+        """Send signals to other runs of the tree as they are queued, one after the other."""
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
+            await send_tree_signal(self._state.tree.unsent[0])
+            self._advance(TreeSignalSent())
+
+    async def _drained(self) -> None:
+        """Wait until no handler runs and no signal is queued: only then may the workflow be left."""
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self._state.tree.unsent)
 
     async def _watch_time(self) -> None:
         """End the run when its time is over, whatever it waits for."""
@@ -165,7 +185,7 @@ class AgentRun:
                 assert_never(action)
 
     async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
-        notices = len(self._state.notices)
+        notices = len(self._state.notices.pending)
         with turn_group(self._state):
             handles = [
                 scheduling.run_tool(self._state, call, with_notices=number == 0) for number, call in enumerate(calls)
@@ -185,19 +205,19 @@ class AgentRun:
                 await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
         return WaitEnded()
 
-    async def _event(self, started: Started[_T]) -> Event:
-        """What the end of an activity is for the run; one that ended well has published the notices it was given."""
+    async def _event(self, started: ScheduledActivity[_T]) -> Event:
+        """The event that the end of an activity is; a successful activity has published the notices in its request."""
         outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
         if isinstance(outcome, Failure):
-            return started.failed(outcome)
+            return started.on_failure(outcome)
         if started.notices:
             self._advance(NoticesPublished(count=started.notices))
-        return started.came(outcome)
+        return started.on_result(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
-        """What came of an activity; None when it was cancelled because the run has an outcome."""
+        """The result or failure of an activity; None when it was cancelled because the run has an outcome."""
         try:
             await workflow.wait_condition(lambda: handle.done() or self._state.outcome is not None)
         except asyncio.CancelledError:
@@ -222,7 +242,9 @@ class AgentRun:
                 return True
             try:
                 await workflow.wait_condition(
-                    lambda: moved_on() or bool(self._state.notices), timeout=left, timeout_summary=self._waiting()
+                    lambda: moved_on() or bool(self._state.notices.pending),
+                    timeout=left,
+                    timeout_summary=self._waiting(),
                 )
             except TimeoutError:
                 return True
@@ -232,7 +254,7 @@ class AgentRun:
         return f"t{self._state.turn} · waiting on {waiting_on(self._state)}"[:100]
 
     async def _publish_notices(self) -> None:
-        notices = self._state.notices
+        notices = self._state.notices.pending
         if not notices:
             return
         request = PublishRequest(origin=origin_of(self._state), turn=self._state.turn, notices=notices)
@@ -252,16 +274,16 @@ class AgentRun:
         )
 
     async def _rotate_if_due(self) -> None:
-        """Carry the whole state on into a fresh history; clients follow by the run's id and notice nothing."""
+        """Continue as new with the whole state; clients follow by the run's id and notice nothing."""
         if not self._rotation_due():
             return
-        await self._as_parent.quiet()
+        await self._drained()
         if isinstance(next_action(self._state), Finish):
             return
         workflow.continue_as_new(args=[self._request, self._state])
 
     async def _finished(self, outcome: Outcome) -> RunResult:
-        """The result, also where the run is cancelled after its outcome: what is left to do is done all the same."""
+        """The result of the run. A cancellation after its outcome does not keep the run from finishing its work."""
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):
@@ -270,24 +292,25 @@ class AgentRun:
 
     async def _finish(self, outcome: Outcome) -> RunResult:
         self._state = closed(self._state)
-        await self._run_last_hooks()
+        if self._state.hooks_left:
+            await self._run_last_hooks()
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
-        self._state = told_end(self._state, result, workflow.now())
+        self._state = with_end_notice(self._state, result, workflow.now())
         await self._publish_notices()
-        await self._as_parent.quiet()
+        await self._drained()
         if outcome.status is RunStatus.FAILED:
             fail(result)
         return result
 
     async def _run_last_hooks(self) -> None:
-        """What a user's code has to say once the run has an outcome, which nothing cancels any more."""
+        """Run the hooks after the end, which nothing cancels any more."""
         while (step := next_last_hook(self._state)) is not None:
             started = scheduling.run_hook(self._state, step)
             try:
                 answer = await started.handle
             except ActivityError as error:
-                self._advance(started.failed(failure_of(error)))
+                self._advance(started.on_failure(failure_of(error)))
             else:
-                self._advance(started.came(answer))
+                self._advance(started.on_result(answer))
                 self._advance(NoticesPublished(count=started.notices))

@@ -1,4 +1,4 @@
-"""Child runs on the server: started, waited for, told things; each is cancelled should its parent close before it."""
+"""Child runs on the server: started, waited for, signalled. The server cancels a child whose parent closes first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,10 +10,10 @@ from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlre
 from loom.domain.core.requests import RunError, RunResult
 from loom.domain.machine.delegation import ChildStart
 from loom.domain.run.events import AbortRequested, Event
-from loom.domain.tree.events import ChildEnded, ChildStarted, LetterSent
-from loom.domain.tree.tree import Letter, Tree
+from loom.domain.tree.events import ChildEnded, ChildStarted
+from loom.domain.tree.tree import TreeSignal
 from loom.workflows import options
-from loom.workflows.start_and_end import result_in
+from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN
 
 
@@ -21,10 +21,9 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN
 class Parent:
     """The run whose children these are."""
 
-    tree: Callable[[], Tree]
     advance: Callable[[Event], None]
     has_ended: Callable[[], bool]
-    """It has an outcome: its children have been told to end."""
+    """It has an outcome, so its children were instructed to end."""
     has_notices: Callable[[], bool]
     publish_notices: Callable[[], Awaitable[None]]
 
@@ -46,18 +45,7 @@ class Parent:
             except TimeoutError:
                 return  # the server cancels what is left when this run closes
         for child in children:
-            child.result()  # a fault of ours is not lost in a task that nobody looks at
-
-    async def deliver_letters(self) -> None:
-        """Send letters to other runs of the tree as they are written, one after the other, for ever."""
-        while True:
-            await workflow.wait_condition(lambda: bool(self.tree().letters))
-            await deliver(self.tree().letters[0])
-            self.advance(LetterSent())
-
-    async def quiet(self) -> None:
-        """Wait until no handler runs and no letter is left: only then may the workflow be left."""
-        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self.tree().letters)
+            child.result()  # raises a bug of Loom that would otherwise be lost in the task
 
 
 def child_name(turn: int, number: int) -> str:
@@ -66,7 +54,7 @@ def child_name(turn: int, number: int) -> str:
 
 
 async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEnded], None]) -> None:
-    """Start the child and wait for its end; whatever happens is told, nothing is raised."""
+    """Start the child and wait for its end; every end becomes an event, and nothing is raised."""
     try:
         handle = await workflow.start_child_workflow(
             AGENT_RUN if start.request.crew is None else CREW_RUN,
@@ -86,12 +74,12 @@ async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEn
         advance(ChildEnded(run_id=start.run_id, result=result, at=workflow.now()))
 
 
-async def deliver(letter: Letter) -> None:
-    """Send a letter; one to a run that has ended is of no use any more."""
+async def send_tree_signal(signal: TreeSignal) -> None:
+    """Send a signal to another run of the tree; one to a run that has ended is dropped."""
     try:
-        await workflow.get_external_workflow_handle(letter.to).signal(letter.signal, letter.payload)
+        await workflow.get_external_workflow_handle(signal.to).signal(signal.signal, signal.payload)
     except FailureError as error:
-        workflow.logger.info("%s not delivered to %s: %s", letter.signal, letter.to, error)
+        workflow.logger.info("%s not delivered to %s: %s", signal.signal, signal.to, error)
 
 
 def _error_of(error: FailureError) -> RunError:

@@ -9,7 +9,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalA
 from loom.domain.core.messages import short_digest
 
 HEARTBEAT: Final = timedelta(seconds=5)
-"""A worker that has been silent this long is dead; activities beat every 0.4 s."""
+"""A worker without a heartbeat for this long is dead; activities send one every 0.4 s."""
 
 ONCE: Final = RetryPolicy(maximum_attempts=1)
 """One attempt: whether to try again is decided by `loom.domain.run.retry_policy` and recorded as the run's own step."""
@@ -20,20 +20,20 @@ IDEMPOTENT: Final = RetryPolicy(
     maximum_interval=timedelta(seconds=30),
     maximum_attempts=20,
 )
-"""For steps without effects: Temporal repeats them, for about six minutes, unless they say that they never will."""
+"""For steps without effects: Temporal retries them for about six minutes, unless they fail for good."""
 
 MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
-"""Beyond a tool's own timeout, for killing what it started and storing what it said."""
+"""Added to a tool's own timeout, to kill its processes and store its output."""
 
 MAX_ID: Final = 100
-"""Characters of an activity's id before it is cut and told apart by a digest."""
+"""Characters of an activity's id; a longer one is cut and gets a digest."""
 
 MAX_UPDATES: Final = 1500
 """Accepted updates after which a run rotates; the server refuses more than 2,000 for one execution."""
 
 CHILDREN_END: Final = timedelta(seconds=10)
-"""How long an aborted run waits for its children to end; what they have done since counts, and is told."""
+"""How long an aborted run waits for its children to end and to report what they have used."""
 
 PREPARE: Final = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=60),
@@ -42,7 +42,7 @@ PREPARE: Final = ActivityConfig(
 )
 PLAN: Final = PREPARE
 HOOK_GRACE: Final = timedelta(seconds=5)
-"""Beyond a hook's own patience, for telling what became of it."""
+"""Added to a hook's own timeout, to report its outcome."""
 MODEL: Final = ActivityConfig(
     start_to_close_timeout=MODEL_CALL_LIMIT,
     heartbeat_timeout=HEARTBEAT,
@@ -51,7 +51,7 @@ MODEL: Final = ActivityConfig(
 )
 COMPRESS: Final = MODEL
 EVALUATE: Final = ActivityConfig(
-    # The answer is there and waits for this, so it may not take for ever, whatever is away.
+    # The final answer waits for this, so it must not take for ever during an outage.
     schedule_to_close_timeout=timedelta(minutes=5),
     start_to_close_timeout=timedelta(minutes=2),
     heartbeat_timeout=HEARTBEAT,
@@ -63,7 +63,7 @@ PUBLISH: Final = LocalActivityConfig(
 
 
 def hook(patience: float) -> ActivityConfig:
-    """Options for one hook around a run; one that fails says so and is not asked again."""
+    """Options for one hook; a hook that fails is not retried."""
     return ActivityConfig(
         start_to_close_timeout=timedelta(seconds=patience) + HOOK_GRACE,
         heartbeat_timeout=HEARTBEAT,

@@ -1,19 +1,20 @@
-"""How values are written into history: JSON through pydantic, without the fields that have their default.
+"""The payload converter: values enter history as JSON through pydantic, without fields that have their default.
 
-A run's history is paid for by the byte, and most fields of most payloads are as they always are. What is left out comes
-back from the type's own default, so a default, once released, is part of the format: changing one changes what old
-histories say. A run's result alone is written whole.
+History is paid for by the byte, and most fields of most payloads have their default. A field that is left out gets the
+default of its type when it is read, so a default, once released, is part of the format: changing it changes the meaning
+of old histories. Only the result of a run is written whole.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 from temporalio.api.common.v1 import Payload
+from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     CompositePayloadConverter,
     DataConverter,
@@ -24,12 +25,16 @@ from temporalio.converter import (
     StorageDriver,
 )
 
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult
+from loom.domain.run.carried_state import upgraded
+from loom.domain.run.state import RunState
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
-"""Payloads of this size and more are kept outside history when there is a storage for them."""
+"""Payloads of this size and more are stored outside history when a storage is configured."""
 
 _UNTYPED: Final = (None, Any, object)
+_LOOM: Final = "loom."
 
 # For the whole process, since the SDK makes a new converter for each workflow instance and, with external storage, for
 # each activity; building an adapter takes a thousand times longer than using it.
@@ -38,7 +43,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 @dataclass(frozen=True)
 class Undecodable:
-    """In the place of a value from outside that nothing can read; whoever takes it in says so."""
+    """Stands for a value from outside that cannot be decoded; the code that reads it reports the reason."""
 
     reason: str
 
@@ -56,9 +61,11 @@ class SparseJsonConverter(EncodingPayloadConverter):
         return Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
 
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
-        """Read a value of the hinted type; without a hint whatever JSON says."""
+        """Read a value of the hinted type; without a hint as plain JSON."""
         if type_hint in _UNTYPED:
             return from_json(payload.data)
+        if type_hint is RunState:
+            return _adapter(RunState).validate_python(upgraded(from_json(payload.data)))
         return _adapter(type_hint).validator.validate_json(payload.data)
 
 
@@ -92,12 +99,26 @@ class SparsePayloadConverter(CompositePayloadConverter):
 
 def data_converter(storage: StorageDriver | None = None) -> DataConverter:
     """The converter that workers and clients share; with `storage`, large payloads stay out of history."""
-    return DataConverter(
-        payload_converter_class=SparsePayloadConverter,
-        external_storage=ExternalStorage(drivers=[storage], payload_size_threshold=OUT_OF_LINE_BYTES)
-        if storage
-        else None,
-    )
+    return converter_for(DataConverter.default, storage)
+
+
+def converter_for(given: DataConverter, storage: StorageDriver | None = None) -> DataConverter:
+    """A client's converter with Loom's JSON in the place of the SDK's; its codec and its storage stay.
+
+    Raises BadRequest when the client has a payload converter of its own: Loom's values would not survive it.
+    """
+    kind = given.payload_converter_class
+    if not issubclass(kind, SparsePayloadConverter):
+        if kind not in (DefaultPayloadConverter, PydanticPayloadConverter):
+            raise BadRequest(
+                f"the client's payload converter, {kind.__qualname__}, cannot carry Loom's values: give Loom a client"
+                " with the SDK's default converter or with temporalio.contrib.pydantic's; its codec may stay",
+                field="data_converter",
+            )
+        given = replace(given, payload_converter_class=SparsePayloadConverter)
+    if storage is None or given.external_storage is not None:
+        return given
+    return replace(given, external_storage=ExternalStorage(drivers=[storage], payload_size_threshold=OUT_OF_LINE_BYTES))
 
 
 def _dump(value: Any) -> bytes:
@@ -114,7 +135,8 @@ def _left_out(value: Any) -> dict[str, Any]:
     """What is not written of a value; of a result, which callers without our types read, only sub-agents it has not."""
     if isinstance(value, RunResult):
         return {"exclude": {name for name in ("children", "own") if not getattr(value, name)}}
-    return {"exclude_defaults": True}
+    # Types of other workflows on the same worker are written whole: their readers may not know the defaults.
+    return {"exclude_defaults": True} if type(value).__module__.startswith(_LOOM) else {}
 
 
 def _dump_broken_text(value: Any) -> bytes:

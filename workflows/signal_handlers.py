@@ -1,7 +1,7 @@
-"""The signals and updates of a run: read by hand, refused or recorded; the loop acts on what they changed.
+"""Handlers of the signals and updates of a run. A handler records an event; the loop of the workflow acts on it.
 
-A signal never raises, whatever it carries: an unknown, malformed or late one leaves a notice, but an order to stop is
-carried out. An update is refused by its validator, which adds nothing to history, or answered with a receipt at once.
+A signal never raises: an unknown, malformed or late one leaves a notice, but a request to stop is carried out as far as
+it can be read. An update is refused by its validator, which adds nothing to history, or gets a receipt at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_rela
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Steered:
+class SteeredRun:
     """The run that is steered."""
 
     current: Callable[[], RunState]
@@ -29,14 +29,14 @@ class Steered:
     """Called for each accepted update; the server allows 2,000 for one execution."""
 
 
-def listen(run: Steered) -> None:
-    """Take in everything that people can send to `run`."""
+def register_handlers(run: SteeredRun) -> None:
+    """Register a handler for every signal and update of `run`."""
     for name in STEERING:
         workflow.set_signal_handler(name, _on_signal(run, name))
         workflow.set_update_handler(name, _on_update(run, name), validator=_validator(run, name))
 
     for name in RELATIVES:
-        workflow.set_signal_handler(name, _on_letter(run, name))
+        workflow.set_signal_handler(name, _on_tree_signal(run, name))
 
     def unknown(name: str, _args: Sequence[RawValue]) -> None:
         _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
@@ -46,7 +46,7 @@ def listen(run: Steered) -> None:
     workflow.set_dynamic_signal_handler(unknown)
 
 
-def _on_signal(run: Steered, name: str) -> Callable[..., None]:
+def _on_signal(run: SteeredRun, name: str) -> Callable[..., None]:
     def handle(payload: object = None, *_: object) -> None:
         try:
             run.advance(read_steering(name, payload, workflow.now()))
@@ -61,7 +61,7 @@ def _on_signal(run: Steered, name: str) -> Callable[..., None]:
     return handle
 
 
-def _on_letter(run: Steered, name: str) -> Callable[..., None]:
+def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., None]:
     def handle(payload: object = None, *_: object) -> None:
         try:
             run.advance(read_from_relative(name, payload))
@@ -71,7 +71,7 @@ def _on_letter(run: Steered, name: str) -> Callable[..., None]:
     return handle
 
 
-def _on_update(run: Steered, name: str) -> Callable[..., JsonObject]:
+def _on_update(run: SteeredRun, name: str) -> Callable[..., JsonObject]:
     def handle(payload: object = None, *_: object) -> JsonObject:
         run.count_update()
         event = read_steering(name, payload, workflow.now())
@@ -83,7 +83,7 @@ def _on_update(run: Steered, name: str) -> Callable[..., JsonObject]:
     return handle
 
 
-def _validator(run: Steered, name: str) -> Callable[..., None]:
+def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
     def validate(payload: object = None, *_: object) -> None:
         try:
             event = read_steering(name, payload, workflow.now())
@@ -95,6 +95,6 @@ def _validator(run: Steered, name: str) -> Callable[..., None]:
     return validate
 
 
-def _ignore(run: Steered, signal: str, why: str) -> None:
+def _ignore(run: SteeredRun, signal: str, why: str) -> None:
     workflow.logger.warning("signal ignored: %s: %s", signal, why)
     run.advance(SignalIgnored(signal=signal, why=why, at=workflow.now()))

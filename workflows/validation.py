@@ -1,4 +1,4 @@
-"""The border of a run: whatever callers send is checked here, and refused with the field's name."""
+"""Validation of everything that callers send to a run; an error names the field and what to do."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,12 +7,15 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from temporalio import workflow
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, canonical
-from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunRequest
+from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
+from loom.domain.machine.transitions import evolve, start
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
+from loom.domain.run.carried_state import upgraded
 from loom.domain.run.events import (
     AbortRequested,
     Approved,
@@ -21,13 +24,14 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RunRefused,
     SteeringEvent,
 )
 from loom.domain.run.state import RunState
-from loom.domain.tree.budget import Want
+from loom.domain.tree.budget import BudgetRequest
 from loom.domain.tree.budget_shares import GRANT, WANT
-from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetWanted, ChildReported
-from loom.domain.tree.lineage import Lineage
+from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetRequested, ChildReported
+from loom.domain.tree.lineage import Lineage, is_child
 from loom.domain.tree.signals import ANCESTRY, REPORT
 from loom.domain.tree.tree import ChildReport
 from loom.workflows.payload_converter import Undecodable
@@ -129,7 +133,7 @@ class _SetPermissions(_Strict):
 
 
 RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
-"""Names of the signals that only other runs of the same tree send."""
+"""The signals that only other runs of the same tree send."""
 
 _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
     "abort": (_Abort, AbortRequested),
@@ -145,13 +149,13 @@ STEERING: Final = tuple(_STEERING)
 """Names of the signals and updates of a run."""
 
 STOPS: Final = ("abort", "pause")
-"""Those that stop a run: as signals they count whatever comes with them."""
+"""The signals that stop a run; they are carried out even with a malformed payload."""
 _LONGEST: Final = 500
-"""Characters of what was sent in the place of a text."""
+"""Characters that are used of a value that should be a text."""
 
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
-_WANT: Final = TypeAdapter(Want)
+_WANT: Final = TypeAdapter(BudgetRequest)
 _GRANT: Final = TypeAdapter(BudgetAnswered)
 _ANCESTRY: Final = TypeAdapter(AncestryChanged)
 _LINEAGE: Final = TypeAdapter(Lineage)
@@ -177,7 +181,8 @@ def read_crew_request(payload: object) -> RunRequest:
 
 
 def _request(checked: _Asked) -> RunRequest:
-    parse_rules(checked.permissions)
+    if checked.permissions:
+        parse_rules(checked.permissions)
     given = {name: getattr(checked, name) for name in _Asked.model_fields}
     budget = Budget(**checked.budget.model_dump()) if checked.budget else Budget()
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
@@ -193,7 +198,7 @@ def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
 
 
 def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
-    """An order to stop with what can be read of its payload, whatever that is; never refused."""
+    """A request to stop, with what can be read of its payload; it is never refused."""
     form, event = _STEERING[name]
     given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
     steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
@@ -206,14 +211,16 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)[:_LONGEST]
 
 
-def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetWanted | BudgetAnswered:
+def read_from_relative(
+    name: str, payload: object
+) -> ChildReported | AncestryChanged | BudgetRequested | BudgetAnswered:
     """A signal from another run of the tree as an event; raises BadRequest."""
     try:
         match name:
             case str() if name == REPORT:
                 return ChildReported(report=_REPORT.validate_python(payload))
             case str() if name == WANT:
-                return BudgetWanted(want=_WANT.validate_python(payload))
+                return BudgetRequested(request=_WANT.validate_python(payload))
             case str() if name == GRANT:
                 return _GRANT.validate_python(payload)
             case _:
@@ -226,7 +233,7 @@ def read_from_relative(name: str, payload: object) -> ChildReported | AncestryCh
 
 
 def read_lineage(payload: object) -> Lineage:
-    """What a parent tells its child beside the request; raises BadRequest."""
+    """What a parent sends its child beside the request; raises BadRequest."""
     try:
         return _LINEAGE.validate_python(payload)
     except ValidationError as error:
@@ -234,9 +241,30 @@ def read_lineage(payload: object) -> Lineage:
         raise BadRequest(f"the second argument is only for a run's own children: {where}", field=where) from None
 
 
+def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
+    """The first state of a new run, or of one that continues as new. A wrong request is a refused run."""
+    info = workflow.info()
+    if info.continued_run_id is not None and carried:
+        return read_state(carried[0])
+    try:
+        # Only a parent sends its child a lineage; a second input from anybody else is ignored.
+        delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
+        lineage = read_lineage(carried[0]) if carried and delegated else None
+        return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
+    except BadRequest as error:
+        refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
+        wrong = RunError(type="BadRequest", message=error.message, context=error.context)
+        return evolve(refused, RunRefused(error=wrong))
+
+
+def read_input(workflow_type: str, request: object) -> RunRequest:
+    """The input of a workflow of this type; raises BadRequest."""
+    return read_crew_request(request) if workflow_type == CREW_RUN else read_request(request)
+
+
 def read_state(payload: object) -> RunState:
-    """The state that an earlier execution of this run carried on."""
-    return _STATE.validate_python(payload)
+    """The state that an earlier execution of this run carried on, by this release or an earlier one."""
+    return _STATE.validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
 
 
 def _check(form: type[_Form], payload: object, what: str) -> _Form:

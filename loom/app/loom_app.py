@@ -20,8 +20,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
 from loom.activities.ports import LLMProvider, Tool
+from loom.activities.toolbox.user_tools.dependencies import Dependency, dependency_of, named
 from loom.activities.toolbox.user_tools.options import ToolOptions, check_name
 from loom.activities.toolbox.user_tools.registration import origin_of, tool_of
+from loom.activities.toolbox.user_tools.tool import UserTool
 from loom.app.forms.agent import AgentFields, plain_fields, read_agent
 from loom.app.forms.crew import CrewFields, listed, read_crew
 from loom.app.forms.handler import handler_of
@@ -57,6 +59,7 @@ class LoomApp:
         self._knowledge: dict[str, KnowledgeFolder] = {}
         self._hooks: list[Registered] = []
         self._handlers: dict[str, TaskHandler] = {}
+        self._dependencies: dict[Any, Dependency] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
         """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. One that fails blocks the run."""
         self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
@@ -92,13 +95,40 @@ class LoomApp:
 
     def register_tool(self, tool: object, /, **options: Unpack[ToolOptions]) -> Tool:
         """Register a function, an object or class in class form, or anything that has the port `Tool`."""
-        made = tool_of(tool, options)
+        made = tool_of(tool, options, self._dependencies)
         name, origin = made.spec.name, origin_of(tool)
         check_name(name, origin)
         refuse_twice("tool", name, self._origins.get(name), origin)
         self._tools[name] = made
         self._origins[name] = origin
         return made
+
+    def provide(self, factory: F) -> F:
+        """Provide a value to every tool, hook, interceptor and task handler that has a parameter of its type.
+
+        The return annotation of the factory names the type: `-> Pool` for a function, async or not, and
+        `-> AsyncIterator[Pool]` or `-> Iterator[Pool]` for a generator or a context manager, which is closed when the
+        worker stops. A class provides itself. Parameters of a factory are filled with what was provided before it.
+        Works as a decorator, too. Raises BadRequest when the type is unclear or is provided already.
+        """
+        made = dependency_of(factory, origin_of(factory))
+        self._provide({**self._dependencies, **self._once(made)})
+        return factory
+
+    def _once(self, made: Dependency) -> dict[Any, Dependency]:
+        if (first := self._dependencies.get(made.kind)) is not None:
+            raise BadRequest(
+                f"{named(made.kind)} is provided twice: by {first.origin} and by {made.origin}: remove one",
+                field="provide",
+            )
+        return {made.kind: made}
+
+    def _provide(self, dependencies: dict[Any, Dependency]) -> None:
+        """Take these over, and read the tools again: parameters of these types are arguments no longer."""
+        self._dependencies = dependencies
+        for name, tool in self._tools.items():
+            if dependencies and isinstance(tool, UserTool):
+                self._tools[name] = tool.with_types(dependencies)
 
     def get_tool(self, name: str) -> Tool:
         """The tool of that name; raises BadRequest with the nearest one."""
@@ -212,11 +242,18 @@ class LoomApp:
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
                 raise BadRequest(f"both apps have a {kind} {twice[0]!r}: rename one", field=kind)
+        provided = [self._once(dependency) for dependency in other.dependencies]
         for mine, theirs in pairs.values():
             mine.update(theirs)
+        self._provide({kind: one for each in (self._dependencies, *provided) for kind, one in each.items()})
         self._origins |= other.origins
         self._hooks += other.hooks
         self._skills |= dict.fromkeys(other.skills)
+
+    @property
+    def dependencies(self) -> tuple[Dependency, ...]:
+        """What the app provides, in the order of registration."""
+        return tuple(self._dependencies.values())
 
     @property
     def tools(self) -> Mapping[str, Tool]:

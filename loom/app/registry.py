@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from loom.activities.ports import LLMProvider, Tool
 from loom.activities.toolbox.code_digest import code_digest
+from loom.activities.toolbox.user_tools.dependencies import Dependencies, with_dependencies
 from loom.activities.toolbox.user_tools.tool import UserTool
 from loom.app import agent_files, crew_files
 from loom.app.loading import load_app, project_of
 from loom.app.loom_app import LoomApp
 from loom.app.packages import app_of, enabled, installed, skills_of
 from loom.domain.agents.definitions import AgentDefinition, check_tools
-from loom.domain.agents.hooks import Registered, applies_to, check_hooks, functions_of
+from loom.domain.agents.hook_steps import Moment
+from loom.domain.agents.hooks import Hook, Registered, applies_to, check_hooks, functions_of
 from loom.domain.agents.inheritance import with_inherited
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.task_routing import TaskHandler
@@ -47,6 +49,8 @@ class Registry:
     """Of models with prefixes of the app's own."""
     knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
     """Folders that workers take into knowledge bases, by the names of these."""
+    dependencies: Dependencies = field(default_factory=Dependencies)
+    """What a worker opens when it starts and injects by type into tools, hooks and handlers."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
@@ -71,7 +75,7 @@ class Registry:
 def collect(
     *,
     built_in: Mapping[str, Tool],
-    app: str | None = None,
+    app: str | LoomApp | None = None,
     packages: str = "",
     tool_timeout: float = 120.0,
     home: Path | None = None,
@@ -90,7 +94,9 @@ def collect(
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
     folders, crew_folders = [*agents], [*crews]
-    if app:
+    if isinstance(app, LoomApp):
+        sources["app"] = app
+    elif app:
         sources[f"app {app}"] = load_app(app)
         folders.append(project_of(app) / agent_files.FOLDER)
         crew_folders.append(project_of(app) / crew_files.FOLDER)
@@ -122,9 +128,12 @@ def merged(
 ) -> Registry:
     """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
     apps = tuple(sources.items())
+    dependencies = Dependencies([one for app in sources.values() for one in app.dependencies])
     own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
     offered = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *own]
-    tools = _each_once("tool", ((name, _settled(tool, tool_timeout, home), origin) for name, tool, origin in offered))
+    tools = _each_once(
+        "tool", ((name, _settled(tool, tool_timeout, home, dependencies), origin) for name, tool, origin in offered)
+    )
     reached = ((server, source) for source, app in apps for server in app.mcp_servers)
     given = ((server, "the settings'") for server in servers)
     known = _each_once("server", ((server.name, server, origin) for server, origin in (*given, *reached)))
@@ -133,12 +142,20 @@ def merged(
     together = (*(crew for _, app in apps for crew in app.list_crews()), *teams)
     crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
     answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
-    heard = ((name, one, f"{source}: {one.origin}") for source, app in apps for name, one in app.handlers.items())
+    heard = (
+        (
+            name,
+            replace(one, function=_filled(one.function, dependencies, "handler", name, 1)),
+            f"{source}: {one.origin}",
+        )
+        for source, app in apps
+        for name, one in app.handlers.items()
+    )
     bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
     check_tools(agents.values(), tools, tuple(known))
     if checks_rules:
         _refuse_dead_rules((*agents.values(), *crews.values()), tools, tuple(known))
-    hooks = tuple(hook for app in sources.values() for hook in app.hooks)
+    hooks = tuple(_with_dependencies(hook, dependencies) for app in sources.values() for hook in app.hooks)
     check_hooks(hooks, agents.values())
     return Registry(
         tools=dict(sorted(tools.items())),
@@ -151,6 +168,7 @@ def merged(
         crews=dict(sorted(crews.items())),
         providers=_each_once("provider", answering),
         knowledge=_each_once("knowledge base", bases),
+        dependencies=dependencies,
     )
 
 
@@ -183,8 +201,35 @@ def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
     return things
 
 
-def _settled(tool: Tool, seconds: float, home: Path | None) -> Tool:
-    """The tool with the settings' home, and with their time limit where its registration gave none."""
+_GIVEN: Final = {Moment.START: 1, Moment.TOOL_CALL: 2, Moment.COMPLETE: 2, Moment.ERROR: 2}
+"""How many values a hook is called with."""
+
+
+def _with_dependencies(hook: Registered, dependencies: Dependencies) -> Registered:
+    """A hook or an interceptor whose parameters of provided types are filled in."""
+    if isinstance(hook, Hook):
+        filled = _filled(hook.function, dependencies, "hook", hook.name, _GIVEN[hook.moment])
+        return replace(hook, function=filled)
+    before, after = (
+        side and _filled(side, dependencies, "interceptor", hook.name, given)
+        for side, given in ((hook.before, 1), (hook.after, 2))
+    )
+    return replace(hook, before=before, after=after)
+
+
+def _handler(handler: TaskHandler, dependencies: Dependencies) -> TaskHandler:
+    return replace(handler, function=_filled(handler.function, dependencies, "handler", handler.name, 1))
+
+
+def _filled(
+    function: Callable[..., Any], dependencies: Dependencies, kind: str, name: str, given: int
+) -> Callable[..., Any]:
+    return with_dependencies(function, dependencies, f"{kind} {name!r}", given)
+
+
+def _settled(tool: Tool, seconds: float, home: Path | None, dependencies: Dependencies) -> Tool:
+    """The tool with its dependencies and the settings' home, and with their time limit unless it has its own."""
     if not isinstance(tool, UserTool):
         return tool
+    tool = tool.with_dependencies(dependencies)
     return replace(tool, home=home, spec=tool.spec if tool.has_own_timeout else replace(tool.spec, timeout=seconds))

@@ -1,8 +1,9 @@
 """From settings to the parts of a worker: the one place that chooses an implementation for each port.
 
 Reading order
-    parts         what there is of each, and the activities made of them
-    assembly      making them, for the time that a worker lives
-    tools         every tool, agent and crew that a worker serves
-    memory        what remembers, and what keeps it beside a worker
+    settings        everything that can be set, and load_settings, which reads it
+    build           the parts for these settings, and opening and closing them
+    worker_parts    one implementation per port, and the activities made of them
+    tool_registry   every tool, agent, crew and skill that a worker serves
+    memory, task_handlers, knowledge   what runs beside a worker
 """

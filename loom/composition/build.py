@@ -33,69 +33,96 @@ from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import JoinedToolSets, RunTools
+from loom.app.loom_app import LoomApp
 from loom.composition.memory import memory_from
 from loom.composition.settings import Settings
-from loom.composition.tool_registry import registry_from, skill_tools, skills_from, withheld
-from loom.composition.worker_parts import Parts
+from loom.composition.tool_registry import hidden_tools, registry_from, skill_tools, skills_from
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.tree.lineage import TreeLimits
 
 
 @asynccontextmanager
-async def parts_from(settings: Settings, mailbox: Mailbox | None = None) -> AsyncIterator[Parts]:
-    """The real parts for these settings; closes what it opened. Without a mailbox agents cannot write to each other."""
-    async with AsyncExitStack() as stack:
-        providers = _providers(settings)
-        stack.push_async_callback(providers.aclose)
-        link = RedisConnection(settings.redis_url) if settings.redis_url else None
-        transcripts = CachedTranscripts(link)
-        if link is not None:
-            stack.push_async_callback(link.aclose)
-        stack.push_async_callback(transcripts.aclose)
-        database = Database(settings.database_url) if settings.database_url else None
-        if database is not None:
-            stack.push_async_callback(database.aclose)
-        artifacts = PostgresArtifacts(database) if database else None
-        embedder = embedder_from(settings)
-        if embedder is not None:
-            stack.push_async_callback(embedder.aclose)
-        knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
-        mask = secret_mask(settings)
-        sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
-        made = MadeTools(sandbox=sandbox, missing=why_not)
-        memory = memory_from(settings, database, embedder, providers)
-        registry = registry_from(
-            settings, made, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
-        )
-        providers.register(registry.providers)
-        servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
-        await stack.enter_async_context(servers)
-        yield Parts(
-            registry=registry,
-            default=default_agent(settings),
-            workspace=Path(settings.workspace or Path.cwd()),
-            providers=providers,
-            prices=GenaiPrices(
-                openai_base_url=settings.openai_base_url,
-                anthropic_base_url=settings.anthropic_base_url,
-                unknown=settings.unknown_price,
-            ),
-            tools=JoinedToolSets(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
-            transcripts=transcripts,
-            stream=AbsentStream() if link is None else RedisStream(link),
-            artifacts=artifacts,
-            embedder=embedder,
-            sanitizer=OutputSanitizer(mask, artifacts),
-            masked=partial(StreamingMask, mask),
-            own=RunTools(made=made, skills=skill_tools(settings, made)),
-            skills=skills_from(settings, registry),
-            memory=memory,
-            knowledge=knowledge,
-            withheld=withheld(settings),
-            effects=_effects(settings, database),
-            refuse_changed_tools=settings.on_changed_manifest == "refuse",
-            limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
-        )
+async def parts_from(
+    settings: Settings, *, app: LoomApp | None = None, opens_dependencies: bool = True
+) -> AsyncIterator[WorkerParts]:
+    """The parts for these settings, open until the body ends, without a mailbox: agents cannot write to each other."""
+    parts = parts_for(settings, app=app)
+    async with opened(parts, opens_dependencies=opens_dependencies):
+        yield parts
+
+
+@asynccontextmanager
+async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> AsyncIterator[None]:
+    """Open what the app provides and connect to MCP servers; at the end close every connection of the parts.
+
+    Raises BadRequest when a factory of the app fails.
+    """
+    async with parts.connections as stack:
+        if opens_dependencies:
+            await stack.enter_async_context(parts.registry.dependencies.opened())
+        await stack.enter_async_context(parts.servers)
+        yield
+
+
+def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None) -> WorkerParts:
+    """The real parts for these settings, none of them connected yet; `app` takes the place of the settings' app.
+
+    Without a mailbox agents cannot write to each other. Raises BadRequest for an app that cannot be loaded.
+    """
+    connections = AsyncExitStack()
+    providers = _providers(settings)
+    connections.push_async_callback(providers.aclose)
+    link = RedisConnection(settings.redis_url) if settings.redis_url else None
+    transcripts = CachedTranscripts(link)
+    if link is not None:
+        connections.push_async_callback(link.aclose)
+    connections.push_async_callback(transcripts.aclose)
+    database = Database(settings.database_url) if settings.database_url else None
+    if database is not None:
+        connections.push_async_callback(database.aclose)
+    artifacts = PostgresArtifacts(database) if database else None
+    embedder = embedder_from(settings)
+    if embedder is not None:
+        connections.push_async_callback(embedder.aclose)
+    knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
+    mask = secret_mask(settings)
+    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
+    made = MadeTools(sandbox=sandbox, missing=why_not)
+    memory = memory_from(settings, database, embedder, providers)
+    registry = registry_from(
+        settings, made, app=app, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
+    )
+    providers.register(registry.providers)
+    servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
+    return WorkerParts(
+        registry=registry,
+        connections=connections,
+        servers=servers,
+        default=default_agent(settings),
+        workspace=Path(settings.workspace or Path.cwd()),
+        providers=providers,
+        prices=GenaiPrices(
+            openai_base_url=settings.openai_base_url,
+            anthropic_base_url=settings.anthropic_base_url,
+            unknown=settings.unknown_price,
+        ),
+        tools=JoinedToolSets(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
+        transcripts=transcripts,
+        stream=AbsentStream() if link is None else RedisStream(link),
+        artifacts=artifacts,
+        embedder=embedder,
+        sanitizer=OutputSanitizer(mask, artifacts),
+        masked=partial(StreamingMask, mask),
+        own=RunTools(made=made, skills=skill_tools(settings, made)),
+        skills=skills_from(settings, registry),
+        memory=memory,
+        knowledge=knowledge,
+        withheld=hidden_tools(settings),
+        effects=_effects(settings, database),
+        refuse_changed_tools=settings.on_changed_manifest == "refuse",
+        limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
+    )
 
 
 def default_agent(settings: Settings) -> AgentSpec:

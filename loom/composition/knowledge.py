@@ -1,4 +1,4 @@
-"""Knowledge bases that an app registers, kept up to date by a worker: each folder taken in when it starts."""
+"""Knowledge bases that an app registers: a worker indexes each folder when it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -11,7 +11,7 @@ import structlog
 from loom.activities.adapters.documents.readers import SeparateDocumentReader
 from loom.activities.knowledge.ingest import Ingestion
 from loom.activities.memory.writer import patiently
-from loom.composition.worker_parts import Parts
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.errors import LoomError
 from loom.domain.memory.knowledge import KnowledgeFolder
 
@@ -19,8 +19,8 @@ _log = structlog.get_logger("loom.knowledge")
 
 
 @asynccontextmanager
-async def taken_in(parts: Parts) -> AsyncIterator[None]:
-    """Beside a worker: what has changed in its folders is taken in. What is not done at the end, the next one does."""
+async def knowledge_ingestion(parts: WorkerParts) -> AsyncIterator[None]:
+    """Beside a worker: index what has changed in the folders of its knowledge bases; the next worker continues."""
     folders = parts.registry.knowledge.values()
     if not folders or parts.knowledge is None:
         if folders:
@@ -31,7 +31,7 @@ async def taken_in(parts: Parts) -> AsyncIterator[None]:
     ingestion = Ingestion(
         parts.knowledge, reader=SeparateDocumentReader(), redact=parts.sanitizer.clean, embedder=parts.embedder
     )
-    work = asyncio.create_task(_one_after_the_other(ingestion, folders))
+    work = asyncio.create_task(_in_turn(ingestion, folders))
     try:
         yield
     finally:
@@ -39,7 +39,7 @@ async def taken_in(parts: Parts) -> AsyncIterator[None]:
         await asyncio.wait({work})
 
 
-async def _one_after_the_other(ingestion: Ingestion, folders: Iterable[KnowledgeFolder]) -> None:
+async def _in_turn(ingestion: Ingestion, folders: Iterable[KnowledgeFolder]) -> None:
     for folder in folders:
         take_in = partial(ingestion.take_in, Path(folder.path), folder.name)
         try:

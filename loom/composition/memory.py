@@ -1,4 +1,4 @@
-"""From settings to what remembers: the store, what runs and models read of it, and what keeps it beside a worker."""
+"""The memory of a worker: its store, what runs read from it, and its upkeep beside the worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ _PAUSE: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Remembering:
+class WorkerMemory:
     """The memory of a worker."""
 
     store: MemoryStore
@@ -50,7 +50,7 @@ class Remembering:
     limits: MemorySettings
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
-        """What keeps the layers, off any run's path."""
+        """The activities that keep the layers, off any run's path."""
         catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
         keeper = self.keeper
         return [catch_up.catch_up, keeper.promote_memories, keeper.expire_memories, keeper.embed_memories]
@@ -58,7 +58,7 @@ class Remembering:
 
 def memory_from(
     settings: Settings, database: Database | None, embedder: Embedder | None, providers: Providers
-) -> Remembering | None:
+) -> WorkerMemory | None:
     """The memory that these settings make; None without a database, or where it is switched off."""
     if database is None or settings.memory == "off":
         return None
@@ -69,7 +69,7 @@ def memory_from(
         dimension=embedder.dimension if embedder else 0,
         settings=limits,
     )
-    return Remembering(
+    return WorkerMemory(
         store=PostgresMemory(database, embedder=embedder, settings=limits, question_within=IN_A_RUN),
         scoped=PostgresScopedMemory(database),
         keeper=MemoryKeeper(upkeep, embedder=embedder, distiller=_distiller(settings, providers), settings=limits),
@@ -78,14 +78,16 @@ def memory_from(
 
 
 @asynccontextmanager
-async def kept(memory: Remembering | None, settings: Settings, client: Client) -> AsyncIterator[None]:
-    """Beside a worker: a memory writer, and the queue's upkeep told of each run that ends."""
+async def memory_running(
+    memory: WorkerMemory | None, settings: Settings, client: Client, task_queue: str
+) -> AsyncIterator[None]:
+    """Beside a worker: write memories from the stream, and signal the upkeep of the task queue when a run ends."""
     if memory is None:
         yield
         return
     ended = asyncio.Event()
-    ended.set()  # what a worker that died had no time to tell
-    upkeep = asyncio.create_task(_upkept(client, settings.task_queue, ended))
+    ended.set()  # a worker that died had no time to signal
+    upkeep = asyncio.create_task(_signal_upkeep(client, task_queue, ended))
     try:
         if settings.redis_url is None:
             yield  # the upkeep alone fills memory, from histories
@@ -104,7 +106,7 @@ async def kept(memory: Remembering | None, settings: Settings, client: Client) -
         await asyncio.wait({upkeep})
 
 
-async def _upkept(client: Client, task_queue: str, ended: asyncio.Event) -> None:
+async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) -> None:
     while True:
         await ended.wait()
         ended.clear()

@@ -1,4 +1,4 @@
-"""From settings to the bus that a user's handlers are served over, beside a worker."""
+"""The task handlers of an app, subscribed to the bus beside a worker."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +17,8 @@ _log = structlog.get_logger("loom.handler")
 
 
 @asynccontextmanager
-async def handled(handlers: Sequence[TaskHandler], settings: Settings) -> AsyncIterator[None]:
-    """Beside a worker: its handlers get the tasks on the bus. Without Redis there is none, and that is said."""
+async def task_handlers_running(handlers: Sequence[TaskHandler], settings: Settings) -> AsyncIterator[None]:
+    """Beside a worker: its handlers get the tasks on the bus. Without Redis none run, and the log says so."""
     url = settings.redis_url
     if not handlers or url is None:
         if handlers:

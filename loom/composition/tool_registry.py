@@ -21,8 +21,9 @@ from loom.activities.toolbox.built_in.plan import plan_tool
 from loom.activities.toolbox.built_in.scoped_memory import scoped_memory_tools
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.app import agent_files, crew_files
+from loom.app.loom_app import LoomApp
 from loom.app.registry import Registry, collect
-from loom.composition.memory import Remembering
+from loom.composition.memory import WorkerMemory
 from loom.composition.settings import Settings
 from loom.domain.core.tool_names import DELEGATE
 from loom.domain.tools.mcp_servers import read_servers
@@ -32,14 +33,18 @@ def registry_from(
     settings: Settings,
     made: MadeTools,
     *,
+    app: LoomApp | None = None,
     artifacts: ArtifactStore | None = None,
     mailbox: Mailbox | None = None,
     knowledge: KnowledgeStore | None = None,
-    memory: Remembering | None = None,
+    memory: WorkerMemory | None = None,
     files: Sequence[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """The built-in tools with what the app and the enabled packages bring; raises BadRequest for what clashes."""
+    """The built-in tools with those of the app and the enabled packages; raises BadRequest when names clash.
+
+    `app` takes the place of the app that the settings name.
+    """
     fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
     built_in = built_in_tools(
         sandbox=made.sandbox,
@@ -61,7 +66,7 @@ def registry_from(
     )
     registry = collect(
         built_in=built_in,
-        app=settings.app,
+        app=app if app is not None else settings.app,
         packages=settings.packages,
         tool_timeout=settings.tool_timeout,
         home=settings.home,
@@ -75,12 +80,12 @@ def registry_from(
     return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
 
 
-def withheld(settings: Settings) -> frozenset[str]:
+def hidden_tools(settings: Settings) -> frozenset[str]:
     """Tools that rules and agents may name though no run here is given them: those of memory, where there is none."""
     return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
 
 
-def _of_memory(memory: Remembering | None) -> tuple[Tool, ...]:
+def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
     store, scoped = (memory.store, memory.scoped) if memory else (None, None)
     return (*memory_tools(store), *scoped_memory_tools(scoped))
 

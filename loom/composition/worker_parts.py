@@ -1,10 +1,12 @@
 """The parts of a worker, one implementation for each port, and the activities made of them."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.call_model import LanguageModel
 from loom.activities.compress_context import Compressor
 from loom.activities.conduct_crew import CrewConductor
@@ -36,7 +38,7 @@ from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew
 from loom.app.registry import Registry
-from loom.composition.memory import Remembering
+from loom.composition.memory import WorkerMemory
 from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
@@ -45,10 +47,13 @@ from loom.domain.tree.lineage import TreeLimits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class WorkerParts:
     """What activities are built from: one implementation for each port."""
 
     registry: Registry
+    connections: AsyncExitStack
+    """Closes every connection that the parts have opened."""
+    servers: McpServers
     default: AgentSpec
     """What an agent has where its definition says nothing."""
     workspace: Path
@@ -63,7 +68,7 @@ class Parts:
     effects: Effects
     own: RunTools
     skills: SkillLibrary
-    memory: Remembering | None
+    memory: WorkerMemory | None
     """What runs leave behind; None: nothing."""
     knowledge: KnowledgeStore | None
     withheld: frozenset[str]

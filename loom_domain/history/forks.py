@@ -19,7 +19,7 @@ from loom.domain.core.tool_names import CREATE_TOOL, DONE, HANDED_ON, TODO
 from loom.domain.history.past_turns import ChildRun, PastTurn, Record, ToolAttempt, turns_of
 from loom.domain.machine.tool_results import intercepted, ruled_out
 from loom.domain.run.activity_payloads import Earlier, Prepared
-from loom.domain.run.state import RunState
+from loom.domain.run.state import RunState, Work
 from loom.domain.tools.todos import Todos, read_todos
 
 _TASK: Final = 1
@@ -193,7 +193,7 @@ def _todos(records: Sequence[Record], turns: dict[int, PastTurn], until: int) ->
         match record:
             case Prepared(earlier=Earlier(todos=before)):
                 todos = before
-            case RunState(turn=turn, todos=before) if turn <= until:
+            case RunState(turn=turn, work=Work(todos=before)) if turn <= until:
                 todos = before
             case ToolAttempt(request=request) if request.tool == TODO and request.turn <= until and _succeeded(record):
                 todos = read_todos(_arguments(turns[request.turn], record), 0)
@@ -208,7 +208,7 @@ def _artifacts(records: Sequence[Record], until: int) -> tuple[JsonObject, ...]:
         match record:
             case Prepared(earlier=Earlier(artifacts=before)):
                 kept |= {one["id"]: one for one in before}
-            case RunState(turn=turn, artifacts=before) if turn <= until:
+            case RunState(turn=turn, work=Work(artifacts=before)) if turn <= until:
                 kept |= {one["id"]: one for one in before}
             case ToolAttempt(request=request, result=ToolResult() as result):
                 if result.artifact and request.turn <= until:

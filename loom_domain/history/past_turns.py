@@ -183,9 +183,9 @@ def _learned(past: _Past, record: Record) -> _Past:
             past = past if earlier is None else past.with_transcripts(transcript_of(earlier.messages))
             return past.with_spec(spec.digest, spec)
         case RunState():
-            known = transcript_of(record.transcript.messages[: record.known.count])
+            known = transcript_of(record.transcript.messages[: record.conversation.known.count])
             past = past.with_transcripts(known, record.transcript)
-            return past.with_spec(record.spec_digest, record.spec) if record.spec else past
+            return past.with_spec(record.conversation.spec_digest, record.spec) if record.spec else past
         case ToolAttempt(request=request, result=result):
             return past if result is None else _with_result(past, request, result)
         case ModelAttempt(request=request, reply=reply):

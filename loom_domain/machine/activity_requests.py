@@ -1,4 +1,4 @@
-"""What the workflow sends to its activities, derived from the state alone."""
+"""The request for each activity, derived from the state alone."""
 
 from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.tree_pattern import is_tree
@@ -6,10 +6,8 @@ from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ToolCall, arguments_digest, canonical
 from loom.domain.core.tasks import Origin, correlation_of
-from loom.domain.core.tool_calls import OpenCall, describe
-from loom.domain.core.transcript import tail_of
+from loom.domain.core.tool_calls import OpenCall, ToolSpec, describe
 from loom.domain.machine.compression_step import MAX_FRUITLESS
-from loom.domain.machine.evaluation_step import is_whole
 from loom.domain.machine.limits import allowance
 from loom.domain.machine.tool_results import is_accounted
 from loom.domain.run.activity_payloads import (
@@ -26,11 +24,11 @@ from loom.domain.skills.active import active_in
 from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 
 INLINE_ARGUMENTS = 512
-"""Characters of arguments that go to a tool by value; longer ones are in history already, in the model's answer."""
+"""Characters of arguments that are sent by value; longer ones are in history already, in the model's answer."""
 
 
 def origin_of(state: RunState) -> Origin:
-    """Whose events these are."""
+    """The run that events and requests belong to."""
     return Origin(
         run_id=state.run_id,
         root_run_id=state.tree.lineage.root_run_id if state.tree.lineage else "",
@@ -41,42 +39,42 @@ def origin_of(state: RunState) -> Origin:
 
 
 def prepare_request(state: RunState) -> PrepareRequest:
-    """The resolution of the agent."""
+    """The request to resolve the agent."""
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
 
 
 def hook_request(state: RunState, step: HookStep) -> HookRequest:
-    """What a hook around the run is asked with."""
+    """The request to run a hook."""
     return HookRequest(
         origin=origin_of(state),
         turn=state.turn,
         step=step,
-        spec_digest=state.spec_digest,
+        spec_digest=state.conversation.spec_digest,
         task=state.request.task,
         metadata=state.request.metadata,
         result=None if state.outcome is None else result_of(state, state.outcome),
-        notices=state.notices,
+        notices=state.notices.pending,
     )
 
 
 def model_request(state: RunState) -> ModelRequest:
-    """The call of the model that is due."""
+    """The model call that is due."""
     return ModelRequest(
         origin=origin_of(state),
         turn=state.turn,
         attempt=state.tries.attempt + state.window.put_off,
-        spec_digest=state.spec_digest,
-        spec=state.agent if state.send_spec else None,
-        tail=tail_of(state.known, state.transcript.messages, state.produced),
-        grants=state.grants,
-        notices=state.notices,
+        spec_digest=state.conversation.spec_digest,
+        spec=state.agent if state.conversation.send_spec else None,
+        tail=state.conversation.tail,
+        grants=state.calls.grants,
+        notices=state.notices.pending,
         measures=_measures(state),
         compresses=state.window.fruitless < MAX_FRUITLESS,
         allowance=allowance(state),
-        wrap_up=state.wrap_up is not None,
+        wrap_up=state.answer.wrap_up is not None,
         refused=state.window.refused,
-        pieces=state.nudges if state.partial and state.agent.output_schema is not None else 0,
-        stage=state.reflection.stage,
+        pieces=state.answer.nudges if state.answer.partial and state.agent.output_schema is not None else 0,
+        stage=state.answer.reflection.stage,
     )
 
 
@@ -91,14 +89,14 @@ def compress_request(state: RunState) -> CompressRequest:
         attempt=state.window.attempts + 1,
         trigger=due.trigger,
         tokens=due.tokens,
-        spec_digest=state.spec_digest,
-        spec=state.agent if state.send_spec else None,
-        tail=tail_of(state.known, state.transcript.messages, state.produced),
+        spec_digest=state.conversation.spec_digest,
+        spec=state.agent if state.conversation.send_spec else None,
+        tail=state.conversation.tail,
         measures=_measures(state),
         facts=_facts(state),
         plain=due.plain,
         allowance=allowance(state),
-        notices=state.notices,
+        notices=state.notices.pending,
     )
 
 
@@ -107,54 +105,54 @@ def _measures(state: RunState) -> Measures:
 
 
 def _facts(state: RunState) -> KnownFacts:
-    """What the run knows and no summary has to remember."""
-    spent = f"turn {state.turn} of {state.max_turns}, {state.usage.total_tokens} tokens"
+    """What the run knows by itself, so that no summary has to repeat it."""
+    spent = f"turn {state.turn} of {state.max_turns}, {state.spending.usage.total_tokens} tokens"
     return KnownFacts(
-        todos=state.todos.items,
-        artifacts=state.artifacts,
+        todos=state.work.todos.items,
+        artifacts=state.work.artifacts,
         approvals=tuple(describe(call.call) for call in state.asks),
-        budget=f"{spent}, {state.tool_calls} tool calls so far",
+        budget=f"{spent}, {state.spending.tool_calls} tool calls so far",
     )
 
 
 def evaluate_request(state: RunState) -> EvaluateRequest:
     """The evaluation that is due."""
-    if state.answer is None:
+    if state.answer.held is None:
         raise ValueError("there is no answer to evaluate; ask `next_action` first")
     return EvaluateRequest(
         origin=origin_of(state),
         turn=state.turn,
-        attempt=1 + is_whole(state),
-        spec_digest=state.spec_digest,
-        spec=state.agent if state.send_spec else None,
-        tail=tail_of(state.known, state.transcript.messages, state.produced),
-        answer=state.answer.output,
+        attempt=1 + state.conversation.is_sent_whole,
+        spec_digest=state.conversation.spec_digest,
+        spec=state.agent if state.conversation.send_spec else None,
+        tail=state.conversation.tail,
+        answer=state.answer.held.output,
         ratio=state.window.ratio,
         allowance=allowance(state),
-        notices=state.notices,
+        notices=state.notices.pending,
     )
 
 
 def summary_of(state: RunState) -> str:
-    """What the Web UI says of the model call that is due."""
+    """How the Web UI names the model call that is due."""
     if state.agent.crew is not None:
         kind = "tree" if is_tree(state.agent) else "crew"
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
-    results = sum(message.role == "tool" for message in state.transcript.messages[state.known.count :])
+    results = sum(message.role == "tool" for message in state.transcript.messages[state.conversation.known.count :])
     seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
-    reflection = state.reflection
+    reflection = state.answer.reflection
     counted = f" {reflection.round} of {state.agent.rounds}" if reflection.stage in ("critique", "revision") else ""
     stage = f"{reflection.stage}{counted} · " if reflection.stage else ""
     return f"t{state.turn} · {stage}model {state.agent.model}{seen}"
 
 
 def summary_of_evaluation(state: RunState) -> str:
-    """What the Web UI says of the evaluation that is due."""
+    """How the Web UI names the evaluation that is due."""
     return f"t{state.turn} · evaluate the answer"
 
 
 def summary_of_compression(state: RunState) -> str:
-    """What the Web UI says of the compression that is due."""
+    """How the Web UI names the compression that is due."""
     tokens = state.window.due.tokens if state.window.due else 0
     target = int(tokens * state.agent.compress_target)
     return f"t{state.turn} · compress {_thousands(tokens)} → at most {_thousands(target)} tokens"
@@ -165,14 +163,14 @@ def _thousands(tokens: int) -> str:
 
 
 def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
-    """The judgement of `calls` by the rules as they are now."""
+    """The request to judge `calls` by the rules as they are now."""
     return PlanRequest(
         origin=origin_of(state),
         turn=state.turn,
         spec=state.agent,
         calls=tuple(call.call for call in calls),
-        grants=state.grants,
-        notices=state.notices,
+        grants=state.calls.grants,
+        notices=state.notices.pending,
     )
 
 
@@ -189,35 +187,43 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         attempt=open_call.attempt,
         call_id=call.id,
         tool=call.name,
-        spec_digest=state.spec_digest,
+        spec_digest=state.conversation.spec_digest,
         arguments=call.arguments if by_value else None,
         arguments_digest="" if by_value else arguments_digest(call.arguments),
-        made=next((tool for tool in state.agent.tools if tool.name == call.name and goes_along(tool)), None),
+        made=_tool_of_the_run(state, call),
         skill=_skill_of(state, call),
         effect=plan.effect,
         begun=open_call.begun,
-        accounted=state.ledger and is_accounted(open_call),
+        accounted=state.environment.ledger and is_accounted(open_call),
         timeout=plan.timeout,
         workspace=state.agent.workspace,
         note=_note(open_call),
         execution=execution,
-        notices=state.notices if with_notices else (),
+        notices=state.notices.pending if with_notices else (),
     )
 
 
 def _note(open_call: OpenCall) -> str:
-    """What the model has to know of a call that is not the one it asked for."""
+    """What the model has to know about a call that differs from the one it made."""
     by = "A person" if open_call.decision is not None and open_call.decision.edited else ""
     if not by and open_call.plan.arguments is not None:
         by = f"The interceptor {open_call.plan.interceptor}"
     return f"{by} changed the arguments to {canonical(open_call.call.arguments)}." if by else ""
 
 
+def _tool_of_the_run(state: RunState, call: ToolCall) -> ToolSpec | None:
+    """The tool that a call brings with it, as no worker has it: the agent made it, or it is a script of a skill."""
+    named = (tool for tool in state.agent.tools if tool.name == call.name)
+    return next((tool for tool in named if tool.source or (state.agent.skills and goes_along(tool))), None)
+
+
 def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
-    """The skill that a call is about, as pinned; what this turn or an earlier one has loaded is active."""
-    if not is_skill_tool(call.name):
+    """The pinned skill that a call uses; skills loaded in this turn or an earlier one are active."""
+    if not state.agent.skills or not is_skill_tool(call.name):
         return None
-    before = [c.call for c in state.calls[: next(n for n, c in enumerate(state.calls) if c.call.id == call.id)]]
+    before = [
+        c.call for c in state.calls.open[: next(n for n, c in enumerate(state.calls.open) if c.call.id == call.id)]
+    ]
     loading = [str(each.arguments.get("name")) for each in before if each.name == LOAD_SKILL]
     active = {*active_in(state.transcript.messages), *loading} if call.name == LOAD_SKILL else set()
     return use_of(state.agent.skills, call.name, call.arguments, active=active)

@@ -1,61 +1,57 @@
-"""The part of a model call that is about its window: putting it off, compressing first, learning from what it took.
+"""Compression: a model call whose conversation is too long is put off, and the conversation made shorter first.
 
     CallModel ──ModelReplied(too_long)──▶ CompressContext ──ContextCompressed──▶ CallModel
                                            │        ▲
                                   CompressionFailed ┘  again, later; then without a model; then never
 
-Three compressions in a row that gain less than a tenth end it: the model is called with what fits, whatever is left
-out.
+After three compressions in a row that gain less than a tenth, the run compresses no more: the model is called with as
+much of the conversation as fits.
 """
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from loom.domain.agents.spec import window_size
 from loom.domain.context.compression import transcript_after
 from loom.domain.core.tasks import Action
-from loom.domain.core.tokens import is_plausible, learned
 from loom.domain.core.transcript import Transcript
 from loom.domain.machine.limits import charged
 from loom.domain.machine.model_retry import resend
-from loom.domain.machine.steering import note
-from loom.domain.run.activity_payloads import ModelReply
+from loom.domain.run.conversation import DueCompression, TooLong, Window
 from loom.domain.run.events import CompressionFailed, ContextCompressed
 from loom.domain.run.retry_policy import Again, Failure, Tries, after_failure, count
-from loom.domain.run.state import Phase, RunState
-from loom.domain.run.window import Due, TooLong, Window
+from loom.domain.run.state import RunState, note
 
 MAX_FRUITLESS: Final = 3
 LEAST_GAIN: Final = 0.1
-"""What a compression has to gain, as a share of what was there."""
+"""The share of the tokens that a compression has to save."""
 LEAST_WINDOW: Final = 1000
-"""Tokens that every model takes; a smaller limit has been read wrongly out of a provider's words."""
+"""Tokens that every model accepts; a smaller limit was misread from a provider's error message."""
 SAFE: Final = 0.9
-"""Of a context that a provider refused without saying how much it takes: so much is believed to fit."""
+"""The share of a refused context that is assumed to fit when the provider did not name its limit."""
 
 
 def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
-    """The run after a model call that has to wait for a compression; its worker has kept the whole conversation."""
+    """The run after a model call that has to wait for a compression; its worker has cached the whole conversation."""
     before = state.window
     refused = too_long.trigger == "provider"
     told = too_long.limit if too_long.limit >= LEAST_WINDOW else int(SAFE * too_long.tokens)
     size = told if refused else before.size
     window = replace(
         before,
-        due=Due(trigger=too_long.trigger, tokens=too_long.tokens),
+        due=DueCompression(trigger=too_long.trigger, tokens=too_long.tokens),
         size=size,
         collapsed=collapsed,
         refused=before.refused or refused,
         put_off=before.put_off + int(refused),
     )
-    return _known(replace(state, window=window), state.transcript)
+    return _cached_as(replace(state, window=window), state.transcript)
 
 
-def take_compressed(state: RunState, event: ContextCompressed) -> RunState:
+def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
     """The run with the shorter conversation."""
     due, done = state.window.due, event.compressed
-    if state.phase is not Phase.THINKING or due is None:
+    if due is None:
         return state
     state = replace(state, window=replace(state.window, attempts=state.window.attempts + 1))
     if done.summary is None:
@@ -72,13 +68,13 @@ def take_compressed(state: RunState, event: ContextCompressed) -> RunState:
     )
     shorter = transcript_after(state.transcript.messages, done.summary, done.kept)
     paid = charged(replace(state, window=window), done.usage, done.cost_micros, event.at)
-    return _known(paid, shorter)
+    return _cached_as(paid, shorter)
 
 
-def take_compression_failure(state: RunState, event: CompressionFailed) -> RunState:
+def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
     """The run after an attempt at compressing failed: again, without a model, or not at all."""
     due = state.window.due
-    if state.phase is not Phase.THINKING or due is None:
+    if due is None:
         return state
     window = replace(state.window, attempts=state.window.attempts + 1)
     match after_failure(due.tries, event.failure):
@@ -92,43 +88,10 @@ def take_compression_failure(state: RunState, event: CompressionFailed) -> RunSt
             return _given_up(state, window, event.failure, event.at)
 
 
-def measured(window: Window, reply: ModelReply) -> Window:
-    """The window after an answer: what it took of it, and how far the provider's count is from ours."""
-    counted = reply.usage.input_tokens
-    believed = counted if is_plausible(counted, reply.estimated) else round(reply.estimated * window.ratio)
-    return replace(
-        window,
-        tokens=believed + reply.usage.output_tokens,
-        ratio=learned(window.ratio, counted=counted, estimated=reply.estimated),
-        collapsed=reply.collapsed,
-        refused=False,
-        put_off=0,
-        attempts=0,
-    )
-
-
-def nearly_full(state: RunState) -> str | None:
-    """A warning, once, when the next calls may bring a compression."""
-    size = window_size(state.window.size, state.agent)
-    if state.window.warned or state.window.tokens < state.agent.warn_at * size:
-        return None
-    return (
-        f"The context is {100 * state.window.tokens // size} % full ({state.window.tokens} of {size} tokens). Soon what"
-        " is older will be summarised: finish what you are at, and write down what must not be lost."
-    )
-
-
-def _known(state: RunState, transcript: Transcript) -> RunState:
+def _cached_as(state: RunState, transcript: Transcript) -> RunState:
     """The run with this conversation, which the worker that has just answered keeps under its name."""
-    return replace(
-        state,
-        transcript=transcript,
-        known=transcript.ref,
-        produced=frozenset(),
-        send_spec=state.rules_changed,
-        rules_changed=False,
-        retry_at=None,
-    )
+    conversation = state.conversation.cached_as(transcript, send_spec=state.calls.rules_changed)
+    return replace(state, conversation=conversation, calls=replace(state.calls, rules_changed=False), retry_at=None)
 
 
 def _given_up(state: RunState, window: Window, failure: Failure, at: datetime) -> RunState:

@@ -1,13 +1,13 @@
-"""Work handed to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
+"""Delegation to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
 
-A child sees the task and the hints, never the conversation. Whatever becomes of it is a result that the model reads; no
-child fails its parent.
+A child sees the task and the hints, but not the conversation. However it ends, the model of its parent reads a result:
+a child never fails its parent.
 """
 
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Final
 
 from loom.domain.agents.sub_agent import default_child_tools
 from loom.domain.agents.tree_pattern import for_branch, is_tree
@@ -16,36 +16,27 @@ from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
-from loom.domain.machine.limits import left, spent_by
-from loom.domain.machine.steering import noticed
-from loom.domain.machine.tool_results import settled, with_calls
-from loom.domain.machine.tree_sync import levels, take_ancestry
-from loom.domain.machine.wrap_up import take_answer, take_want, wishing
-from loom.domain.run.deadlines import last_call
-from loom.domain.run.state import RunState
+from loom.domain.machine.limits import last_call, own_spend, remaining
+from loom.domain.machine.tool_results import settled
+from loom.domain.machine.tree_sync import levels
+from loom.domain.machine.wrap_up import requesting_budget
+from loom.domain.run.state import RunState, noticed, with_calls
 from loom.domain.skills.catalog import goes_along
 from loom.domain.tree.budget import Share, Spend
-from loom.domain.tree.budget_shares import part_for, without_wishes_of
+from loom.domain.tree.budget_shares import share_for_each, without_requests_of
 from loom.domain.tree.events import (
-    AncestryChanged,
-    BudgetAnswered,
-    BudgetWanted,
     ChildEnded,
     ChildrenBegan,
-    ChildReported,
-    ChildStarted,
-    LetterSent,
-    TreeEvent,
 )
 from loom.domain.tree.lineage import Lineage
 from loom.domain.tree.plans import NAME, crew_of
-from loom.domain.tree.signals import digest_of, sent, with_report
+from loom.domain.tree.signals import digest_of
 from loom.domain.tree.tree import Child, child_of, ended_with, root_of, with_child
 
 LONGEST_RESULT: Final = 30_000
-"""Characters of a child's answer that its parent reads; the whole of it is the child's own result."""
+"""Characters of a child's answer that its parent reads; the result of the child has the whole answer."""
 PREVIEW: Final = 2000
-"""Characters of it that a task on the stream shows."""
+"""Characters of the answer that a task on the stream shows."""
 
 _SELF: Final = "do it yourself"
 ALONE: Final = (
@@ -57,45 +48,22 @@ ALONE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildStart:
-    """Everything that a child run is started with."""
+    """The input of a child run."""
 
     run_id: str
     request: RunRequest
     lineage: Lineage
 
 
-def take_from_tree(state: RunState, event: TreeEvent) -> RunState:  # noqa: C901 - one case an event
-    """The run after something happened between it and its relatives."""
-    match event:
-        case ChildrenBegan():
-            return take_children(state, event)
-        case ChildStarted():
-            return replace(state, tree=with_child(state.tree, event.run_id, lambda c: replace(c, started=True)))
-        case ChildEnded():
-            return take_end(state, event)
-        case ChildReported(report=report):
-            return replace(state, tree=with_report(state.tree, report))
-        case AncestryChanged():
-            return take_ancestry(state, event)
-        case BudgetWanted():
-            return take_want(state, event)
-        case BudgetAnswered():
-            return take_answer(state, event)
-        case LetterSent():
-            return replace(state, tree=sent(state.tree))
-        case _:
-            assert_never(event)
-
-
-def take_children(state: RunState, event: ChildrenBegan) -> RunState:
-    """The run with a child for each call that may have one; the others are told why not."""
-    waiting = [c for c in state.calls if c.call.id in event.names and c.result is None]
+def children_began(state: RunState, event: ChildrenBegan) -> RunState:
+    """The run with a child for each call that may have one; the other calls get a result that says why not."""
+    waiting = [c for c in state.calls.open if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
-    if may and (wishful := wishing(state, Spend(children=len(waiting)))) is not None:
-        return wishful  # these calls come again when it is answered
-    there = left(state).children
+    if may and (asking := requesting_budget(state, Spend(children=len(waiting)))) is not None:
+        return asking  # these calls are due again once the request is answered
+    there = remaining(state).children
     room = 0 if not may else len(waiting) if there is None else max(0, there)
-    share = part_for(state.tree, spent_by(state), min(room, len(waiting)))
+    share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
     for number, call in enumerate(waiting):
         if number < room:
             state = _with_new_child(state, call, f"{state.run_id}/{event.names[call.call.id]}", share, event.at)
@@ -104,21 +72,22 @@ def take_children(state: RunState, event: ChildrenBegan) -> RunState:
     return settled(state)
 
 
-def take_end(state: RunState, event: ChildEnded) -> RunState:
-    """The run after a child has ended, however it ended."""
+def child_ended(state: RunState, event: ChildEnded) -> RunState:
+    """The run after a child has ended."""
     child = child_of(state.tree, event.run_id)
-    if child is None or child.ended:
+    if child is None:
         return state
     result, error = event.result, event.error
     ended = (
         ended_with(child, result)
         if result
-        else replace(child, status=RunStatus.FAILED, ended=True, untold=child.started)
+        else replace(child, status=RunStatus.FAILED, ended=True, spend_unknown=child.started)
     )
     output, wrong = (result.output, result.error) if result else ("", error)
     answer = child_answer(ended.description, child.run_id, status=ended.status, output=output, error=wrong)
-    tree = without_wishes_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
-    state = replace(state, tree=tree, tool_calls=state.tool_calls + 1)
+    tree = without_requests_of(with_child(state.tree, child.run_id, lambda _: ended), child.run_id)
+    spending = replace(state.spending, tool_calls=state.spending.tool_calls + 1)
+    state = replace(state, tree=tree, spending=spending)
     told = Notice(
         action=Action.TOOL_RESULT,
         key="",
@@ -137,8 +106,8 @@ def take_end(state: RunState, event: ChildEnded) -> RunState:
 
 
 def child_start(state: RunState, child: Child) -> ChildStart:
-    """What a child is started with."""
-    call = next(c.call for c in state.calls if c.call.id == child.call_id)
+    """The input of a child."""
+    call = next(c.call for c in state.calls.open if c.call.id == child.call_id)
     given = call.arguments if call.name == DELEGATE else {}
     limits = state.tree.limits
     if limits is None:
@@ -177,7 +146,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
 
 
 def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str, ...]:
-    """Those it is given; a copy of an agent gets no more than that has, an agent of its own has its own."""
+    """The tools of a child: a copy of this agent gets at most this agent's tools, another agent has its own."""
     if given.get("tools"):
         return tuple(given["tools"])
     return () if named or not given or state.agent.crew else default_child_tools(state.agent.tools)
@@ -189,7 +158,7 @@ def _crew(state: RunState, call: ToolCall) -> JsonObject:
 
 
 def execute_task_id(run_id: str, call_id: str) -> str:
-    """The id of the task by which a call's work is handed over."""
+    """The id of the stream task by which a call's work is handed over."""
     return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
 
 
@@ -199,7 +168,7 @@ def call_of(lineage: Lineage) -> str:
 
 
 def _tool_of(state: RunState, child: Child) -> str:
-    return next((c.call.name for c in state.calls if c.call.id == child.call_id), DELEGATE)
+    return next((c.call.name for c in state.calls.open if c.call.id == child.call_id), DELEGATE)
 
 
 def _key(call_id: str) -> str:
@@ -207,7 +176,7 @@ def _key(call_id: str) -> str:
 
 
 def _may_delegate(state: RunState) -> tuple[bool, str]:
-    """Whether the run may have children, and what is said of those that it may not have."""
+    """Whether the run may have children, and the result of a call that may not have one."""
     limits = state.tree.limits
     if limits is None:
         return False, f"this run cannot delegate; {_SELF}"
@@ -260,7 +229,7 @@ def _task(call: ToolCall) -> str:
 def child_answer(
     description: str, run_id: str, *, status: RunStatus, output: str, error: RunError | None
 ) -> ToolResult:
-    """What the call comes to by which a run was given work, once that run has ended."""
+    """The result of the call that delegated work, once the run that did it has ended."""
     answer = {"task": description, "result": _clipped(output, run_id), "status": status.value}
     if error is not None:
         answer["error"] = f"{error.type}: {error.message}"

@@ -1,29 +1,36 @@
 """What a run may use up before it has to end: turns, tokens, money, tool calls, time, sub-agents.
 
-The limits are those of the whole tree: what those below have spent counts, and what they were lent counts until they
-have ended. A model call is bounded beforehand by what is left (`activities/budget_reservation.py`), so a budget is not
-overshot.
+The limits hold for the whole tree. What sub-agents have spent counts, and what they were lent counts until they have
+ended. Before a model call, `activities/budget_reservation.py` bounds it by what is left, so no budget is overshot.
+
+Time runs from the start of the run, waiting for people and pauses included:
+
+    began ──────────────────────────────▶ last call ────────▶ deadline
+           turns, tools, sub-agents, asks            one last       the run is ended, whatever it does
+                                                     answer
+
+A run keeps the time after the last call for itself, so its sub-agents have to end by then.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import failed
-from loom.domain.machine.steering import note
-from loom.domain.machine.tool_results import with_calls
-from loom.domain.run.deadlines import deadline, last_call
-from loom.domain.run.state import Outcome, RunState, cost_of, total_tool_calls, total_usage
+from loom.domain.run.state import Outcome, RunState, cost_of, note, total_tool_calls, total_usage, with_calls
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
-from loom.domain.tree.budget_shares import below, left_of
 from loom.domain.tree.lineage import TreeLimits
-from loom.domain.tree.tree import Tree
+from loom.domain.tree.tree import Tree, left_of, spent_by_children
 
 WARN_AT: Final = 0.8
+LAST_PART: Final = 0.1
+"""Share of a run's time that is kept for its last answer."""
+LONGEST: Final = timedelta(seconds=30)
+"""The most time that is kept for it."""
 
 
 def share_of(budget: Budget, limits: TreeLimits) -> Share:
@@ -38,8 +45,8 @@ def share_of(budget: Budget, limits: TreeLimits) -> Share:
     )
 
 
-def rooted(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
-    """The tree of a prepared run with its limits and its share: lent by its parent, or as the request says."""
+def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
+    """The tree of a prepared run with its limits and its share, which its parent lent or its request sets."""
     if limits is None:
         return tree
     if tree.lineage is not None:
@@ -48,68 +55,69 @@ def rooted(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
     return replace(tree, limits=replace(limits, depth=deep), share=share_of(budget, limits))
 
 
-def spent_by(state: RunState) -> Spend:
+def own_spend(state: RunState) -> Spend:
     """What the run has spent itself."""
     return Spend(
-        tokens=state.usage.total_tokens,
-        micros=state.cost_micros or 0,
-        tool_calls=state.tool_calls,
+        tokens=state.spending.usage.total_tokens,
+        micros=state.spending.cost_micros or 0,
+        tool_calls=state.spending.tool_calls,
         turns=state.turns,
     )
 
 
-def left(state: RunState) -> Share:
+def remaining(state: RunState) -> Share:
     """What the run may still spend, or lend."""
-    return left_of(state.tree, spent_by(state))
+    return left_of(state.tree, own_spend(state))
 
 
 def allowance(state: RunState) -> Share | None:
-    """What the next model call may take; None where nothing limits it."""
-    if state.tree.limits is None:
+    """What the next model call may use; None without a limit."""
+    whole = state.tree.share
+    if state.tree.limits is None or (whole.tokens is None and whole.micros is None):
         return None
-    share = left(state)
-    return None if share.tokens is None and share.micros is None else Share(tokens=share.tokens, micros=share.micros)
+    share = remaining(state)
+    return Share(tokens=share.tokens, micros=share.micros)
 
 
-def kept_back(state: RunState, reserved: Spend) -> Spend:
-    """What the run keeps for a last answer of its own, by what its latest call took and might have taken."""
+def reserve_for_last_answer(state: RunState, reserved: Spend) -> Spend:
+    """The budget that the run reserves for its own last answer, estimated from its latest call."""
     return Spend(tokens=state.window.tokens + WRAP_UP_TOKENS, micros=reserved.micros, turns=1)
 
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
-    """The outcome of a run that may not begin another turn, or None."""
+    """The outcome of a run that has reached a limit, or None."""
     if state.turn_state.is_final:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
         if limit is not None and spent >= limit:
-            return exhausted(name, f"{_number(spent)} of {_number(limit)}")
+            return budget_exhausted(name, f"{_number(spent)} of {_number(limit)}")
     latest = last_call(state)
     if latest is not None and at >= latest:
-        return exhausted("seconds", f"{time_told(state, at)}, and the rest is for a last answer")
+        return budget_exhausted("seconds", f"{time_used(state, at)}, and the rest is for a last answer")
     return None
 
 
-def time_told(state: RunState, at: datetime) -> str:
+def time_used(state: RunState, at: datetime) -> str:
     """How much of its time the run has used."""
     end = deadline(state)
-    whole = "without limit" if end is None else _number((end - state.started_at).total_seconds())
-    return f"{_number(round((at - state.started_at).total_seconds(), 1))} of {whole}"
+    whole = "without limit" if end is None else _number((end - state.began_at).total_seconds())
+    return f"{_number(round((at - state.began_at).total_seconds(), 1))} of {whole}"
 
 
 def within_tool_calls(state: RunState) -> RunState:
-    """The run without the calls that its budget for tool calls does not cover any more."""
-    most = left(state).tool_calls if state.tree.limits is not None else None
-    if most is None:
+    """The run without the calls that its budget for tool calls no longer covers."""
+    if state.tree.limits is None or state.tree.share.tool_calls is None:
         return state
-    beyond = [call.call.id for call in state.calls if call.result is None][max(0, most) :]
+    most = remaining(state).tool_calls or 0
+    beyond = [call.call.id for call in state.calls.open if call.result is None][max(0, most) :]
     not_run = failed(f"not run: the budget for tool calls covered {most} more", "unavailable")
     return with_calls(state, lambda c: replace(c, result=not_run) if c.call.id in beyond else c)
 
 
 def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
-    """The outcome of a run whose turns are spent, with the calls that it still wanted to make."""
+    """The outcome of a run that has used all its turns, with the calls that it did not make."""
     answered = (
-        "without a final answer" if state.answer is None else "with an answer that does not know what came in last"
+        "without a final answer" if state.answer.held is None else "with an answer that does not know what came in last"
     )
     unfinished = f" It still wanted to run: {'; '.join(pending)}." if pending else ""
     return Outcome(
@@ -123,8 +131,8 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     )
 
 
-def exhausted(name: str, told: str) -> Outcome:
-    """The outcome of a run that has no more of something."""
+def budget_exhausted(name: str, told: str) -> Outcome:
+    """The outcome of a run whose budget is used up in one dimension."""
     message = f"the budget for {name} is spent: {told}. Start again with a larger one."
     return Outcome(
         status=RunStatus.BUDGET_EXHAUSTED,
@@ -133,22 +141,20 @@ def exhausted(name: str, told: str) -> Outcome:
 
 
 def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime) -> RunState:
-    """The run with what a model call has used; an unknown price is said once to who set a budget in dollars."""
-    usage = state.usage + usage
-    if state.cost_micros is not None and cost_micros is not None:
-        return replace(state, usage=usage, cost_micros=state.cost_micros + cost_micros)
-    if state.cost_micros is not None and state.request.budget.cost_usd is not None:
+    """The run with what a model call has used; a budget in dollars gets one notice when a price is unknown."""
+    before = state.spending
+    if before.cost_micros is not None and cost_micros is None and state.request.budget.cost_usd is not None:
         text = "The price of this model is unknown: the budget in dollars cannot be kept. Set one in tokens."
         state = note(state, Action.BUDGET, at, text=text)
-    return replace(state, usage=usage, cost_micros=None)
+    return replace(state, spending=before.charged(usage, cost_micros))
 
 
 def warning(state: RunState, at: datetime) -> str | None:
-    """A reminder for the model when four fifths of something are spent; given once.
+    """A reminder for the model, given once, when four fifths of a limit are used.
 
-    What a sub-agent was lent is a part of what there is: it asks for more, and need not hurry.
+    A sub-agent is reminded of its time and turns only: it can request more of what its parent lent it.
     """
-    if state.warned:
+    if state.spending.warned:
         return None
     own = () if state.tree.lineage is None else ("seconds", "turns")
     nearly = [
@@ -160,21 +166,43 @@ def warning(state: RunState, at: datetime) -> str | None:
 
 
 def _sub_agents(state: RunState) -> tuple[str, float, float | None]:
-    return ("sub_agents", below(state.tree).children, state.tree.share.children or None)
+    return ("sub_agents", spent_by_children(state.tree).children, state.tree.share.children or None)
 
 
 def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float | None]]:
     share = share_of(state.request.budget, TreeLimits()) if state.tree.limits is None else state.tree.share
     end = deadline(state)
-    seconds = None if end is None else (end - state.started_at).total_seconds()
+    seconds = None if end is None else (end - state.began_at).total_seconds()
     return (
         ("tokens", total_usage(state).total_tokens, share.tokens),
         ("cost_usd", cost_of(state) or 0.0, None if share.micros is None else share.micros / 1_000_000),
         ("tool_calls", total_tool_calls(state), share.tool_calls),
-        ("seconds", (at - state.started_at).total_seconds(), seconds),
-        ("turns_in_all", (spent_by(state) + below(state.tree)).turns, share.turns),
+        ("seconds", (at - state.began_at).total_seconds(), seconds),
+        ("turns_in_all", state.turns + spent_by_children(state.tree).turns, share.turns),
     )
 
 
 def _number(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def deadline(state: RunState) -> datetime | None:
+    """When the run's time is over."""
+    if state.tree.lineage is not None:
+        return state.tree.lineage.deadline
+    seconds = state.request.budget.seconds
+    return None if seconds is None else state.began_at + timedelta(seconds=seconds)
+
+
+def hard_end(state: RunState) -> datetime | None:
+    """When the run is ended, whatever it does; None for a run prepared by a version that had no such end."""
+    return None if state.tree.limits is None else deadline(state)
+
+
+def last_call(state: RunState) -> datetime | None:
+    """When the run may begin nothing more but its last answer."""
+    end = hard_end(state)
+    if end is None:
+        return deadline(state)
+    whole = max(timedelta(), end - state.began_at)
+    return end - min(LAST_PART * whole, LONGEST)

@@ -1,7 +1,8 @@
-"""The model call of a turn when it does not bring an answer: again, shortened, from another model, or never.
+"""Retry of a failed model call: again, with a shorter conversation, with another model, or not at all.
 
-A model is tried as `retries.py` says. When that gives up on something that another model may do better, the next of the
-agent's fallbacks takes over for the rest of the run; when none is left, the run fails with the last error.
+`run.retry_policy` decides how often one model is tried. When it gives up on a failure that another model may not have,
+the next of the agent's fallbacks takes over for the rest of the run. Without a fallback, the run fails with the last
+error.
 """
 
 from dataclasses import replace
@@ -12,18 +13,17 @@ from loom.domain.context.model_context import shortened
 from loom.domain.core.errors import BY_NAME
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
-from loom.domain.core.transcript import TranscriptRef, transcript_of
-from loom.domain.machine.steering import note
+from loom.domain.core.transcript import transcript_of
 from loom.domain.run.events import ModelFailed
 from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst, Tries, after_failure, count
-from loom.domain.run.state import Outcome, Phase, RunState, ended
+from loom.domain.run.state import Outcome, RunState, ended, note
 
 MAX_RESENT: Final = 3
-"""Times that a model call is sent whole; a worker that still does not know the conversation never will."""
+"""How often a model call is sent whole; a worker that still asks for the conversation never accepts it."""
 
 
 def resend(state: RunState) -> RunState:
-    """The run after a worker said that it does not know the conversation."""
+    """The run after a worker answered that it does not know the conversation."""
     if state.tries.resent >= MAX_RESENT:
         message = f"{MAX_RESENT} workers did not take a conversation that was sent whole; do they run this version?"
         return ended(state, Outcome(status=RunStatus.FAILED, error=RunError(type="LoomError", message=message)))
@@ -31,16 +31,14 @@ def resend(state: RunState) -> RunState:
 
 
 def _whole(state: RunState) -> RunState:
-    """The next model call names nothing that a worker would have to know."""
+    """The run whose next model call is sent whole."""
     # The digest anew: another release may give the same spec another name, and would never know it by the old one.
     digest = state.agent.digest
-    return replace(state, known=TranscriptRef(), produced=frozenset(), send_spec=True, spec_digest=digest)
+    return replace(state, conversation=state.conversation.sent_whole(digest))
 
 
-def take_failure(state: RunState, event: ModelFailed) -> RunState:
+def model_failed(state: RunState, event: ModelFailed) -> RunState:
     """The run after an attempt at its model call failed."""
-    if state.phase is not Phase.THINKING:
-        return state
     tries = count(state.tries, event.failure)
     match after_failure(state.tries, event.failure):
         case Again(delay=delay):
@@ -49,30 +47,31 @@ def take_failure(state: RunState, event: ModelFailed) -> RunState:
             shorter = transcript_of(shortened(state.transcript.messages))
             state = note(state, Action.COMPRESSION, event.at, trigger=event.failure.type, how="tool results cut")
             window = replace(state.window, collapsed=0)
-            return _whole(replace(state, tries=tries, transcript=shorter, window=window))
+            conversation = replace(state.conversation, transcript=shorter)
+            return _whole(replace(state, tries=tries, conversation=conversation, window=window))
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
         case _:
-            if state.wrap_up is not None:  # it ends anyway, without a last answer
-                return ended(state, state.wrap_up.outcome)
+            if state.answer.wrap_up is not None:  # it ends anyway, without a last answer
+                return ended(state, state.answer.wrap_up.outcome)
             failed = Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries))
-            return ended(state, state.draft or failed)  # a draft is an answer all the same
+            return ended(state, state.answer.draft or failed)  # a draft is an answer all the same
 
 
 def _may_do_better(failure: Failure) -> bool:
-    """Another model may answer where this one could not: never after a refusal or a wrong key."""
+    """Whether another model may succeed: not after a refusal or with a wrong key."""
     known = BY_NAME.get(failure.type)
     return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
-    """The same call for the next model; attempts go on counting, since a number names one attempt for ever."""
+    """The same call for the next model; attempts are numbered on, as a number names one attempt for ever."""
     before = state.agent.model
     spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
     # What was learned of the window is about the model before.
     window = replace(state.window, size=0, ratio=1.0, refused=False)
     tries = Tries(earlier=state.tries.attempt - 1)
-    state = replace(state, spec=spec, spec_digest=spec.digest, tries=tries, retry_at=None, window=window)
+    state = replace(state, spec=spec, tries=tries, retry_at=None, window=window)
     said = {"model": spec.model, "instead_of": before, "because": event.failure.type}
     return _whole(note(state, Action.FALLBACK, event.at, **said))
 

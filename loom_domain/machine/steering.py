@@ -1,7 +1,8 @@
-"""What people do to a running agent: approve, deny, pause, resume, abort, speak, change the rules.
+"""What people do to a running agent: approve, deny, pause, resume, abort, send a message, change the rules.
 
-`refusal` says why a request cannot be carried out now; `steer` carries it out. Both look at the state alone, so an
-answer is bound to one open call: late, double and stale ones find none and change nothing.
+`refusal` says why a request cannot be carried out now; `steered` carries it out, or notes why not. Both look at the
+state alone, so an answer belongs to exactly one open call. A late, repeated or outdated answer finds no such call and
+changes nothing.
 """
 
 from collections.abc import Mapping
@@ -13,9 +14,9 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical, user
 from loom.domain.core.requests import RunError, RunStatus
-from loom.domain.core.tasks import Action, Notice
+from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
-from loom.domain.machine.tool_results import granted, with_calls
+from loom.domain.machine.tool_results import granted, settled
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.events import (
@@ -30,7 +31,7 @@ from loom.domain.run.events import (
     SteeringEvent,
 )
 from loom.domain.run.pending_approvals import find_ask, open_asks
-from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at
+from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at, note, with_calls
 from loom.domain.tree.signals import PARENT, with_answer
 from loom.domain.tree.tree import TreeAsk
 
@@ -51,7 +52,7 @@ def name_of(event: SteeringEvent) -> str:
 
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:
-    """Why this cannot be done to the run as it stands, or None."""
+    """Why this request cannot be carried out now, or None."""
     if state.outcome is not None:
         return f"the run has ended: {state.outcome.status}"
     match event:
@@ -71,8 +72,14 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:
             assert_never(event)
 
 
-def steer(state: RunState, event: SteeringEvent) -> RunState:
-    """The run after a request that `refusal` has let through."""
+def steered(state: RunState, event: SteeringEvent) -> RunState:
+    """The run after a person's request; a refused request leaves only a notice."""
+    if why := refusal(state, event):
+        return note(state, Action.IGNORED, event.at, signal=name_of(event), why=why)
+    return settled(_carried_out(state, event))
+
+
+def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
     match event:
         case Approved():
             return _approve(state, event)
@@ -81,13 +88,13 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
         case AbortRequested():
             return _abort(state, event)
         case PauseRequested():
-            return _noted(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
+            return note(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
         case ResumeRequested():
-            return _noted(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
+            return note(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case MessageReceived():
-            heard = _heard(state, event)
+            heard = _with_message(state, event)
             target = state.request.agent
-            return _noted(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
+            return note(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
         case PermissionsSet():
             return _set_permissions(state, event)
         case _:
@@ -95,7 +102,7 @@ def steer(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """What an approval is for, as far as that is known before the call is judged again."""
+    """What an approval covers, as far as that is known before the call is judged again."""
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
     # Several updates may have been let through before the first of them is carried out.
@@ -108,21 +115,14 @@ def extent(state: RunState, event: SteeringEvent) -> JsonObject:
     return {"scope": "once", "why": "no rule can allow exactly this for the rest of the run"}
 
 
-def expire(state: RunState, event: AsksExpired) -> RunState:
-    """Asks whose time is over count as denied."""
-    if state.outcome is not None:
-        return state
+def asks_expired(state: RunState, event: AsksExpired) -> RunState:
+    """The run after some time without an answer: asks that have expired count as denied."""
     for call in state.asks:
         expiry = expires_at(state, call)
         if expiry is not None and expiry <= event.at:
             reason = "nobody answered in time"
             state = _decide(state, call, Decision(approved=False, reason=reason, by="timeout", at=event.at))
-    return state
-
-
-def note(state: RunState, action: Action, at: datetime, **parameters: Any) -> RunState:
-    """The run with one more notice for the stream."""
-    return _noted(state, action, at, **parameters)
+    return settled(state)
 
 
 def _refused_answer(state: RunState, call_id: str | None, digest: str | None) -> str | None:
@@ -162,7 +162,7 @@ def _asked(state: RunState, call_id: str | None) -> TreeAsk:
 
 
 def _own(state: RunState, ask: TreeAsk) -> OpenCall | None:
-    """The run's own call; None for one of a sub-agent, whose answer goes down to it."""
+    """The run's own call; None for a call of a sub-agent, which gets the answer as a signal."""
     if ask.run_id != state.run_id:
         return None
     return next(call for call in state.asks if call.call.id == ask.call_id)
@@ -206,7 +206,7 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
         text = f"Denied{by}: {reason}. Do not try the same again; find another way or ask what is wanted."
         decided = replace(decided, result=failed(text, "permission"))
     state = with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
-    return _noted(
+    return note(
         state,
         Action.APPROVAL_DECIDED,
         decision.at,
@@ -222,8 +222,8 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
     )
 
 
-def _heard(state: RunState, event: MessageReceived) -> RunState:
-    """A message answers the question that the run waits with, or is read when the next turn begins."""
+def _with_message(state: RunState, event: MessageReceived) -> RunState:
+    """The run after a message, which answers the open question or is read when the next turn begins."""
     question = state.question
     if event.from_agent:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
@@ -237,7 +237,7 @@ def _heard(state: RunState, event: MessageReceived) -> RunState:
 def _abort(state: RunState, event: AbortRequested) -> RunState:
     why = f": {event.reason}" if event.reason else ""
     by = f" by {event.by}" if event.by else ""
-    done = f"Until then: {state.turn} turns, {state.tool_calls} finished tool calls."
+    done = f"Until then: {state.turn} turns, {state.spending.tool_calls} finished tool calls."
     error = RunError(
         type="ExecutionAbortedError",
         message=f"aborted{by}{why}. {done}",
@@ -247,7 +247,7 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
 
 
 def _resumed(state: RunState, at: datetime) -> RunState:
-    """The run goes on; whoever is asked has all their time again."""
+    """The run goes on; people have the whole approval timeout again."""
     return with_calls(
         replace(state, hold=None),
         lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,
@@ -261,21 +261,8 @@ def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
 
 
 def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
-    """The run with a spec that allows something else: what has not run yet is judged again."""
-    state = replace(state, rules_changed=state.phase is Phase.THINKING)
+    """The run with other permission rules: calls that have not run are judged again."""
+    state = replace(state, calls=replace(state.calls, rules_changed=state.phase is Phase.THINKING))
     if spec is not None:
-        state = replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+        state = replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))
     return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
-
-
-def _noted(
-    state: RunState, action: Action, at: datetime, *, target_agent: str | None = None, **parameters: Any
-) -> RunState:
-    said = {name: value for name, value in parameters.items() if value not in ("", None)}
-    return noticed(state, Notice(action=action, key="", at=at, target_agent=target_agent, parameters=said))
-
-
-def noticed(state: RunState, notice: Notice) -> RunState:
-    """The run with this notice for the stream, under a number of its own unless it brings a key."""
-    number = state.noticed + 1
-    return replace(state, noticed=number, notices=(*state.notices, replace(notice, key=notice.key or f"n{number}")))

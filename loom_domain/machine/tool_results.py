@@ -1,11 +1,11 @@
-"""The tool calls of a turn, from the model's answer to the results that join the conversation.
+"""The tool calls of a turn, from the model's answer to the results that are added to the conversation.
 
-A call is open until it has a result. Its plan, a person or time may rule it out; else it runs. Rules that change while
-it is open make its plan stale, and it is judged again before anything else happens. When the last call of the turn has
-its result, all results join the conversation in the order of the calls.
+A call is open until it has a result. Its plan, a person or the approval timeout may rule it out; otherwise it runs.
+When rules change while it is open, its plan is stale, and the call is judged again before anything else happens. When
+the last call of the turn has its result, all results are added to the conversation, in the order of the calls.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -28,7 +28,7 @@ from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, TODO
 from loom.domain.run.actions import AskPerson, AwaitAnswer, Backoff, PlanCalls, RunChildren, RunTools
 from loom.domain.run.events import CallsPlanned, ToolsReturned
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
-from loom.domain.run.state import Phase, RunState, expires_at
+from loom.domain.run.state import Phase, RunState, expires_at, with_calls
 from loom.domain.tools.loop_detection import call_steps, followed
 from loom.domain.tools.todos import read_todos
 
@@ -37,8 +37,8 @@ UNKNOWN_OUTCOME: Final = (
     " part or not at all, and it has not been tried again. Check what is there before you go on."
 )
 PATIENCE: Final = 2
-"""Attempts that wait for an account of effects which is away; the next one runs without, and if it is lost, so is its
-outcome. A call that may have begun under the account waits for it for as long as it takes."""
+"""Attempts that wait while the record of effects is unavailable. The next one runs without it, and if that is lost, its
+outcome is unknown. A call that may have begun under the record waits for it as long as it takes."""
 
 OUT_OF_TIME: Final = (
     "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
@@ -47,13 +47,13 @@ OUT_OF_TIME: Final = (
 
 
 def is_accounted(call: OpenCall) -> bool:
-    """Whether the call's next attempt keeps account of its effect."""
+    """Whether the next attempt at the call records its effect."""
     return call.begun or call.away < PATIENCE
 
 
 def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools | RunChildren:
-    """What the open calls need next; nobody is asked, and nothing runs, under rules that are out of date."""
-    if stale := tuple(call for call in state.calls if call.stale and call.result is None):
+    """What the open calls need next. Under outdated rules no person is asked and nothing runs."""
+    if stale := tuple(call for call in state.calls.open if call.stale and call.result is None):
         return PlanCalls(calls=stale)
     if state.asks:
         ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
@@ -62,18 +62,13 @@ def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Bac
         return AwaitAnswer(call_id=state.question.call.id)
     if state.retry_at is not None:
         return Backoff(until=state.retry_at)
-    group = next_group(state.calls, state.agent.parallel_limit)
+    group = next_group(state.calls.open, state.agent.parallel_limit)
     quick = tuple(call for call in group if call.call.name not in HANDED_ON)
     return RunTools(calls=quick) if quick else RunChildren(calls=group)
 
 
-def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
-    """The run with each open call changed."""
-    return replace(state, calls=tuple(change(call) for call in state.calls))
-
-
 def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False) -> OpenCall:
-    """A call on its way; one that its plan rules out has its result already."""
+    """An open call; one that its plan rules out has its result already."""
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
     result = intercepted(plan) or (None if stale else ruled_out(plan))
     asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
@@ -82,19 +77,17 @@ def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False)
 
 def granted(state: RunState, grants: Iterable[str]) -> RunState:
     """The run with more allow rules; asks that still wait are judged again, as the rules may cover them now."""
-    more = tuple(dict.fromkeys((*state.grants, *grants)))
-    if more == state.grants:
+    more = tuple(dict.fromkeys((*state.calls.grants, *grants)))
+    if more == state.calls.grants:
         return state
     return with_calls(
-        replace(state, grants=more),
+        replace(state, calls=replace(state.calls, grants=more)),
         lambda c: replace(c, stale=c.stale + 1) if c.awaits_person or (c.stale and c.result is None) else c,
     )
 
 
-def take_plans(state: RunState, event: CallsPlanned) -> RunState:
+def calls_planned(state: RunState, event: CallsPlanned) -> RunState:
     """The run after calls were judged again."""
-    if state.phase is not Phase.ACTING:
-        return state
     plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
     before = state
     state = with_calls(state, lambda c: _replanned(before, c, plans[c.call.id], event.at) if c.call.id in plans else c)
@@ -135,10 +128,10 @@ def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
 
 
 def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[str, ...]:
-    """What approvals for the run allow whose arguments a person changed: the rules for what was approved at last."""
+    """The grants of run-wide approvals whose arguments a person changed, by the plan for those arguments."""
     return tuple(
         grant
-        for call in state.calls
+        for call in state.calls.open
         if call.call.id in plans and not call.stale and call.decision is not None
         if call.decision.approved and call.decision.edited and call.decision.scope == "run"
         for grant in call.plan.grants
@@ -161,51 +154,50 @@ def ruled_out(plan: CallPlan) -> ToolResult | None:
     return None
 
 
-def take_results(state: RunState, event: ToolsReturned) -> RunState:
+def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
     """The run after attempts at tool calls ended."""
-    if state.phase is not Phase.ACTING:
-        return state
     came = {
         call.call.id: event.outcomes[call.call.id]
-        for call in state.calls
+        for call in state.calls.open
         if call.call.id in event.outcomes and call.result is None and not call.awaits_person
     }
-    ledger = state.ledger
+    ledger = state.environment.ledger
     state = with_calls(state, lambda c: _returned(c, came[c.call.id], ledger=ledger) if c.call.id in came else c)
-    finished = {call.call.id for call in state.calls if call.result is not None} & came.keys()
-    state = _with_what_they_left(state, [call for call in state.calls if call.call.id in finished])
+    finished = {call.call.id for call in state.calls.open if call.result is not None} & came.keys()
+    state = _with_side_results(state, [call for call in state.calls.open if call.call.id in finished])
+    produced = state.conversation.produced | {name for name in finished if isinstance(came[name], ToolResult)}
     return settled(
         replace(
             state,
-            produced=state.produced | {name for name in finished if isinstance(came[name], ToolResult)},
-            tool_calls=state.tool_calls + len(finished),
+            conversation=replace(state.conversation, produced=produced),
+            spending=replace(state.spending, tool_calls=state.spending.tool_calls + len(finished)),
             retry_at=_retry_at(state, came, event.at),
         )
     )
 
 
-def _with_what_they_left(state: RunState, finished: Sequence[OpenCall]) -> RunState:
-    """The run with what finished calls leave beside their results: artifacts, a list of todos, new tools."""
+def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunState:
+    """The run with what finished calls produce beside their results: artifacts, a list of todos, new tools."""
     for call in finished:
         result = call.result
         if result is None:
             continue
         if result.artifact:
             kept = kept_artifact(call.call.id, call.call.name, result)
-            state = replace(state, artifacts=(*state.artifacts, kept))
+            state = replace(state, work=replace(state.work, artifacts=(*state.work.artifacts, kept)))
         if call.call.name == TODO and result.status == "success":
-            state = replace(state, todos=read_todos(call.call.arguments, state.turn))
+            state = replace(state, work=replace(state.work, todos=read_todos(call.call.arguments, state.turn)))
         if call.call.name == CREATE_TOOL and result.status == "success":
             state = _with_tool(state, made_tool(call.call.arguments))
     return state
 
 
 def _with_tool(state: RunState, made: ToolSpec) -> RunState:
-    """The first of a name stays: what a person allowed it to do must not become what another does."""
+    """The run with a new tool. The first of a name stays, as approvals of it must not cover another tool."""
     if any(tool.name == made.name for tool in state.agent.tools):
         return state
     spec = state.agent.with_tool(made)
-    return replace(state, spec=spec, spec_digest=spec.digest, send_spec=True)
+    return replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))
 
 
 def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) -> OpenCall:
@@ -216,7 +208,7 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) ->
     lost = call.lost + (outcome.kind == "lost")
     again = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
-    # With an account of effects the next attempt finds out what came of this one; else nobody ever will.
+    # With a record of effects the next attempt looks up the outcome of this one; without it the outcome stays unknown.
     if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     away = call.away + (outcome.type == STORE_AWAY)
@@ -230,10 +222,10 @@ def _broken(failure: Failure) -> ToolResult:
 
 
 def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
-    """When calls run again that Loom's own parts were not there for: not at once, or an outage fills history."""
+    """When calls run again after a part of Loom was unavailable: later, so that no outage fills history."""
     waits = [
         decision.delay
-        for call in state.calls
+        for call in state.calls.open
         if call.result is None
         if isinstance(failure := came.get(call.call.id), Failure) and failure.kind == "infrastructure"
         # `attempt` counts the one that has just failed already.
@@ -243,24 +235,26 @@ def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: dat
 
 
 def settled(state: RunState) -> RunState:
-    """Once every call of the turn has its result, the results join the conversation."""
-    if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls):
+    """The run with the results in its conversation, once every call of the turn has one."""
+    if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls.open):
         return state
-    repetition = followed(state.repetition, call_steps(state.calls), state.agent.loop_window)
-    return _observed(replace(state, phase=Phase.READY, retry_at=None, repetition=repetition))
+    if window := state.agent.loop_window:
+        repetition = followed(state.work.repetition, call_steps(state.calls.open), window)
+        state = replace(state, work=replace(state.work, repetition=repetition))
+    return _observed(replace(state, phase=Phase.READY, retry_at=None))
 
 
 def end_calls(state: RunState, text: str) -> RunState:
-    """Every call answered, those without a result by `text`, so that the conversation stays well formed."""
+    """The run with a result for every call, by default the error `text`, so that the conversation stays well formed."""
     ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
     return _observed(ended)
 
 
 def _observed(state: RunState) -> RunState:
     answers = [
-        tool_message(call.call, call.result, _decision_of(call)) for call in state.calls if call.result is not None
+        tool_message(call.call, call.result, _decision_of(call)) for call in state.calls.open if call.result is not None
     ]
-    return replace(state, calls=(), transcript=state.transcript.extended(answers))
+    return replace(state, calls=replace(state.calls, open=()), conversation=state.conversation.extended(answers))
 
 
 def _decision_of(call: OpenCall) -> JsonObject:

@@ -1,54 +1,32 @@
-"""The whole machine of a run: two pure questions, `next_action(state)` and `evolve(state, event)`.
+"""The whole machine of a run: two pure questions, `next_action(state)` and `evolve(state, event)`, and one table.
 
-    phase      what next_action answers                      what brings the next phase
-    STARTING   Prepare; then RunHook, and AskPerson where    the last hook's answer -> READY, or the end
-               a hook wants the start reviewed
-    READY      BeginTurn                                     TurnBegan              -> THINKING, or the end at a limit
-    THINKING   CallModel, or Backoff after a failure;        ModelReplied           -> ACTING with tool calls, READY or
-               CompressContext where it is put off                                     the end without
-    ACTING     PlanCalls, AskPerson, RunTools, RunChildren:  the last result        -> READY
-               until every call has a result
-    EVALUATING EvaluateAnswer, where the run is to           AnswerEvaluated        -> the end
-    any        Finish, once there is an outcome; AwaitResume, while somebody holds the run; AwaitBudget, while the
-               parent is asked for more
+`TABLE` names every event, the phases in which it fits, the phases that may follow, and the function that makes the next
+state. `docs/machine.md` shows it as a diagram; `python -m bench.machine_diagram --write` generates that.
 
-What happens to the calls inside ACTING is in `acting.py`, what follows a failed model call in `thinking.py`, one that
-is put off because the context is full in `compressing.py`, what follows when something is used up in `wrapping_up.py`.
-Signals and updates are events like any other (`steering.py`), and so is what comes from the runs above and below
-(`delegation.py`); they may come at any moment between two actions or in the middle of one. An event that does not fit
-the phase changes nothing. A final answer is held back while somebody holds the run or has written something unread.
+Events come at any moment: activities end, people send signals, and so do the runs above and below in the tree. An event
+that does not fit leaves the state as it is, and `ignored` says why.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import assert_never
+from typing import Any, Final, Literal, TypeAlias, assert_never
 
-from loom.domain.agents.reflection import Reflection
 from loom.domain.core.requests import RunRequest, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
-from loom.domain.core.tool_calls import describe, failed
-from loom.domain.core.tool_names import ASK_USER, DONE
-from loom.domain.core.transcript import transcript_of
-from loom.domain.machine.answers import answered, before_turn, take_critique, take_done, take_text, with_draft
-from loom.domain.machine.compression_step import measured, put_off, take_compressed, take_compression_failure
-from loom.domain.machine.delegation import take_from_tree
-from loom.domain.machine.evaluation_step import take_evaluation, take_evaluation_failure
-from loom.domain.machine.limits import charged, kept_back, rooted, turns_used_up, within_tool_calls
-from loom.domain.machine.model_retry import resend, take_failure
-from loom.domain.machine.run_hooks import closing, decided, next_to_start, prepared_to_start, take_hook
-from loom.domain.machine.steering import expire, name_of, note, refusal, steer
-from loom.domain.machine.tool_results import (
-    end_calls,
-    next_for_calls,
-    opened,
-    settled,
-    take_plans,
-    take_results,
-    with_calls,
-)
-from loom.domain.machine.tree_sync import in_touch
-from loom.domain.machine.turn_start import last_turn, next_turn, stopped_at_limit
-from loom.domain.machine.wrap_up import out_of_time, summed_up, summing_up, take_shortage
+from loom.domain.core.tool_calls import failed
+from loom.domain.machine.compression_step import compression_failed, context_compressed
+from loom.domain.machine.delegation import child_ended, children_began
+from loom.domain.machine.evaluation_step import answer_evaluated, evaluation_failed
+from loom.domain.machine.limits import hard_end
+from loom.domain.machine.model_replies import answered, model_replied
+from loom.domain.machine.model_retry import model_failed
+from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, start_decided, with_last_hooks
+from loom.domain.machine.steering import asks_expired, steered
+from loom.domain.machine.tool_results import calls_planned, end_calls, next_for_calls, tools_returned
+from loom.domain.machine.tree_sync import ancestry_changed, sync_relatives
+from loom.domain.machine.turn_start import last_turn, next_turn, run_prepared, stopped_at_limit, without_late_critique
+from loom.domain.machine.wrap_up import budget_answered, budget_requested, time_ran_out
 from loom.domain.run.actions import (
     Action,
     AwaitBudget,
@@ -59,42 +37,66 @@ from loom.domain.run.actions import (
     CompressContext,
     EvaluateAnswer,
     Finish,
+    Prepare,
 )
-from loom.domain.run.activity_payloads import Earlier, ModelReply, Prepared
 from loom.domain.run.events import (
+    AbortRequested,
     AnswerEvaluated,
+    Approved,
     AsksExpired,
     BackoffEnded,
     CallsPlanned,
     CompressionFailed,
     ContextCompressed,
+    Denied,
     EvaluationFailed,
     Event,
     HookFailed,
     HookReturned,
+    MessageReceived,
     ModelFailed,
     ModelReplied,
     NoticesPublished,
-    OwnEvent,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
     RunPrepared,
     RunRefused,
     SignalIgnored,
-    SteeringEvent,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
     WaitEnded,
 )
-from loom.domain.run.retry_policy import Tries
-from loom.domain.run.state import Outcome, Phase, RunState, ended, question_of
-from loom.domain.tree.events import TreeEvent
+from loom.domain.run.state import Outcome, Phase, RunState, ended, note, with_calls
+from loom.domain.tree.events import (
+    AncestryChanged,
+    BudgetAnswered,
+    BudgetRequested,
+    ChildEnded,
+    ChildrenBegan,
+    ChildReported,
+    ChildStarted,
+    TreeEvent,
+    TreeSignalSent,
+)
 from loom.domain.tree.lineage import Lineage
-from loom.domain.tree.tree import Tree, without_unbegun
+from loom.domain.tree.signals import with_report, without_first_signal
+from loom.domain.tree.tree import Tree, child_of, with_child, without_unbegun
+
+ENDED: Final = "ended"
+Place: TypeAlias = Phase | Literal["ended"]
+"""Where a run stands: in a phase, or at its end once it has an outcome."""
 
 
 def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
-    """The state of a run that has just been asked for; `lineage` is that of one which another run has started."""
-    return RunState(run_id=run_id, request=request, started_at=at, tree=Tree(lineage=lineage))
+    """The state of a run that has just been requested; `lineage` is set for one that another run has started."""
+    return RunState(run_id=run_id, request=request, began_at=at, tree=Tree(lineage=lineage))
+
+
+def place(state: RunState) -> Place:
+    """Where the run stands."""
+    return ENDED if state.outcome is not None else state.phase
 
 
 def next_action(state: RunState) -> Action:
@@ -103,7 +105,7 @@ def next_action(state: RunState) -> Action:
         return Finish(outcome=state.outcome)
     if state.hold is not None:
         return AwaitResume()
-    if any(want.run_id == state.run_id for want in state.tree.wants):
+    if any(request.run_id == state.run_id for request in state.tree.requests):
         return AwaitBudget()
     return _next_in_phase(state)
 
@@ -111,7 +113,7 @@ def next_action(state: RunState) -> Action:
 def _next_in_phase(state: RunState) -> Action:
     match state.phase:
         case Phase.STARTING:
-            return next_to_start(state)
+            return Prepare() if state.spec is None else next_to_start(state)
         case Phase.READY:
             return BeginTurn()
         case Phase.THINKING:
@@ -131,158 +133,250 @@ def _next_for_model(state: RunState) -> Action:
 
 
 def evolve(state: RunState, event: Event) -> RunState:
-    """The run after `event`, with what its relatives have to know of it; an event that does not fit changes nothing."""
-    return in_touch(take_from_tree(state, event) if isinstance(event, TreeEvent) else decided(_evolved(state, event)))
-
-
-def _evolved(state: RunState, event: OwnEvent) -> RunState:  # noqa: C901, PLR0912 - one case an event: the table is the point
-    match event:
-        case RunPrepared(prepared=prepared):
-            return _prepared(state, prepared)
-        case RunRefused(error=error):
-            return ended(state, Outcome(status=RunStatus.FAILED, error=error))
-        case HookReturned() | HookFailed():
-            return take_hook(state, event)
-        case TurnBegan(at=at):
-            return _begin_turn(state, at)
-        case ModelReplied(reply=reply, at=at):
-            return _take_reply(state, reply, at)
-        case ModelFailed():
-            return take_failure(state, event)
-        case ContextCompressed():
-            return take_compressed(state, event)
-        case CompressionFailed():
-            return take_compression_failure(state, event)
-        case AnswerEvaluated():
-            return take_evaluation(state, event)
-        case EvaluationFailed():
-            return take_evaluation_failure(state, event)
-        case BackoffEnded():
-            return replace(state, retry_at=None)
-        case CallsPlanned():
-            return take_plans(state, event)
-        case ToolsReturned():
-            return take_results(state, event)
-        case AsksExpired():
-            return settled(expire(state, event))
-        case TimeRanOut(at=at):
-            return out_of_time(state, at)
-        case SignalIgnored(signal=signal, why=why, at=at):
-            return note(state, TaskAction.IGNORED, at, signal=signal, why=why)
-        case NoticesPublished(count=published):
-            return replace(state, notices=state.notices[published:])
-        case WaitEnded():
-            return state
-        case _:
-            return _take_steering(state, event)
-
-
-def _take_steering(state: RunState, event: SteeringEvent) -> RunState:
-    """People's requests; a refused one only leaves a notice."""
-    if why := refusal(state, event):
-        return note(state, TaskAction.IGNORED, event.at, signal=name_of(event), why=why)
-    return settled(steer(state, event))
-
-
-def _prepared(state: RunState, prepared: Prepared) -> RunState:
-    if state.spec is not None:
+    """The run after `event`, with signals queued for its relatives; the same object when the event does not fit."""
+    if ignored(state, event) is not None:
         return state
-    spec = prepared.spec.with_permissions(state.request.permissions)
-    if state.tree.lineage is not None:
-        spec = replace(spec, above=state.tree.lineage.above)
-    if prepared.earlier is not None:
-        state = _forked(state, prepared.earlier)
-    resolved = replace(
-        state,
-        request=replace(state.request, budget=state.request.budget.or_else(spec.budget)),
-        spec=spec,
-        spec_digest=spec.digest,
-        send_spec=spec != prepared.spec,
-        search_attributes=prepared.search_attributes,
-        ledger=prepared.ledger,
-        tree=rooted(state.tree, state.request.budget, prepared.limits),
-        reflection=Reflection(stage="draft" if spec.pattern == "reflect" else ""),
-    )
-    return prepared_to_start(resolved)
-
-
-def _forked(state: RunState, earlier: Earlier) -> RunState:
-    transcript = transcript_of(earlier.messages)
-    return replace(state, transcript=transcript, known=transcript.ref, todos=earlier.todos, artifacts=earlier.artifacts)
-
-
-def _begin_turn(state: RunState, at: datetime) -> RunState:
-    if not isinstance(next_action(state), BeginTurn):
-        return state
-    if state.answer is not None and not state.inbox:
-        return answered(state, state.answer, at)
-    if state.wrap_up is None:
-        state = stopped_at_limit(state, at)
-    if not isinstance(next_action(state), BeginTurn):
-        return state
-    state = before_turn(state)
-    return next_turn(state, at) if state.wrap_up is None else last_turn(state, state.wrap_up)
-
-
-def _take_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
-    if state.phase is not Phase.THINKING:
-        return state
-    if reply.uncovered is not None:
-        return with_draft(state, at) or take_shortage(state, reply.uncovered, at)
-    if reply.too_long is not None:
-        return put_off(state, reply.too_long, reply.collapsed)
-    if reply.message is None:
-        return resend(state)
-    transcript = state.transcript.extended([*reply.recalled, reply.message])
-    state = replace(
-        charged(state, reply.usage, reply.cost_micros, at),
-        phase=Phase.READY,
-        tries=Tries(),
-        retry_at=None,
-        window=measured(state.window, reply),
-        transcript=transcript,
-        known=transcript.ref,
-        produced=frozenset(),
-        send_spec=state.rules_changed,
-        rules_changed=False,
-        calls=tuple(
-            opened(call, plan, at, stale=state.rules_changed)
-            for call, plan in zip(reply.message.tool_calls, reply.plans, strict=True)
-        ),
-    )
-    if reply.reserved is not None:
-        state = replace(state, tree=replace(state.tree, kept=kept_back(state, reply.reserved)))
-    if state.wrap_up is not None:
-        return summed_up(end_calls(state, "not run: the run has come to its end"), state.wrap_up, reply)
-    if state.reflection.stage == "critique":
-        return take_critique(state, reply, at)
-    return _act(state, reply, at) if state.calls else take_text(state, reply, reply.message.text, at)
-
-
-def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
-    done = next((c for c in state.calls if c.call.name == DONE and not c.plan.error), None)
-    if done is not None:
-        return take_done(state, done, reply, at)
-    if state.turn_state.is_final:
-        wanted = tuple(describe(call.call) for call in state.calls)
-        state = end_calls(state, "not run: the run's turns are used up")
-        return with_draft(state, at) or summing_up(state, turns_used_up(state, wanted), at)
-    state = within_tool_calls(state)
-    return settled(replace(_told_questions(state, at), phase=Phase.ACTING, nudges=0, partial=""))
-
-
-def _told_questions(state: RunState, at: datetime) -> RunState:
-    for call in state.calls:
-        if call.call.name == ASK_USER and call.result is None:
-            asked = {"text": question_of(call), "by": state.request.agent, "call_id": call.call.id}
-            state = note(state, TaskAction.MESSAGE, at, **asked)
+    state = TABLE[type(event)].change(state, event)
+    if state.phase is Phase.STARTING and state.calls.open and not isinstance(event, TreeEvent):
+        state = start_decided(state)
+    if state.tree.lineage is not None or state.tree.children:
+        state = sync_relatives(state)
     return state
 
 
+def ignored(state: RunState, event: Event) -> str | None:
+    """Why the event does not fit the run as it stands; None when it fits."""
+    transition, where = TABLE[type(event)], place(state)
+    if where not in transition.to:
+        return f"{type(event).__name__} does not fit a run that is {where}"
+    if not transition.fits(state, event):
+        return f"{type(event).__name__} does not fit: {transition.otherwise}"
+    return None
+
+
 def closed(state: RunState) -> RunState:
-    """The state of a finished run: every call answered, with what is known of it."""
-    state = closing(state)
-    state = replace(state, tree=without_unbegun(state.tree))
+    """The state of a finished run: every call has a result, which says what is known about it."""
+    if state.spec is not None and (state.spec.hooks or state.phase is Phase.STARTING):
+        state = with_last_hooks(state)
+    if state.tree.children:
+        state = replace(state, tree=without_unbegun(state.tree))
     unasked = failed("not run: the run ended while this waited for approval", "aborted")
     state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person else c)
     return end_calls(state, "not finished: the run ended before. If this had begun, it may have taken effect in part.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transition:
+    """What an event does to a run, and when it fits."""
+
+    to: Mapping[Place, tuple[Place, ...]]
+    """Where the event fits, each with every place that may follow."""
+    change: Callable[[RunState, Any], RunState]
+    fits: Callable[[RunState, Any], bool] = lambda _state, _event: True
+    """What else has to hold for the event to fit."""
+    otherwise: str = ""
+    """What is the case when it does not hold."""
+
+
+S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase.EVALUATING
+
+STAYS: Final[Mapping[Place, tuple[Place, ...]]] = {where: (where,) for where in (*Phase, ENDED)}
+ENDS: Final[Mapping[Place, tuple[Place, ...]]] = dict.fromkeys(Phase, (ENDED,))
+LAST_RESULT: Final[Mapping[Place, tuple[Place, ...]]] = {**STAYS, A: (A, R)}
+"""In `acting`, the event may bring the last result of the turn."""
+
+
+def _turn_began(state: RunState, event: TurnBegan) -> RunState:
+    if state.answer.held is not None and not state.inbox:
+        return answered(state, state.answer.held, event.at)
+    if state.answer.wrap_up is None:
+        state = stopped_at_limit(state, event.at)
+    if not _is_turn_due(state):
+        return state
+    state = without_late_critique(state)
+    wrap_up = state.answer.wrap_up
+    return next_turn(state, event.at) if wrap_up is None else last_turn(state, wrap_up)
+
+
+def _is_turn_due(state: RunState, _event: TurnBegan | None = None) -> bool:
+    return isinstance(next_action(state), BeginTurn)
+
+
+def _refused(state: RunState, event: RunRefused) -> RunState:
+    return ended(state, Outcome(status=RunStatus.FAILED, error=event.error))
+
+
+def _signal_ignored(state: RunState, event: SignalIgnored) -> RunState:
+    return note(state, TaskAction.IGNORED, event.at, signal=event.signal, why=event.why)
+
+
+def _notices_published(state: RunState, event: NoticesPublished) -> RunState:
+    return replace(state, notices=state.notices.published(event.count))
+
+
+def _child_started(state: RunState, event: ChildStarted) -> RunState:
+    return replace(state, tree=with_child(state.tree, event.run_id, lambda child: replace(child, started=True)))
+
+
+def _runs_child(state: RunState, run_id: str) -> bool:
+    child = child_of(state.tree, run_id)
+    return child is not None and not child.ended
+
+
+_NO_CHILD: Final = "no child of that id is running"
+
+TABLE: Final[Mapping[type[Event], Transition]] = {
+    # What the run's own actions bring.
+    RunPrepared: Transition(
+        to={S: (S, R), ENDED: (ENDED,)},
+        change=run_prepared,
+        fits=lambda state, _: state.spec is None,
+        otherwise="the run is prepared already",
+    ),
+    RunRefused: Transition(to=ENDS, change=_refused),
+    HookReturned: Transition(
+        to={S: (S, R, ENDED), ENDED: (ENDED,)},
+        change=hook_ended,
+        fits=lambda state, event: event.step == due_hook(state),
+        otherwise="this hook is not due",
+    ),
+    HookFailed: Transition(
+        to={S: (ENDED,), ENDED: (ENDED,)},
+        change=hook_ended,
+        fits=lambda state, event: event.step == due_hook(state),
+        otherwise="this hook is not due",
+    ),
+    TurnBegan: Transition(
+        to={R: (R, T, E, ENDED), E: (T, E, ENDED)},
+        change=_turn_began,
+        fits=_is_turn_due,
+        otherwise="no turn is due",
+    ),
+    ModelReplied: Transition(
+        to={T: (T, R, A, E, ENDED), ENDED: (ENDED,)},
+        change=model_replied,
+        fits=lambda state, _: state.phase is T,
+        otherwise="no model call is due",
+    ),
+    ModelFailed: Transition(
+        to={T: (T, ENDED), ENDED: (ENDED,)},
+        change=model_failed,
+        fits=lambda state, _: state.phase is T,
+        otherwise="no model call is due",
+    ),
+    ContextCompressed: Transition(
+        to={T: (T, ENDED), ENDED: (ENDED,)},
+        change=context_compressed,
+        fits=lambda state, _: state.phase is T and state.window.due is not None,
+        otherwise="no compression is due",
+    ),
+    CompressionFailed: Transition(
+        to={T: (T,), ENDED: (ENDED,)},
+        change=compression_failed,
+        fits=lambda state, _: state.phase is T and state.window.due is not None,
+        otherwise="no compression is due",
+    ),
+    BackoffEnded: Transition(
+        to={T: (T,), A: (A,), ENDED: (ENDED,)},
+        change=lambda state, _: replace(state, retry_at=None),
+        fits=lambda state, _: state.retry_at is not None,
+        otherwise="no retry is due",
+    ),
+    CallsPlanned: Transition(
+        to={A: (A, R), ENDED: (ENDED,)},
+        change=calls_planned,
+        fits=lambda state, _: state.phase is A,
+        otherwise="no tool call is open",
+    ),
+    ToolsReturned: Transition(
+        to={A: (A, R), ENDED: (ENDED,)},
+        change=tools_returned,
+        fits=lambda state, _: state.phase is A,
+        otherwise="no tool call is open",
+    ),
+    AsksExpired: Transition(
+        to={S: (S, ENDED), A: (A, R)},
+        change=asks_expired,
+        fits=lambda state, _: bool(state.asks),
+        otherwise="no call waits for approval",
+    ),
+    AnswerEvaluated: Transition(
+        to={E: (E, R, ENDED), ENDED: (ENDED,)},
+        change=answer_evaluated,
+        fits=lambda state, _: state.phase is E and state.answer.held is not None,
+        otherwise="no evaluation is due",
+    ),
+    EvaluationFailed: Transition(
+        to={E: (R, ENDED), ENDED: (ENDED,)},
+        change=evaluation_failed,
+        fits=lambda state, _: state.phase is E and state.answer.held is not None,
+        otherwise="no evaluation is due",
+    ),
+    TimeRanOut: Transition(
+        to=ENDS,
+        change=time_ran_out,
+        fits=lambda state, _: hard_end(state) is not None,
+        otherwise="the run has no deadline",
+    ),
+    WaitEnded: Transition(to=STAYS, change=lambda state, _: state),
+    NoticesPublished: Transition(to=STAYS, change=_notices_published),
+    SignalIgnored: Transition(to=STAYS, change=_signal_ignored),
+    # What people do; a request that cannot be carried out leaves a notice.
+    Approved: Transition(to={**STAYS, S: (S, R)}, change=steered),
+    Denied: Transition(to={**LAST_RESULT, S: (S, ENDED)}, change=steered),
+    MessageReceived: Transition(to=LAST_RESULT, change=steered),
+    PauseRequested: Transition(to=STAYS, change=steered),
+    ResumeRequested: Transition(to=STAYS, change=steered),
+    PermissionsSet: Transition(to=STAYS, change=steered),
+    AbortRequested: Transition(to={**ENDS, ENDED: (ENDED,)}, change=steered),
+    # What the runs above and below in the tree do.
+    ChildrenBegan: Transition(
+        to={A: (A, R)},
+        change=children_began,
+        fits=lambda state, event: any(c.call.id in event.names and c.result is None for c in state.calls.open),
+        otherwise="none of these calls is open",
+    ),
+    ChildStarted: Transition(
+        to=STAYS,
+        change=_child_started,
+        fits=lambda state, event: child_of(state.tree, event.run_id) is not None,
+        otherwise="there is no child of that id",
+    ),
+    ChildEnded: Transition(
+        to=LAST_RESULT,
+        change=child_ended,
+        fits=lambda state, event: _runs_child(state, event.run_id),
+        otherwise=_NO_CHILD,
+    ),
+    ChildReported: Transition(
+        to=STAYS,
+        change=lambda state, event: replace(state, tree=with_report(state.tree, event.report)),
+        fits=lambda state, event: _runs_child(state, event.report.run_id),
+        otherwise=_NO_CHILD,
+    ),
+    AncestryChanged: Transition(
+        to=STAYS,
+        change=ancestry_changed,
+        fits=lambda state, _: state.tree.lineage is not None,
+        otherwise="no run has started this one",
+    ),
+    BudgetRequested: Transition(
+        to=STAYS,
+        change=budget_requested,
+        fits=lambda state, event: _runs_child(state, event.request.run_id),
+        otherwise=_NO_CHILD,
+    ),
+    BudgetAnswered: Transition(
+        to=STAYS,
+        change=budget_answered,
+        fits=lambda state, event: state.tree.asking is not None and state.tree.asking.number == event.number,
+        otherwise="no request of that number is open",
+    ),
+    TreeSignalSent: Transition(
+        to=STAYS,
+        change=lambda state, _: replace(state, tree=without_first_signal(state.tree)),
+        fits=lambda state, _: bool(state.tree.unsent),
+        otherwise="no signal is queued",
+    ),
+}
+"""The machine, event by event."""

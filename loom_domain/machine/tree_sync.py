@@ -1,4 +1,4 @@
-"""What a run tells the one above it and those below it, whenever something changed that they have to know."""
+"""Keeping the relatives of a run informed: its parent by reports, its children by instructions."""
 
 from dataclasses import replace
 
@@ -6,15 +6,15 @@ from loom.domain.agents.sub_agent import with_rights_of_parent
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.steering import under_other_rules
 from loom.domain.permissions.judge import Level
-from loom.domain.run.pending_approvals import open_asks, told_above
+from loom.domain.run.pending_approvals import open_asks, shortened_for_ancestors
 from loom.domain.run.state import RunState, status_of, total_micros, total_tool_calls, total_usage, waiting_on
 from loom.domain.tree.events import AncestryChanged
-from loom.domain.tree.signals import PARENT, Stance, with_told_children, with_told_parent
+from loom.domain.tree.signals import PARENT, ChildInstructions, with_instructions_sent, with_report_sent
 from loom.domain.tree.tree import ChildReport
 
 
-def take_ancestry(state: RunState, event: AncestryChanged) -> RunState:
-    """The run under other rules of those above it; what has not run yet is judged again."""
+def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
+    """The run after the rules of the runs above it changed: calls that have not run are judged again."""
     if state.tree.lineage is None:
         return state
     lineage = replace(state.tree.lineage, above=event.above)
@@ -24,20 +24,20 @@ def take_ancestry(state: RunState, event: AncestryChanged) -> RunState:
     return under_other_rules(replace(state, tree=replace(state.tree, lineage=lineage)), spec)
 
 
-def in_touch(state: RunState) -> RunState:
-    """The run with letters to its relatives about all that they do not know yet."""
+def sync_relatives(state: RunState) -> RunState:
+    """The run with a queued signal for everything that its relatives do not know yet."""
     tree = state.tree
     if state.spec is None or (tree.lineage is None and not tree.running):
         return state
     if tree.running:
-        tree = with_told_children(tree, _stance(state))
+        tree = with_instructions_sent(tree, _instructions(state))
     if state.outcome is None:
-        tree = with_told_parent(tree, report_of(state))
+        tree = with_report_sent(tree, report_of(state))
     return state if tree is state.tree else replace(state, tree=tree)
 
 
 def report_of(state: RunState) -> ChildReport:
-    """What a run tells the one above it."""
+    """The run as its parent needs to know it."""
     status = status_of(state)
     waits = status is not RunStatus.RUNNING
     return ChildReport(
@@ -50,22 +50,22 @@ def report_of(state: RunState) -> ChildReport:
         tool_calls=total_tool_calls(state),
         all_turns=state.turns + sum(child.all_turns for child in state.tree.children),
         sub_agents=sum(1 + child.sub_agents for child in state.tree.children),
-        asks=tuple(map(told_above, open_asks(state))),
+        asks=tuple(map(shortened_for_ancestors, open_asks(state))),
     )
 
 
-def _stance(state: RunState) -> Stance:
+def _instructions(state: RunState) -> ChildInstructions:
     end = None
     if state.outcome is not None:
         error = state.outcome.error
         why = str(error.context.get("reason") or "") if error else ""
         told = f"the run above has ended ({state.outcome.status})" + (f": {why}" if why else "")
         end = {"reason": told, "by": PARENT}
-    return Stance(levels=levels(state), held=state.hold is not None, end=end)
+    return ChildInstructions(levels=levels(state), held=state.hold is not None, end=end)
 
 
 def levels(state: RunState) -> tuple[Level, ...]:
     """What this run and those above it allow, root first."""
     agent = state.agent
-    own = Level(whose=agent.name, rules=agent.permissions, mode=agent.mode, grants=state.grants)
+    own = Level(whose=agent.name, rules=agent.permissions, mode=agent.mode, grants=state.calls.grants)
     return (*agent.above, own)

@@ -1,6 +1,7 @@
-"""A run as values: its state, the events that change it, the actions it asks for, and the payloads of its activities.
+"""A run as values: its state, the events that change it, the actions it needs, and the payloads of its activities.
 
-`state` is the one value that is a run. `events` are past tense, `actions` imperative; `activity_payloads` is what the
-workflow exchanges with its activities. `retry_policy` decides on retries, `status` and `pending_approvals` are views.
-How events change the state is in `loom.domain.machine`.
+`state` is the whole of a run, and `conversation` its largest part; `carried_state` reads the state of earlier releases.
+`events` have names in the past tense, `actions` are imperatives, and `activity_payloads` go to and from activities.
+`retry_policy` decides on retries; `status`, `pending_approvals` and `stream_events` are views. How events change the
+state is in `loom.domain.machine`.
 """

@@ -1,4 +1,4 @@
-"""What a run does next, as its domain says it and its workflow performs it: imperatives."""
+"""Actions: what a run does next. The domain chooses one, the workflow performs it. Their names are imperatives."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,24 +16,24 @@ class Prepare:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHook:
-    """Let a user's code have its say before the first turn."""
+    """Run a hook of the user before the first turn."""
 
     step: HookStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeginTurn:
-    """Take in what has arrived, check the limits, and start the next turn."""
+    """Read what has arrived, check the limits, and start the next turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallModel:
-    """Ask the model."""
+    """Call the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressContext:
-    """Make the conversation shorter before the model is asked."""
+    """Compress the conversation before the model is called."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class EvaluateAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """Wait before the next try."""
+    """Wait before the next attempt."""
 
     until: datetime
 
@@ -57,7 +57,7 @@ class PlanCalls:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskPerson:
-    """Wait until a person, or time, has answered these asks."""
+    """Wait until a person has answered these asks, or until they expire."""
 
     calls: tuple[OpenCall, ...]
     until: datetime | None
@@ -86,12 +86,12 @@ class RunChildren:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwaitBudget:
-    """Wait for the parent's answer to a wish for more."""
+    """Wait for the parent to answer a budget request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwaitResume:
-    """Wait until somebody resumes or aborts."""
+    """Wait until the run is resumed or aborted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

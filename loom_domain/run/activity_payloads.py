@@ -1,4 +1,4 @@
-"""What a run hands to its activities and gets back: small frozen payloads, one per activity.
+"""Activity payloads: what the workflow sends to each activity and gets back, as small frozen values.
 
 Every byte here enters history, so defaults are left out when they are written down (`workflows/payload_converter.py`),
 a conversation goes by name (`transcript`), and an agent's spec by digest.
@@ -20,7 +20,7 @@ from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolSpec
 from loom.domain.core.transcript import Tail
-from loom.domain.run.window import TooLong, Trigger
+from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
 from loom.domain.tools.todos import Todos
 from loom.domain.tree.budget import Share, Spend
@@ -36,12 +36,12 @@ class PrepareRequest:
     origin: Origin
     request: RunRequest
     lineage: Lineage | None = None
-    """Of a run that another one has started."""
+    """Set for a run that another run has started."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier:
-    """What a forked run begins with: the conversation of another run up to some turn, and what that run then had."""
+    """What a forked run starts from: the conversation of another run up to a turn, and what that run had by then."""
 
     messages: tuple[Message, ...]
     todos: Todos = field(default_factory=Todos)
@@ -55,16 +55,16 @@ class Prepared:
     spec: AgentSpec
     search_attributes: tuple[str, ...] = ()
     ledger: bool = False
-    """The workers keep account of effects: a lost call is asked after instead of being given up as unknown."""
+    """The workers record effects, so the outcome of a lost call can be looked up instead of being unknown."""
     limits: TreeLimits | None = None
-    """How far the run's tree may grow; None: recorded before there were trees."""
+    """How far the run's tree may grow. None in histories from before there were trees."""
     earlier: Earlier | None = None
-    """Of a forked run, which workers have under its name by now."""
+    """Set for a forked run; workers keep its transcript under its name by now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookRequest:
-    """Ask one hook around the run."""
+    """Run one hook before the first turn or after the end."""
 
     origin: Origin
     turn: int = 0
@@ -86,28 +86,28 @@ class ModelRequest:
     attempt: int = 1
     spec_digest: str
     spec: AgentSpec | None = None
-    """Inline only when a worker did not know the digest."""
+    """Sent only when a worker did not know the digest."""
     tail: Tail
     grants: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     measures: Measures = field(default_factory=Measures)
     compresses: bool = False
-    """The run compresses its conversation when it is told that it is too long; else the call is made all the same."""
+    """Whether the run compresses a conversation that is too long; otherwise the call is made in any case."""
     allowance: Share | None = None
-    """What of a budget is left for the call; None: nothing limits it."""
+    """The budget that is left for the call; None without a limit."""
     wrap_up: bool = False
-    """The run's last answer: no tools."""
+    """This is the run's last answer, without tools."""
     refused: bool = False
-    """It has done so for this call already, since the provider refused it."""
+    """The provider has refused this call as too long, and the conversation was compressed for it."""
     pieces: int = 0
-    """Answers before this one that belong to it, since they were cut."""
+    """How many cut answers before this one belong to it."""
     stage: Stage = ""
-    """What the turn is for, in a run that reflects."""
+    """The stage of a run that reflects."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConductRequest:
-    """The same for a crew, as far as its history tells the stream."""
+    """The same call for a crew: the part of the request from which stream events are rebuilt."""
 
     origin: Origin
     turn: int
@@ -117,71 +117,71 @@ class ConductRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReply:
-    """The model's answer with a plan for each of its tool calls, in their order."""
+    """The model's answer, with a plan for each of its tool calls in order."""
 
     message: Message | None = None
-    """None: the worker does not know the transcript or the spec; send them whole."""
+    """None when the worker does not know the transcript or the spec: send them whole."""
     plans: tuple[CallPlan, ...] = ()
     stop: StopReason = "end"
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = None
     """Millionths of a US dollar; None when the price is unknown."""
     estimated: int = 0
-    """Tokens of the context by Loom's own count, to be held against the provider's."""
+    """Tokens of the context by Loom's own count, to compare with the provider's."""
     collapsed: int = 0
-    """Messages at the conversation's beginning whose results the model saw shortened."""
+    """How many of the first messages the model saw with shortened results."""
     recalled: tuple[Message, ...] = ()
-    """What memory brought to what people had just said; it stands in the conversation before the answer."""
+    """Memories recalled for the latest messages; they are inserted into the conversation before the answer."""
     uncovered: Spend | None = None
-    """There is no answer, and nothing was sent: the call might have taken this, which is more than it was allowed."""
+    """Set when nothing was sent, as the call might have used this much, which is more than its allowance."""
     reserved: Spend | None = None
-    """What the call might have taken at most, of one that has an allowance."""
+    """The most that a call with an allowance might have used."""
     too_long: TooLong | None = None
-    """There is no answer: the conversation has to be compressed first."""
+    """Set when nothing was answered, as the conversation has to be compressed first."""
     checked: CheckedAnswer | None = None
-    """What the output schema says of a final answer; None: there is no schema, or this is none."""
+    """A final answer checked against the output schema; None without a schema or a final answer."""
     approves: bool = False
-    """Of a critique: the draft can go out as it is."""
+    """In a critique: the draft is approved as it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressRequest:
-    """Make a conversation shorter."""
+    """Compress a conversation."""
 
     origin: Origin
     turn: int
     attempt: int = 1
     trigger: Trigger
     tokens: int
-    """Of the context that was too long."""
+    """Tokens of the context that was too long."""
     spec_digest: str
     spec: AgentSpec | None = None
     tail: Tail
     measures: Measures = field(default_factory=Measures)
     facts: KnownFacts = field(default_factory=KnownFacts)
     plain: bool = False
-    """Without a model."""
+    """Compress without a model."""
     allowance: Share | None = None
-    """What of a budget is left for it; None: nothing limits it."""
+    """The budget that is left for it; None without a limit."""
     notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compressed:
-    """The shorter conversation: a message for what is gone, and what stays, by its place in the longer one."""
+    """The shorter conversation: a summary of what was removed, and what stays, by its place in the longer one."""
 
     summary: Message | None = None
-    """None: the worker does not know the transcript or the spec; send them whole."""
+    """None when the worker does not know the transcript or the spec: send them whole."""
     kept: tuple[Group, ...] = ()
     tokens: int = 0
-    """Of the context that is left."""
+    """Tokens of the context that is left."""
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateRequest:
-    """Have a final answer rated by the agent's model."""
+    """Have the agent's model rate a final answer."""
 
     origin: Origin
     turn: int
@@ -191,22 +191,22 @@ class EvaluateRequest:
     tail: Tail
     answer: str
     ratio: float = 1.0
-    """Tokens of the provider for one of ours, as far as the run has learned it."""
+    """The provider's tokens for one of Loom's own count, as the run has measured it so far."""
     allowance: Share | None = None
-    """What of a budget is left for it; None: nothing limits it."""
+    """The budget that is left for it; None without a limit."""
     notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluated:
-    """What the model said of it."""
+    """The model's ratings of a final answer."""
 
     metrics: Mapping[str, float] | None = None
-    """Each from 0 to 1; None: it said nothing that could be read."""
+    """Each from 0 to 1; None when the ratings could not be read."""
     why: str = ""
-    """Why there are none."""
+    """Why there are no ratings."""
     uncovered: Spend | None = None
-    """Nothing was sent: the call might have taken this, which is more than it was allowed."""
+    """Set when nothing was sent, as the call might have used this much, which is more than its allowance."""
     resend: bool = False
     """The worker does not know the transcript or the spec; send them whole."""
     usage: Usage = field(default_factory=Usage)
@@ -215,7 +215,7 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRequest:
-    """Plan calls again because rules or arguments changed since their plan was made."""
+    """Plan calls again after rules or arguments have changed."""
 
     origin: Origin
     turn: int
@@ -243,29 +243,29 @@ class ToolRequest:
     tool: str
     spec_digest: str = ""
     arguments: JsonObject | None = None
-    """None: as in the model's answer, which the worker has under `call_id`; if not, it asks to resend."""
+    """None when the worker has them from the model's answer, under `call_id`; a worker without them asks to resend."""
     arguments_digest: str = ""
-    """Set when `arguments` is None: only arguments with this digest are meant."""
+    """Set when `arguments` is None: the digest of the arguments to use."""
     made: ToolSpec | None = None
-    """The tool itself, where the run alone has it: the agent made it, or it is a script of a skill."""
+    """The tool itself, when no worker has it registered: the agent made it, or it is a script of a skill."""
     skill: SkillUse | None = None
-    """The skill that the call is about."""
+    """The skill that the call uses."""
     effect: Effect = Effect.ONCE
     begun: bool = False
-    """An earlier attempt may have begun: without an account of effects, nobody knows what came of it."""
+    """An earlier attempt may have begun; without a record of effects, its outcome is unknown."""
     accounted: bool = True
-    """Its effect is reserved and finished; False after the account was away for too long."""
+    """Its effect is recorded; False after the record was unavailable for too long."""
     timeout: float = 120.0
     workspace: str = ""
     note: str = ""
-    """Put before the tool's output, for the model: what a person changed."""
+    """Prepended to the tool's output, to tell the model what a person changed."""
     execution: str = ""
     """Start of the id of the run's first execution: the same across continue-as-new, another after a new start."""
     notices: tuple[Notice, ...] = ()
 
     @property
     def key(self) -> str:
-        """Idempotency key: the same for every attempt at this call with these arguments, different for any other."""
+        """Idempotency key: the same for every attempt at this call with these arguments, and for no other call."""
         named = self.arguments_digest or digest_of(self.arguments or {})
         return f"{self.origin.run_id}/{self.execution}/t{self.turn}/{self.call_id}/{named}"
 

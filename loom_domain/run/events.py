@@ -1,4 +1,4 @@
-"""What can happen to a run, past tense; `evolve` makes the next state of it."""
+"""Events: what can happen to a run. `evolve` makes the next state from one. Their names are in the past tense."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ class RunPrepared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRefused:
-    """The run cannot start as asked, or cannot go on."""
+    """The run cannot start as requested, or cannot go on."""
 
     error: RunError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookReturned:
-    """A hook around the run has answered."""
+    """A hook before the first turn or after the end has answered."""
 
     step: HookStep
     answer: HookAnswer
@@ -39,7 +39,7 @@ class HookReturned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookFailed:
-    """A hook around the run gave no answer that counts."""
+    """A hook before the first turn or after the end has failed."""
 
     step: HookStep
     failure: Failure
@@ -55,7 +55,7 @@ class TurnBegan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReplied:
-    """The model answered, or its worker asked for the transcript whole."""
+    """The model answered, or its worker asked for the whole transcript."""
 
     reply: ModelReply
     at: datetime
@@ -71,7 +71,7 @@ class ModelFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextCompressed:
-    """The conversation is shorter now, or its worker asked for it whole."""
+    """The conversation was compressed, or the worker asked for the whole of it."""
 
     compressed: Compressed
     at: datetime
@@ -79,7 +79,7 @@ class ContextCompressed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionFailed:
-    """An attempt at compressing failed."""
+    """An attempt at compression failed."""
 
     failure: Failure
     at: datetime
@@ -87,7 +87,7 @@ class CompressionFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerEvaluated:
-    """The final answer is rated, or the worker asked for the conversation whole."""
+    """The final answer was rated, or the worker asked for the whole conversation."""
 
     evaluated: Evaluated
     at: datetime
@@ -103,12 +103,12 @@ class EvaluationFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackoffEnded:
-    """The wait before the next try is over."""
+    """The wait before the next attempt is over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallsPlanned:
-    """Calls were judged again; `plans` are those of the calls in `call_ids`, in order."""
+    """Calls were judged again; `plans` has one plan for each of `call_ids`, in order."""
 
     call_ids: tuple[str, ...]
     plans: CallPlans
@@ -121,12 +121,12 @@ class ToolsReturned:
 
     outcomes: Mapping[str, ToolResult | Failure]
     at: datetime | None = None
-    """None: calls that have to run again do so at once."""
+    """None: calls that have to run again do so without a delay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Approved:
-    """A person said yes to one exact call."""
+    """A person approved one exact call."""
 
     call_id: str | None = None
     scope: Literal["once", "run"] = "once"
@@ -138,7 +138,7 @@ class Approved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Denied:
-    """A person said no."""
+    """A person denied a call."""
 
     call_id: str | None = None
     reason: str = ""
@@ -148,14 +148,14 @@ class Denied:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AsksExpired:
-    """Nobody answered in time."""
+    """Asks may have expired without an answer."""
 
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbortRequested:
-    """Somebody stops the run."""
+    """Somebody aborted the run."""
 
     reason: str = ""
     by: str = ""
@@ -164,7 +164,7 @@ class AbortRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PauseRequested:
-    """Somebody wants the run to wait."""
+    """Somebody paused the run."""
 
     by: str = ""
     at: datetime
@@ -172,7 +172,7 @@ class PauseRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeRequested:
-    """Somebody lets the run go on."""
+    """Somebody resumed the run."""
 
     by: str = ""
     at: datetime
@@ -180,18 +180,18 @@ class ResumeRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageReceived:
-    """A person tells the running agent something, or another agent does."""
+    """A person, or another agent, sent the running agent a message."""
 
     text: str
     by: str = ""
     from_agent: bool = False
-    """It is no person's word: it answers no question that is meant for people."""
+    """Sent by an agent: it does not answer a question that the run asked a person."""
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PermissionsSet:
-    """Somebody lays new rules over the run's."""
+    """Somebody changed permission rules of the run."""
 
     rules: Mapping[str, str]
     by: str = ""
@@ -223,7 +223,7 @@ class NoticesPublished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitEnded:
-    """A wait is over, or work was cancelled; what ended it has been taken in already."""
+    """A wait is over, or work was cancelled; the event that ended it has been handled already."""
 
 
 SteeringEvent: TypeAlias = (

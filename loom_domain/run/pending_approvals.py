@@ -1,4 +1,4 @@
-"""The calls that wait for a person: a run's own and those of everything below it, under ids that name each once."""
+"""Pending approvals: the calls of a run and of everything below it that wait for a person, each under a unique id."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -10,7 +10,7 @@ from loom.domain.run.state import RunState, expires_at
 from loom.domain.tree.tree import TreeAsk
 
 LONGEST_TEXT: Final = 2000
-"""Characters of one text in a call's arguments that are told to the runs above; the whole is at the call's own run."""
+"""Characters of one text in a call's arguments that the runs above get; the run of the call has the whole text."""
 
 
 def open_asks(state: RunState) -> tuple[TreeAsk, ...]:
@@ -46,8 +46,8 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
     )
 
 
-def told_above(ask: TreeAsk) -> TreeAsk:
-    """The ask as the runs above get it, with long texts cut to their beginning."""
+def shortened_for_ancestors(ask: TreeAsk) -> TreeAsk:
+    """The ask as the runs above get it, with long texts cut."""
     shorter = _all_cut(ask.arguments)
     return replace(ask, arguments=shorter, cut=ask.cut or canonical(shorter) != canonical(ask.arguments))
 

@@ -1,4 +1,4 @@
-"""After a failed activity: again now, again later, or never. A decision is a value; the workflow carries it out."""
+"""The retry policy for failed activities: again now, again later, or not at all. The decision is a value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,17 +8,17 @@ from loom.domain.core.errors import BY_NAME
 
 MAX_ATTEMPTS: Final = 3
 MAX_LOST: Final = 20
-"""A call that has taken this many workers with it is not tried again."""
+"""A call during which this many workers were lost is not retried."""
 FIRST_DELAY: Final = 1.0
 BASE: Final = 2.0
 LONGEST_DELAY: Final = 60.0
 LONGEST_RETRY_AFTER: Final = 600.0
 
 TIMED_OUT: Final = "Timeout"
-"""Type of a failure that used up the time for one attempt."""
+"""Type of a failure by timeout of one attempt."""
 
 STORE_AWAY: Final = "StoreUnavailable"
-"""Type of a failure before anything began, since a store of Loom's own that it needs did not answer."""
+"""Type of a failure before anything began, because one of Loom's own stores did not answer."""
 
 FailureKind: TypeAlias = Literal["lost", "infrastructure", "provider"]
 
@@ -28,7 +28,7 @@ class Failure:
     """A failed attempt, as the workflow saw it."""
 
     kind: FailureKind
-    """lost: the worker died; infrastructure: Loom's own store was away; provider: the work itself failed."""
+    """lost: the worker died; infrastructure: one of Loom's stores was unavailable; provider: the work itself failed."""
     type: str
     message: str
     context: Mapping[str, Any]
@@ -40,13 +40,13 @@ class Tries:
 
     failed: int = 0
     lost: int = 0
-    """Attempts that a dead worker took with it."""
+    """Attempts whose worker died."""
     away: int = 0
-    """Attempts that found Loom's own parts away: an outage is waited for, however long."""
+    """Attempts that found one of Loom's own parts unavailable; a run waits for the end of an outage, however long."""
     trimmed: int = 0
     """Times the conversation was shortened because it was too long for the model."""
     resent: int = 0
-    """Times a worker did not know the transcript and asked for it whole."""
+    """Times a worker did not know the transcript and asked for the whole of it."""
     uncovered: int = 0
     """Times that the budget did not cover the call, and nothing was sent."""
     earlier: int = 0
@@ -54,7 +54,7 @@ class Tries:
 
     @property
     def attempt(self) -> int:
-        """Number of the attempt that comes next, from 1."""
+        """Number of the next attempt, from 1."""
         return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.uncovered + self.earlier
 
 
@@ -72,14 +72,14 @@ class ShortenFirst:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GiveUp:
-    """Trying again cannot help, or has been tried enough."""
+    """Retrying cannot help, or there were enough attempts."""
 
 
 RetryDecision: TypeAlias = Again | ShortenFirst | GiveUp
 
 
 def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
-    """What to do after one more failure: three tries, 1 s, 2 s, … at most 60 s, the provider's retry-after first."""
+    """What to do after one more failure: three attempts, after 1 s, 2 s, … 60 s, or the provider's own retry-after."""
     if failure.kind == "infrastructure":
         return Again(delay=_backoff(min(tries.away, 6)))
     if failure.kind == "lost":

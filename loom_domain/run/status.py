@@ -1,4 +1,4 @@
-"""What a run says of itself when it is asked: the answer of the query `status`."""
+"""The answer to the query `status`."""
 
 from dataclasses import asdict
 
@@ -12,7 +12,7 @@ from loom.domain.tree.tree import TreeAsk, child_view, usage_view
 
 
 def status_view(state: RunState) -> JsonObject:
-    """The answer of the query `status`."""
+    """The answer to the query `status`."""
     return {
         "run_id": state.run_id,
         "status": status_of(state),
@@ -29,7 +29,7 @@ def status_view(state: RunState) -> JsonObject:
         "context": _context_view(state),
         "tool_calls": total_tool_calls(state),
         "queued_messages": len(state.inbox),
-        "todos": [{"task": todo.task, "status": todo.status} for todo in state.todos.items],
+        "todos": [{"task": todo.task, "status": todo.status} for todo in state.work.todos.items],
         "children": [child_view(child) for child in state.tree.children],
         "choice": last_choice(state.transcript.messages),
         "forked_from": fork_view(state.request.forked_from),

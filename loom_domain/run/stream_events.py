@@ -21,7 +21,7 @@ from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict, made_tool
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.permissions.risk import risk_of
 from loom.domain.run.activity_payloads import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
-from loom.domain.run.turn_state import turn_id
+from loom.domain.run.state import turn_id
 from loom.domain.tree.lineage import Lineage
 
 PREVIEW: Final = 2000

@@ -1,9 +1,9 @@
-"""What may be spent and what has been: amounts, and shares of them that runs of one tree pass on.
+"""Budgets in a tree of runs: amounts, and the shares of them that a run lends its children.
 
     root's share ── lends ──▶ child's share ── lends ──▶ …        gives back what is left when the child ends
 
-What a run has lent is spent for the run itself until the child has ended. So of any share, at any moment, in any order
-of events: spent + lent never exceeds it, and nobody has to know more than their own account.
+What a run has lent counts as spent until the child has ended. So spent + lent never exceeds a share, at any moment and
+in any order of events, and each run only has to keep its own account.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 
 DIMENSIONS: Final = ("tokens", "micros", "tool_calls", "turns", "children")
 WRAP_UP_TOKENS: Final = 1024
-"""What the last answer of a run may be long at most."""
+"""The longest last answer of a run, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """An amount of everything that counts."""
+    """An amount in each dimension of a budget."""
 
     tokens: int = 0
     micros: int = 0
@@ -35,17 +35,17 @@ class Spend:
 
     @property
     def named(self) -> dict[str, int]:
-        """The amounts that are not nothing."""
+        """The amounts that are not zero, by dimension."""
         return {name: getattr(self, name) for name in DIMENSIONS if getattr(self, name)}
 
 
 Limit: TypeAlias = int | None
-"""None is without limit."""
+"""None means no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What a run with everything below it may spend in all."""
+    """What a run and everything below it may spend."""
 
     tokens: Limit = None
     micros: Limit = None
@@ -58,26 +58,26 @@ class Share:
         return self._each(lambda limit, amount: limit + amount, more)
 
     def minus(self, spent: Spend) -> "Share":
-        """What is left; less than nothing where more was spent."""
+        """What is left; negative where more was spent."""
         return self._each(lambda limit, amount: limit - amount, spent)
 
-    def lacks(self, need: Spend) -> Spend:
-        """What would have to be added to cover the need."""
+    def shortfall(self, need: Spend) -> Spend:
+        """What is missing to cover the need."""
         short = {name: need_ - limit for name, need_, limit in self._pairs(need) if limit is not None and need_ > limit}
         return Spend(**short)
 
     def within(self, wanted: Spend) -> Spend:
-        """As much of what is wanted as there is."""
+        """The wanted amounts, as far as the share covers them."""
         there = [(n, amount, amount if limit is None else limit) for n, amount, limit in self._pairs(wanted)]
         return Spend(**{name: max(0, min(amount, most)) for name, amount, most in there})
 
     def part(self, parts: int) -> "Share":
-        """One of so many equal parts, rounded down; nothing of what there is nothing of."""
+        """One of `parts` equal parts, rounded down, and never negative."""
         return self._each(lambda limit, _: max(0, limit) // parts, Spend())
 
     @property
     def lent(self) -> Spend:
-        """The amounts that are held back for whoever has this share; of what is without limit there is no account."""
+        """The amounts that a run with this share may still spend; dimensions without a limit count as zero."""
         return Spend(**{name: limit or 0 for name, _, limit in self._pairs(Spend())})
 
     def _pairs(self, amounts: Spend) -> list[tuple[str, int, Limit]]:
@@ -89,25 +89,25 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Want:
-    """A run's wish for a larger share."""
+class BudgetRequest:
+    """A run's request for a larger share."""
 
     run_id: str
-    """Who wants it; answers go there."""
+    """The run that asks and gets the answer."""
     number: int
-    """Counts the run's wishes, so that an answer is to one of them."""
+    """Numbers the run's requests, so that an answer belongs to one of them."""
     need: Spend
-    """What it lacks for its next step."""
+    """What the run lacks for its next step."""
 
 
-def grant(left: Share, kept: Spend, need: Spend, sharers: int) -> Spend | None:
-    """What to give a child that lacks `need`, or None when that is not there.
+def grant(left: Share, reserve: Spend, need: Spend, sharers: int) -> Spend | None:
+    """What to grant a child that lacks `need`, or None when too little is left.
 
-    `kept` stays for the giver itself. A child gets what it lacks, and more while there is plenty: an equal part for
-    each of those who may still want something, so that few wishes serve many steps.
+    `reserve` stays with the parent. The child gets what it lacks, and more while plenty is left: an equal part for each
+    run that may still ask, so that few requests are needed.
     """
-    pot = left.minus(kept)
-    if pot.lacks(need):
+    pot = left.minus(reserve)
+    if pot.shortfall(need):
         return None
     plenty = pot.part(sharers + 1)
     wanted = {name: max(amount, getattr(plenty, name) or 0) for name, amount in need.named.items()}
@@ -115,7 +115,7 @@ def grant(left: Share, kept: Spend, need: Spend, sharers: int) -> Spend | None:
 
 
 def more_than(share: Share) -> Spend:
-    """The least that the share does not cover, of what money and tokens it limits."""
+    """The least amount of tokens and money that exceeds the share."""
     return Spend(
         tokens=0 if share.tokens is None else max(0, share.tokens) + 1,
         micros=0 if share.micros is None else max(0, share.micros) + 1,

@@ -1,56 +1,37 @@
-"""The account that a run keeps of its share: lending to children, granting their wishes, asking its parent for more."""
+"""Budget shares in a tree: what a run lends its children, grants on request, and requests from its parent."""
 
 from dataclasses import replace
 from typing import Final
 
-from loom.domain.tree.budget import Share, Spend, Want, grant
-from loom.domain.tree.signals import written
-from loom.domain.tree.tree import Child, Tree, child_of, with_child
+from loom.domain.tree.budget import BudgetRequest, Share, Spend, grant
+from loom.domain.tree.signals import with_signal
+from loom.domain.tree.tree import Tree, child_of, left_of, with_child
 
 WANT: Final = "want_budget"
-"""The signal by which a child asks its parent for more."""
+"""The signal by which a child requests budget from its parent."""
 GRANT: Final = "grant_budget"
 """The signal by which a parent answers that."""
 
 
-def left_of(tree: Tree, own: Spend) -> Share:
-    """What is neither spent nor lent, of a run that has spent `own` itself."""
-    return tree.share.minus(own + below(tree))
-
-
-def below(tree: Tree) -> Spend:
-    """What the children cost: those that run all that they were lent, the others what they have spent.
-
-    The call that a child answers counts as one of the run's own once the child has ended, and here until then.
-    """
-    return sum((_cost(child) for child in tree.children), Spend())
-
-
-def _cost(child: Child) -> Spend:
-    if not child.ended:
-        return Spend(children=1, tool_calls=1) + child.share.lent
-    return Spend(children=1) + (child.share.lent if child.untold else child.spend)
-
-
-def part_for(tree: Tree, own: Spend, number: int) -> Share:
-    """What each of so many new children is lent: equal parts, one left for wishes; for sub-agents it has to ask."""
-    pot = left_of(tree, own).minus(tree.kept + Spend(children=number, tool_calls=number))
+def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
+    """What each of `number` new children is lent: equal parts, one left for requests, and no sub-agents."""
+    pot = left_of(tree, own).minus(tree.reserve + Spend(children=number, tool_calls=number))
     part = pot.part(number + 1)
     return replace(part, children=None if part.children is None else 0)
 
 
-def may_ask(tree: Tree, need: Spend) -> bool:
-    """Whether the parent may still have some of that."""
+def may_request(tree: Tree, need: Spend) -> bool:
+    """Whether the run can ask its parent for that, which has not refused it before."""
     return tree.lineage is not None and not set(need.named) & set(tree.refused)
 
 
-def wished(tree: Tree, own: Spend, want: Want, run_id: str) -> Tree:
-    """The tree of run `run_id` after it, or a child of its, wants more."""
-    return _settled(replace(tree, wants=(*tree.wants, want)), own, run_id)
+def with_request(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
+    """The tree of run `run_id` after it, or one of its children, has requested budget."""
+    return _settled(replace(tree, requests=(*tree.requests, want)), own, run_id)
 
 
 def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -> Tree:
-    """The tree after the parent has answered; what it gave goes to who wanted it."""
+    """The tree after the parent has answered; what it granted goes to the run that asked."""
     asking = tree.asking
     if asking is None or asking.number != number:
         return tree
@@ -59,58 +40,58 @@ def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -
     return _settled(tree, own, run_id)
 
 
-def without_wishes_of(tree: Tree, run_id: str) -> Tree:
+def without_requests_of(tree: Tree, run_id: str) -> Tree:
     """The tree after a child has ended."""
-    return replace(tree, wants=tuple(want for want in tree.wants if want.run_id != run_id))
+    return replace(tree, requests=tuple(want for want in tree.requests if want.run_id != run_id))
 
 
 def _settled(tree: Tree, own: Spend, run_id: str) -> Tree:
-    """Every wish answered that can be; for the first that cannot, the parent is asked, or it is refused."""
+    """The tree with every request answered that can be; the first that cannot goes to the parent, or is refused."""
     while True:
-        for want in tree.wants:
+        for want in tree.requests:
             tree = _served(tree, own, want, run_id)
-        if not tree.wants or tree.asking is not None:
+        if not tree.requests or tree.asking is not None:
             return tree
-        first = tree.wants[0]
-        lack = _pot(tree, own, first, run_id).lacks(first.need)
-        if tree.lineage is not None and may_ask(tree, lack):
+        first = tree.requests[0]
+        lack = _pot(tree, own, first, run_id).shortfall(first.need)
+        if tree.lineage is not None and may_request(tree, lack):
             return _asked(tree, tree.lineage.parent_run_id, lack, run_id)
         tree = _refused(tree, first, run_id)
 
 
-def _served(tree: Tree, own: Spend, want: Want, run_id: str) -> Tree:
+def _served(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
     if want.run_id == run_id:
-        return _done(tree, want) if not left_of(tree, own).lacks(want.need) else tree
+        return _done(tree, want) if not left_of(tree, own).shortfall(want.need) else tree
     child = child_of(tree, want.run_id)
     if child is None or child.ended:
         return _done(tree, want)
-    granted = grant(left_of(tree, own), tree.kept, want.need, len(tree.running))
+    granted = grant(left_of(tree, own), tree.reserve, want.need, len(tree.running))
     if granted is None:
         return tree
     tree = with_child(tree, child.run_id, lambda c: replace(c, share=c.share.plus(granted)))
     return _told(_done(tree, want), want, granted)
 
 
-def _pot(tree: Tree, own: Spend, want: Want, run_id: str) -> Share:
+def _pot(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Share:
     left = left_of(tree, own)
-    return left if want.run_id == run_id else left.minus(tree.kept)
+    return left if want.run_id == run_id else left.minus(tree.reserve)
 
 
 def _asked(tree: Tree, parent: str, lack: Spend, run_id: str) -> Tree:
-    want = Want(run_id=run_id, number=tree.asked + 1, need=lack)
+    want = BudgetRequest(run_id=run_id, number=tree.asked + 1, need=lack)
     payload = {"run_id": run_id, "number": want.number, "need": lack.named}
     tree = replace(tree, asking=want, asked=want.number)
-    return written(tree, parent, WANT, payload)
+    return with_signal(tree, parent, WANT, payload)
 
 
-def _refused(tree: Tree, want: Want, run_id: str) -> Tree:
+def _refused(tree: Tree, want: BudgetRequest, run_id: str) -> Tree:
     tree = _done(tree, want)
     return tree if want.run_id == run_id else _told(tree, want, Spend())
 
 
-def _told(tree: Tree, want: Want, granted: Spend) -> Tree:
-    return written(tree, want.run_id, GRANT, {"number": want.number, "granted": granted.named})
+def _told(tree: Tree, want: BudgetRequest, granted: Spend) -> Tree:
+    return with_signal(tree, want.run_id, GRANT, {"number": want.number, "granted": granted.named})
 
 
-def _done(tree: Tree, want: Want) -> Tree:
-    return replace(tree, wants=tuple(other for other in tree.wants if other != want))
+def _done(tree: Tree, want: BudgetRequest) -> Tree:
+    return replace(tree, requests=tuple(other for other in tree.requests if other != want))

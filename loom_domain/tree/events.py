@@ -1,4 +1,4 @@
-"""What can happen between the runs of a tree (events, past tense)."""
+"""Events between the runs of a tree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 from loom.domain.core.requests import RunError, RunResult
 from loom.domain.permissions.judge import Level
-from loom.domain.tree.budget import Spend, Want
+from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.tree import ChildReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildrenBegan:
-    """Children are about to be started; `names` are the last parts of their run ids, by the call that wants them."""
+    """Children are about to be started; `names` has the last part of each run id, by the id of its call."""
 
     names: Mapping[str, str]
     at: datetime
@@ -39,36 +39,36 @@ class ChildEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildReported:
-    """A child tells how it stands."""
+    """A child has sent a report."""
 
     report: ChildReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AncestryChanged:
-    """Those above allow something else now."""
+    """The rules of the runs above have changed."""
 
     above: tuple[Level, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetWanted:
+class BudgetRequested:
     """A child asks for a larger share."""
 
-    want: Want
+    request: BudgetRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetAnswered:
-    """The parent has answered the wish of that number; nothing granted is a no."""
+    """The parent has answered the budget request of that number; granting nothing refuses it."""
 
     number: int
     granted: Spend
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LetterSent:
-    """The first letter to another run of the tree is gone."""
+class TreeSignalSent:
+    """The first queued signal to another run of the tree was sent."""
 
 
 TreeEvent: TypeAlias = (
@@ -77,7 +77,7 @@ TreeEvent: TypeAlias = (
     | ChildEnded
     | ChildReported
     | AncestryChanged
-    | BudgetWanted
+    | BudgetRequested
     | BudgetAnswered
-    | LetterSent
+    | TreeSignalSent
 )

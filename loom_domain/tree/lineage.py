@@ -1,4 +1,4 @@
-"""Where a run comes from that another one has started: told at its start, and pinned."""
+"""Lineage: where a child run comes from. Its parent sends it at the start, and it is pinned into the run."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,12 +14,12 @@ class TreeLimits:
     depth: int = 3
     """Levels of sub-agents below the root."""
     children: int = 20
-    """Runs below the root, those that have ended included."""
+    """Runs below the root, including those that have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
-    """What a parent tells its child beside the task."""
+    """What a parent sends its child beside the task."""
 
     parent_run_id: str
     root_run_id: str
@@ -29,23 +29,23 @@ class Lineage:
     description: str = ""
     """The task in a few words."""
     named: bool = False
-    """The child was asked for by its agent's name; else it is derived from its parent."""
+    """The parent named the agent; otherwise the child is a copy of its parent's agent."""
     tools: tuple[str, ...] = ()
-    """The tools that it was given; none: as its agent has them, or the few that every sub-agent has."""
+    """The tools that it was given; without any, those of its agent or the default ones of a sub-agent."""
     model: str = ""
     """The parent's model, for an agent that names none."""
     above: tuple[Level, ...] = ()
-    """What those above allow, root first: it never may more than they do."""
+    """The rules of the runs above, root first: a child never has more rights than the runs above it."""
     share: Share = field(default_factory=Share)
-    """What it may spend with everything below it; for more it asks its parent."""
+    """What it may spend with everything below it; it can request more from its parent."""
     deadline: datetime | None = None
-    """When the run's time is over: by then its parent begins its own last answer."""
+    """When the run's time is over: its parent then begins its own last answer."""
     branch: bool = False
-    """It is a branch of a tree, or below one: it reasons as `react`, whatever its agent says."""
+    """It is a branch of the tree pattern, or below one: it uses the pattern `react`, whatever its agent defines."""
     task_id: str = ""
-    """The task on the stream by which the work was handed over."""
+    """The id of the stream task by which the work was handed over."""
 
 
 def is_child(run_id: str, parent_run_id: str) -> bool:
-    """Whether a run bears the name of the other one's child: its id, `/`, and one part more."""
+    """Whether `run_id` is the parent's id, `/`, and one more part."""
     return run_id.rpartition("/")[0] == parent_run_id != ""

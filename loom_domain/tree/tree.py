@@ -1,7 +1,7 @@
 """A run's place in its tree: where it comes from, and the runs that it has started.
 
-A tree is a root run with everything it delegated, directly or not. Each run keeps account of its own children only;
-what happens further down reaches it through them.
+A tree is a root run with everything that it delegated, directly or not. Each run keeps track of its own children only;
+they report what happens further down.
 """
 
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.requests import RunResult, RunStatus
-from loom.domain.tree.budget import Share, Spend, Want
+from loom.domain.tree.budget import BudgetRequest, Share, Spend
 from loom.domain.tree.lineage import Lineage, TreeLimits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Letter:
+class TreeSignal:
     """A signal on its way to another run of the tree."""
 
     to: str
@@ -24,10 +24,10 @@ class Letter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeAsk:
-    """A call that waits for a person, as the runs above it know it."""
+    """A call that waits for a person, as the runs above see it."""
 
     call_id: str
-    """Names it among all the asks that a run lists: the ids of the runs between, then the call's own, with `/`."""
+    """Unique among the asks that a run lists: the names of the runs between, then the id of the call, joined by `/`."""
     run_id: str
     """The run whose call it is."""
     agent: str
@@ -35,11 +35,11 @@ class TreeAsk:
     tool: str
     arguments: JsonObject
     cut: bool = False
-    """Long texts in the arguments are cut here; the digest is of the whole."""
+    """Long texts in the arguments are cut; the digest covers the whole."""
     reason: str = ""
     rule: str = ""
     risk: str = ""
-    """What the call may do; empty: its run is at a worker that does not say."""
+    """What the call may do; empty if its worker does not say."""
     digest: str = ""
     for_run: tuple[str, ...] = ()
     asked_at: str | None = None
@@ -47,13 +47,13 @@ class TreeAsk:
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """Names this very ask: a call that is asked about anew is another one."""
+        """Identifies this ask: when the same call is asked about again, that is another ask."""
         return (self.call_id, self.digest, self.asked_at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildReport:
-    """What a child tells its parent when something changes that its parent has to know."""
+    """A report of a child to its parent, sent when something changes that the parent has to know."""
 
     run_id: str
     status: RunStatus
@@ -63,10 +63,10 @@ class ChildReport:
     cost_micros: int | None = 0
     tool_calls: int = 0
     all_turns: int = 0
-    """Its own, and those of everything below it; the same for the runs."""
+    """Its own turns and those of everything below it."""
     sub_agents: int = 0
     asks: tuple[TreeAsk, ...] = ()
-    """Its own, and those of everything below it."""
+    """Its own and those of everything below it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,36 +80,36 @@ class Child:
     description: str
     status: RunStatus = RunStatus.RUNNING
     started: bool = False
-    """The server has begun it: from now on it can be told something."""
+    """The server has begun it, so it can get signals."""
     ended: bool = False
-    untold: bool = False
-    """Nobody knows what it has spent: it was ended from outside, and its result is missing."""
+    spend_unknown: bool = False
+    """It was ended from outside, and its result, which says what it spent, is missing."""
     turns: int = 0
     usage: Usage = field(default_factory=Usage)
-    """Of the child with everything below it, as far as it has told."""
+    """Of the child and everything below it, as last reported."""
     cost_micros: int | None = 0
     tool_calls: int = 0
     all_turns: int = 0
-    """Its own, and those of everything below it."""
+    """Its own and those of everything below it."""
     sub_agents: int = 0
     """Runs below it."""
     share: Share = field(default_factory=Share)
-    """What it may spend with everything below it, as far as it was lent until now."""
+    """What the child and everything below it may spend, as lent until now."""
     waiting_on: str = ""
     asks: tuple[TreeAsk, ...] = ()
-    """As it reported them last; `call_id` as the child has it."""
+    """As last reported, with the `call_id` of the child."""
     answered: tuple[tuple[str, str, str | None], ...] = ()
-    """Keys of asks whose answer is on its way down."""
+    """Keys of asks whose answer is on its way to the child."""
     levels: str = ""
-    """Digest of what it was last told that those above it allow."""
+    """Digest of the rules that were last sent to it."""
     held: bool = False
-    """It was last told to pause."""
-    told_end: bool = False
-    """It was told to end."""
+    """The last instruction was to pause."""
+    end_sent: bool = False
+    """It was instructed to end."""
 
     @property
     def spend(self) -> Spend:
-        """What it has spent with everything below it, as far as it has told."""
+        """What the child and everything below it have spent, as last reported."""
         return Spend(
             tokens=self.usage.total_tokens,
             micros=self.cost_micros or 0,
@@ -125,7 +125,7 @@ class Child:
 
     @property
     def open_asks(self) -> tuple[TreeAsk, ...]:
-        """What still waits for a person, in the words of its parent."""
+        """The asks that still wait for a person, with ids as its parent lists them."""
         if self.ended:
             return ()
         waiting = (ask for ask in self.asks if ask.key not in self.answered)
@@ -137,26 +137,26 @@ class Tree:
     """What a run knows of its tree."""
 
     lineage: Lineage | None = None
-    """None: it is the root."""
+    """None for the root."""
     limits: TreeLimits | None = None
-    """None: it was prepared by a version that had no trees."""
+    """None for a run prepared by a version without trees."""
     children: tuple[Child, ...] = ()
-    letters: tuple[Letter, ...] = ()
+    unsent: tuple[TreeSignal, ...] = ()
     """Signals that have not been sent yet, in order."""
     reported: str = ""
-    """Digest of what the parent knows; empty: that the run runs, and nothing waits."""
+    """Digest of the last report to the parent; empty while it only knows that the run is running."""
     share: Share = field(default_factory=Share)
     """What this run and everything below it may spend."""
-    kept: Spend = field(default_factory=Spend)
-    """What the run needs for itself to come to an end in order: it lends no part of that."""
-    wants: tuple[Want, ...] = ()
-    """Wishes for more that nobody has answered yet, the run's own among them."""
-    asking: Want | None = None
-    """What it has asked its parent for."""
+    reserve: Spend = field(default_factory=Spend)
+    """What the run needs for its own last answer: it lends no part of that."""
+    requests: tuple[BudgetRequest, ...] = ()
+    """Budget requests that are not answered yet, the run's own among them."""
+    asking: BudgetRequest | None = None
+    """The open request to its parent."""
     asked: int = 0
-    """Wishes so far; numbers them."""
+    """Requests to its parent so far; numbers them."""
     refused: tuple[str, ...] = ()
-    """What its parent has no more of."""
+    """Dimensions of the budget that its parent has refused."""
 
     @property
     def asks(self) -> tuple[TreeAsk, ...]:
@@ -200,8 +200,27 @@ def child_of(tree: Tree, run_id: str) -> Child | None:
     return next((child for child in tree.children if child.run_id == run_id), None)
 
 
+def left_of(tree: Tree, own: Spend) -> Share:
+    """What a run that has spent `own` itself may still spend or lend."""
+    return tree.share.minus(own + spent_by_children(tree))
+
+
+def spent_by_children(tree: Tree) -> Spend:
+    """What counts as spent by the children: all that was lent to running ones, and what the others have used.
+
+    The call that a child answers counts here until the child has ended, and as one of the run's own from then on.
+    """
+    return sum((_cost(child) for child in tree.children), Spend())
+
+
+def _cost(child: Child) -> Spend:
+    if not child.ended:
+        return Spend(children=1, tool_calls=1) + child.share.lent
+    return Spend(children=1) + (child.share.lent if child.spend_unknown else child.spend)
+
+
 def without_unbegun(tree: Tree) -> Tree:
-    """The tree of a run that has ended, without children that the server never began."""
+    """The tree of a run that has ended, without children that never began."""
     return replace(tree, children=tuple(child for child in tree.children if child.started or child.ended))
 
 

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
+from temporalio.client import Client
 from temporalio.worker import Worker
 
-from loom._worker import LoomPlugin
+from loom import LoomApp, LoomPlugin
 from loom.activities.ports import EventStream, Tool, ToolContext
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from loom.composition.build import parts_from
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
 from loom.composition.temporal_connection import connected
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.tasks import FINAL_ACTIONS, Segment, Task
 from loom.domain.core.tool_calls import Effect
 
@@ -58,17 +59,26 @@ class Deadly:
         return written
 
 
+class Mortal(LoomPlugin):
+    """Loom with that stream."""
+
+    def parts_for(self, client: Client) -> WorkerParts:
+        """The usual parts, but for the stream."""
+        parts = super().parts_for(client)
+        return replace(parts, stream=Deadly(parts.stream))
+
+
 async def main() -> None:
     """Work until killed."""
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format)
-    async with connected(settings) as client, parts_from(settings) as usual:
-        more = {tool.spec.name: tool for tool in (patient("look", Effect.READ), patient("store", Effect.IDEMPOTENT))}
-        stream = Deadly(usual.stream) if "--die-after-the-end" in sys.argv else usual.stream
-        parts = replace(usual, tools={**usual.tools, **more}, stream=stream)
-        async with Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(parts, client, settings)]):
-            structlog.get_logger("loom.worker").info("worker_ready")
-            await asyncio.Event().wait()
+    app = LoomApp()
+    app.register_tool(patient("look", Effect.READ))
+    app.register_tool(patient("store", Effect.IDEMPOTENT))
+    plugin = Mortal(settings, app=app) if "--die-after-the-end" in sys.argv else LoomPlugin(settings, app=app)
+    async with connected(settings) as client, Worker(client, task_queue=settings.task_queue, plugins=[plugin]):
+        structlog.get_logger("loom.worker").info("worker_ready")
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

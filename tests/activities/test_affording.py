@@ -61,6 +61,6 @@ async def test_what_is_reserved_is_always_there(tokens: int, micros: int, prompt
     allowance = Share(tokens=tokens, micros=micros)
     bound = await asked(allowance, last=last, prompt=prompt)
     if isinstance(bound, Covered):
-        assert not allowance.lacks(bound.reserved)
+        assert not allowance.shortfall(bound.reserved)
     else:
-        assert allowance.lacks(bound.need)
+        assert allowance.shortfall(bound.need)

@@ -17,7 +17,7 @@ from loom.activities.bus import Bus
 from loom.activities.ports import StreamUnavailable
 from loom.activities.task_handlers import GROUP, handling
 from loom.composition.settings import Settings
-from loom.composition.task_handlers import handled
+from loom.composition.task_handlers import task_handlers_running
 from loom.domain.core.task_routing import TaskHandler
 from loom.domain.core.tasks import Action, Task
 from tests.waiting import eventually
@@ -149,7 +149,7 @@ async def test_what_is_slow_nobody_takes_over_until_its_worker_ends(
 
 async def test_without_redis_the_worker_says_that_handlers_do_not_run() -> None:
     with structlog.testing.capture_logs() as logs:
-        async with handled([handler(print)], Settings(redis_url=None)):
+        async with task_handlers_running([handler(print)], Settings(redis_url=None)):
             pass
     assert [(log["event"], log["handlers"]) for log in logs] == [("handlers_do_not_run", ["h"])]
 

@@ -3,18 +3,14 @@
 import asyncio
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import structlog
-from temporalio.worker import Worker
 
-from loom._worker import LoomPlugin
+from loom import LoomApp, worker
 from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
-from loom.composition.build import parts_from
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
-from loom.composition.temporal_connection import connected
 from loom.domain.core.tool_calls import Effect
 
 
@@ -50,11 +46,11 @@ async def main() -> None:
     """Work until killed."""
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format)
-    async with connected(settings) as client, parts_from(settings) as usual:
-        parts = replace(usual, tools={**usual.tools, "credit": credit_tool()})
-        async with Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(parts, client, settings)]):
-            structlog.get_logger("loom.worker").info("worker_ready")
-            await asyncio.Event().wait()
+    app = LoomApp()
+    app.register_tool(credit_tool())
+    async with worker(settings, app=app):
+        structlog.get_logger("loom.worker").info("worker_ready")
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

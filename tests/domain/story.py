@@ -128,7 +128,7 @@ def conversation(state: RunState) -> list[tuple[str, str]]:
 
 def notices(state: RunState) -> list[tuple[str, Mapping[str, Any]]]:
     """What the stream is told."""
-    return [(notice.action.value, notice.parameters) for notice in state.notices]
+    return [(notice.action.value, notice.parameters) for notice in state.notices.pending]
 
 
 def running(state: RunState) -> list[str]:

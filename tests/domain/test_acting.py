@@ -75,7 +75,7 @@ def test_calls_that_cannot_run_are_answered_without_running() -> None:
         ("x", "there is no tool `bsh`; did you mean `bash`?", True),
         ("y", "Not permitted: denied by the rule bash. Find another way.", True),
     ]
-    assert state.tool_calls == 0
+    assert state.spending.tool_calls == 0
 
 
 # ---- rules that change ----------------------------------------------------------------------------------------------
@@ -112,13 +112,13 @@ def test_rules_that_change_while_calls_are_judged_have_them_judged_once_more() -
 def test_a_call_that_becomes_an_ask_has_its_whole_time() -> None:
     state = told(BEGAN, wants((call("a"), asks())), RULES, judged(a=WRITES), RULES)
     state = evolve(state, replace(judged(a=asks()), at=at(50)))
-    assert expires_at(state, state.calls[0]) == at(WEEK + 50)
+    assert expires_at(state, state.calls.open[0]) == at(WEEK + 50)
 
 
 def test_a_result_that_arrives_after_the_rules_changed_still_counts() -> None:
     state = told(BEGAN, wants((call("a"), WRITES), (call("b"), WRITES)), RULES, returned(a="A"))
     assert judging(state) == ["b"]
-    assert state.tool_calls == 1
+    assert state.spending.tool_calls == 1
 
 
 # ---- attempts -------------------------------------------------------------------------------------------------------
@@ -127,13 +127,13 @@ def test_a_result_that_arrives_after_the_rules_changed_still_counts() -> None:
 def test_a_lost_call_that_must_not_run_twice_has_an_unknown_outcome() -> None:
     state = told(BEGAN, wants((call("a"), WRITES)), returned(a=LOST))
     assert results(state) == [("a", UNKNOWN_OUTCOME, True)]
-    assert state.produced == frozenset()
+    assert state.conversation.produced == frozenset()
 
 
 @pytest.mark.parametrize("effect", [Effect.READ, Effect.IDEMPOTENT])
 def test_a_lost_call_that_may_run_twice_runs_again(effect: Effect) -> None:
     state = told(BEGAN, wants((call("a"), replace(WRITES, effect=effect))), *[returned(a=LOST)] * 3)
-    assert (running(state), state.calls[0].attempt) == (["a"], 4)
+    assert (running(state), state.calls.open[0].attempt) == (["a"], 4)
 
 
 def accounted(*events: Event) -> RunState:
@@ -144,14 +144,14 @@ def accounted(*events: Event) -> RunState:
 
 def test_with_an_account_of_effects_the_next_attempt_asks_what_came_of_a_lost_call() -> None:
     state = accounted(wants((call("a"), WRITES)), returned(a=LOST))
-    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    request = tool_request(state, state.calls.open[0], "x", with_notices=False)
     assert (running(state), request.attempt, request.begun) == (["a"], 2, True)
     assert results(evolve(state, returned(a="kept"))) == [("a", "kept", False)]
 
 
 def test_a_call_that_never_began_is_no_begun_one() -> None:
     state = accounted(wants((call("a"), WRITES)), returned(a=AWAY), BackoffEnded())
-    assert not tool_request(state, state.calls[0], "x", with_notices=False).begun
+    assert not tool_request(state, state.calls.open[0], "x", with_notices=False).begun
 
 
 NO_STORE = replace(AWAY, type=STORE_AWAY, context={"has_run": False})
@@ -159,7 +159,7 @@ NO_STORE = replace(AWAY, type=STORE_AWAY, context={"has_run": False})
 
 def test_a_call_waits_for_the_account_a_while_and_then_goes_without() -> None:
     state = accounted(wants((call("a"), WRITES)), returned(a=NO_STORE), BackoffEnded(), returned(a=NO_STORE))
-    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    request = tool_request(state, state.calls.open[0], "x", with_notices=False)
     assert (request.attempt, request.accounted, request.begun) == (3, False, False)
     assert results(after(state, BackoffEnded(), returned(a=LOST))) == [("a", UNKNOWN_OUTCOME, True)]
 
@@ -167,7 +167,7 @@ def test_a_call_waits_for_the_account_a_while_and_then_goes_without() -> None:
 def test_a_call_that_may_have_begun_under_the_account_waits_for_it() -> None:
     waits = (returned(a=NO_STORE), BackoffEnded()) * 5
     state = accounted(wants((call("a"), WRITES)), returned(a=LOST), *waits)
-    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    request = tool_request(state, state.calls.open[0], "x", with_notices=False)
     assert (request.accounted, request.begun) == (True, True)
 
 
@@ -179,9 +179,9 @@ def test_a_call_that_takes_twenty_workers_with_it_is_given_up() -> None:
 def test_a_worker_without_the_arguments_gets_them_even_if_the_call_is_judged_again_meanwhile() -> None:
     long = call("a", text="x" * 1000)
     state = told(BEGAN, wants((long, WRITES)))
-    assert tool_request(state, state.calls[0], "x", with_notices=False).arguments is None
+    assert tool_request(state, state.calls.open[0], "x", with_notices=False).arguments is None
     state = after(state, RULES, returned(a=RESEND), judged(a=WRITES))
-    request = tool_request(state, state.calls[0], "x", with_notices=False)
+    request = tool_request(state, state.calls.open[0], "x", with_notices=False)
     assert (running(state), request.arguments, request.attempt) == (["a"], {"text": "x" * 1000}, 2)
 
 
@@ -212,7 +212,7 @@ def test_a_tool_that_the_agent_made_is_its_own_from_then_on() -> None:
     assert [(tool.name, tool.source) for tool in state.agent.tools] == [("made__double", "def run(x): ...")]
     assert model_request(state).spec == state.agent
     state = evolve(state, wants((call("b", "made__double", x=2), WRITES)))
-    assert tool_request(state, state.calls[0], "x", with_notices=False).made == state.agent.tools[0]
+    assert tool_request(state, state.calls.open[0], "x", with_notices=False).made == state.agent.tools[0]
 
 
 def test_a_tool_made_again_under_its_name_stays_the_one_that_people_know() -> None:
@@ -226,7 +226,7 @@ def test_a_tool_made_again_under_its_name_stays_the_one_that_people_know() -> No
 def test_an_outage_does_not_count_as_lost_workers() -> None:
     waits = (returned(a=NO_STORE), BackoffEnded()) * 30
     state = accounted(wants((call("a"), WRITES)), returned(a=LOST), *waits, returned(a=LOST))
-    assert (running(state), state.calls[0].lost) == (["a"], 2)
+    assert (running(state), state.calls.open[0].lost) == (["a"], 2)
 
 
 def test_a_tool_that_could_not_be_made_is_none() -> None:

@@ -12,7 +12,7 @@ from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
 from loom.domain.core.output_schema import CheckedAnswer, NotJson, instructions, read_json, values_of, values_of_done
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.activity_requests import model_request
-from loom.domain.machine.answers import MAX_REPAIRS
+from loom.domain.machine.model_replies import MAX_REPAIRS
 from loom.domain.machine.transitions import closed, next_action
 from loom.domain.run.actions import BeginTurn
 from loom.domain.run.events import HookReturned, MessageReceived, ModelReplied
@@ -198,7 +198,7 @@ def test_an_answer_that_does_not_know_what_came_in_is_not_repaired() -> None:
     for reply in (checks(says("three"), BAD), finishes("three", BAD)):
         state = after(run_with_schema(), BEGAN, heard, reply)
 
-        assert state.repairs == 0
+        assert state.answer.repairs == 0
         assert state.inbox[0].text == "in euro"
         assert after(state, BEGAN).transcript.messages[-1].text == "in euro"
 

@@ -81,8 +81,8 @@ def test_late_double_and_unknown_answers_change_nothing_but_leave_a_notice() -> 
     state = told(BEGAN, wants((call("a"), asks()), (call("b"), asks("d2"))), yes("a"))
     for answer in (yes("a"), no("a"), yes("nonsense")):
         ignored = evolve(state, answer)
-        assert replace(ignored, notices=state.notices, noticed=state.noticed) == state
-        assert ignored.notices[-1].action == "node.ignored"
+        assert replace(ignored, notices=state.notices) == state
+        assert ignored.notices.pending[-1].action == "node.ignored"
 
 
 def test_who_decided_what_is_kept_with_the_result_and_told_to_the_stream() -> None:
@@ -159,11 +159,11 @@ def edited(**how: str) -> Approved:
 def test_edited_arguments_are_judged_again_and_then_run_without_a_second_question() -> None:
     state = told(BEGAN, wants((call("a", command="rm -r x"), asks())), edited(digest="d1"))
     assert judging(state) == ["a"]
-    assert plan_request(state, state.calls).calls == (call("a", command="ls"),)
-    assert state.notices[-1].parameters["digest"] == call_digest("run-1", call("a", command="ls"))
+    assert plan_request(state, state.calls.open).calls == (call("a", command="ls"),)
+    assert state.notices.pending[-1].parameters["digest"] == call_digest("run-1", call("a", command="ls"))
     state = evolve(state, judged(a=asks("d2")))
     assert running(state) == ["a"]
-    request = tool_request(state, state.calls[0], "run-1/x", with_notices=False)
+    request = tool_request(state, state.calls.open[0], "run-1/x", with_notices=False)
     assert (request.arguments, request.note) == (
         {"command": "ls"},
         'A person changed the arguments to {"command":"ls"}.',
@@ -221,20 +221,20 @@ def test_the_same_arguments_are_no_edit() -> None:
 def test_an_approval_for_the_run_has_the_other_asks_judged_again() -> None:
     plan = asks("d1", "bash(ls:*)")
     state = told(BEGAN, wants((call("a"), plan), (call("b"), asks("d2")), (call("r"), READS)), yes("a", scope="run"))
-    assert state.grants == ("bash(ls:*)",)
+    assert state.calls.grants == ("bash(ls:*)",)
     assert judging(state) == ["b"]
     assert running(evolve(state, judged(b=WRITES))) == ["a"]
     again = evolve(state, judged(b=asks("d2")))
     assert asked(again) == ["b"]
-    assert expires_at(again, again.calls[1]) == at(WEEK)
+    assert expires_at(again, again.calls.open[1]) == at(WEEK)
 
 
 def test_an_edited_approval_for_the_run_allows_what_was_approved_not_what_was_asked() -> None:
     state = told(BEGAN, wants((call("a", command="rm"), asks("d1", "bash(rm:*)")), (call("b"), asks("d2"))))
     state = evolve(state, edited(scope="run"))
-    assert state.grants == ()
+    assert state.calls.grants == ()
     state = evolve(state, judged(a=asks("d3", "bash(ls:*)")))
-    assert state.grants == ("bash(ls:*)",)
+    assert state.calls.grants == ("bash(ls:*)",)
     assert judging(state) == ["b"]
 
 

@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.domain.core.messages import Usage
-from loom.domain.tree.budget import DIMENSIONS, Share, Spend, Want, grant
-from loom.domain.tree.budget_shares import GRANT, WANT, answered, below, left_of, part_for, wished
+from loom.domain.tree.budget import DIMENSIONS, BudgetRequest, Share, Spend, grant
+from loom.domain.tree.budget_shares import GRANT, WANT, answered, share_for_each, with_request
 from loom.domain.tree.lineage import Lineage, TreeLimits
-from loom.domain.tree.signals import sent
-from loom.domain.tree.tree import Child, Tree, with_child
+from loom.domain.tree.signals import without_first_signal
+from loom.domain.tree.tree import Child, Tree, left_of, spent_by_children, with_child
 
 
 def test_a_share_that_is_not_limited_never_runs_out() -> None:
-    assert not Share().minus(Spend(tokens=10**9)).lacks(Spend(tokens=10**9))
+    assert not Share().minus(Spend(tokens=10**9)).shortfall(Spend(tokens=10**9))
 
 
 def test_what_lacks_is_told_by_dimension() -> None:
-    assert Share(tokens=10, micros=5).lacks(Spend(tokens=12, micros=5, turns=3)) == Spend(tokens=2)
+    assert Share(tokens=10, micros=5).shortfall(Spend(tokens=12, micros=5, turns=3)) == Spend(tokens=2)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_a_wish_is_granted_with_an_equal_part_at_least_what_lacks_or_not_at_all(
 
 
 def test_children_get_equal_parts_and_their_parent_keeps_one_and_its_last_answer() -> None:
-    tree = Tree(share=Share(tokens=1000, children=20), kept=Spend(tokens=100))
-    assert part_for(tree, Spend(tokens=100), 3) == Share(tokens=200, children=0)
+    tree = Tree(share=Share(tokens=1000, children=20), reserve=Spend(tokens=100))
+    assert share_for_each(tree, Spend(tokens=100), 3) == Share(tokens=200, children=0)
 
 
 def test_what_a_child_did_not_spend_comes_back() -> None:
@@ -76,7 +76,7 @@ LIMITS = TreeLimits()
 def grown(dice: Random, root: Node) -> None:
     """One step of any run of the tree that can take one."""
     node = dice.choice([each for each in root.everyone() if not gone(root, each)])
-    if node.tree.letters and dice.random() < 0.6:
+    if node.tree.unsent and dice.random() < 0.6:
         return delivered(root, node)
     step = dice.choice((called, delegated, one_child_ended))
     return step(dice, node)
@@ -87,18 +87,18 @@ def called(dice: Random, node: Node) -> None:
     if node.tree.running or node.waits:
         return
     own, need = Spend(tokens=node.own), Spend(tokens=dice.randint(1, 120))
-    if not left_of(node.tree, own).lacks(need):
+    if not left_of(node.tree, own).shortfall(need):
         node.own += need.tokens
     elif node.tree.lineage is not None and "tokens" not in node.tree.refused:
-        want = Want(run_id=node.run_id, number=0, need=need)
-        node.tree, node.waits = wished(node.tree, own, want, node.run_id), True
+        want = BudgetRequest(run_id=node.run_id, number=0, need=need)
+        node.tree, node.waits = with_request(node.tree, own, want, node.run_id), True
 
 
 def delegated(dice: Random, node: Node) -> None:
     if node.tree.running or node.waits or node.run_id.count("/") == 3:
         return
     number = dice.randint(1, 4)
-    share = part_for(node.tree, Spend(tokens=node.own), number)
+    share = share_for_each(node.tree, Spend(tokens=node.own), number)
     for _ in range(number):
         born(node, share)
 
@@ -107,7 +107,7 @@ def one_child_ended(dice: Random, node: Node) -> None:
     over = [
         child
         for child in node.children.values()
-        if not (ended_in(node, child) or child.tree.running or child.tree.letters or child.waits)
+        if not (ended_in(node, child) or child.tree.running or child.tree.unsent or child.waits)
     ]
     if not over:
         return
@@ -134,19 +134,19 @@ def born(node: Node, share: Share) -> None:
 
 
 def delivered(root: Node, node: Node) -> None:
-    letter = node.tree.letters[0]
-    node.tree = sent(node.tree)
+    letter = node.tree.unsent[0]
+    node.tree = without_first_signal(node.tree)
     to = next(each for each in root.everyone() if each.run_id == letter.to)
     own = Spend(tokens=to.own)
     if letter.signal == WANT:
-        want = Want(
+        want = BudgetRequest(
             run_id=letter.payload["run_id"], number=letter.payload["number"], need=Spend(**letter.payload["need"])
         )
-        to.tree = wished(to.tree, own, want, to.run_id)
+        to.tree = with_request(to.tree, own, want, to.run_id)
     if letter.signal == GRANT:
         granted = Spend(**letter.payload["granted"])
         to.tree = answered(to.tree, own, letter.payload["number"], granted, to.run_id)
-        to.waits = any(want.run_id == to.run_id for want in to.tree.wants)
+        to.waits = any(want.run_id == to.run_id for want in to.tree.requests)
 
 
 @settings(max_examples=300, deadline=None)
@@ -159,9 +159,9 @@ def test_no_order_of_events_lets_a_tree_spend_more_than_its_budget(seed: int, to
         assert root.spent() <= tokens
         for node in root.everyone():
             assert node.tree.share.tokens is not None
-            assert node.own + below(node.tree).tokens <= node.tree.share.tokens
-    while any(node.tree.letters for node in root.everyone()):
-        delivered(root, dice.choice([node for node in root.everyone() if node.tree.letters]))
+            assert node.own + spent_by_children(node.tree).tokens <= node.tree.share.tokens
+    while any(node.tree.unsent for node in root.everyone()):
+        delivered(root, dice.choice([node for node in root.everyone() if node.tree.unsent]))
     assert not any(node.waits for node in root.everyone() if not gone(root, node)), "a wish was never answered"
 
 

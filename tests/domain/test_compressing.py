@@ -10,11 +10,11 @@ from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.transitions import evolve, next_action
 from loom.domain.run.actions import Backoff, CallModel, CompressContext, Finish
 from loom.domain.run.activity_payloads import Compressed, ModelReply
+from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.run.events import AbortRequested, BackoffEnded, CompressionFailed, ContextCompressed, ModelReplied
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import RunState, waiting_on
 from loom.domain.run.status import status_view
-from loom.domain.run.window import TooLong, Trigger
 from tests.domain.story import (
     AT,
     AWAY,
@@ -61,7 +61,7 @@ def test_a_call_that_is_too_long_waits_for_a_compression_and_then_goes_on() -> N
     assert next_action(state) == CallModel()
     assert [m.role for m in state.transcript.messages] == ["system", "user", "assistant", "tool"]
     assert status_view(state)["context"] == {"tokens": 60_000, "window": 200_000, "compressions": 1}
-    assert (state.usage.model_calls, state.usage.total_tokens) == (2, 15 + 33)
+    assert (state.spending.usage.model_calls, state.spending.usage.total_tokens) == (2, 15 + 33)
 
 
 def test_neither_the_compression_nor_the_call_after_it_sends_the_conversation_again() -> None:

@@ -9,11 +9,10 @@ import pytest
 from loom.domain.core.requests import Budget, RunRequest, RunStatus
 from loom.domain.core.tool_names import DELEGATE
 from loom.domain.machine.delegation import child_start
-from loom.domain.machine.limits import limit_hit
+from loom.domain.machine.limits import deadline, hard_end, last_call, limit_hit
 from loom.domain.machine.transitions import next_action, start
 from loom.domain.run.actions import BeginTurn, CallModel, Finish
 from loom.domain.run.activity_payloads import Prepared
-from loom.domain.run.deadlines import deadline, hard_end, last_call
 from loom.domain.run.events import MessageReceived, PauseRequested, RunPrepared, TimeRanOut, TurnBegan
 from loom.domain.run.state import RunState, result_of, status_of
 from loom.domain.tree.events import ChildrenBegan

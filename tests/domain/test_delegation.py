@@ -10,13 +10,13 @@ from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, R
 from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
-from loom.domain.machine.limits import left
+from loom.domain.machine.limits import remaining
 from loom.domain.machine.transitions import closed, evolve, next_action, start
 from loom.domain.permissions.judge import Level
 from loom.domain.run.actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
 from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
-from loom.domain.run.pending_approvals import LONGEST_TEXT, open_asks, told_above
+from loom.domain.run.pending_approvals import LONGEST_TEXT, open_asks, shortened_for_ancestors
 from loom.domain.run.state import RunState, status_of
 from loom.domain.tree.budget import Share, Spend
 from loom.domain.tree.events import (
@@ -29,7 +29,7 @@ from loom.domain.tree.events import (
 )
 from loom.domain.tree.lineage import Lineage, TreeLimits, is_child
 from loom.domain.tree.signals import PARENT
-from loom.domain.tree.tree import ChildReport, Letter, TreeAsk
+from loom.domain.tree.tree import ChildReport, TreeAsk, TreeSignal
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, no, results, says, wants, yes
 
 PLAN: Final = CallPlan(effect=Effect.READ, parallel=True)
@@ -77,7 +77,7 @@ def result(output: str = "ok", status: RunStatus = RunStatus.COMPLETED, tokens: 
 
 def letters(state: RunState) -> list[tuple[str, str]]:
     """Who is told what."""
-    return [(letter.to, letter.signal) for letter in state.tree.letters]
+    return [(letter.to, letter.signal) for letter in state.tree.unsent]
 
 
 def test_reading_calls_run_first_and_all_work_that_is_handed_over_at_once() -> None:
@@ -137,8 +137,8 @@ def test_what_a_child_asks_is_an_ask_of_its_parent_under_a_name_of_its_own() -> 
     assert [ask.call_id for ask in open_asks(state)] == ["d1-1/b1"]
 
     answered = evolve(state, yes("d1-1/b1"))
-    assert answered.tree.letters == (
-        Letter(to=CHILD, signal="approve", payload={"scope": "once", "digest": "d9", "by": "ann", "call_id": "b1"}),
+    assert answered.tree.unsent == (
+        TreeSignal(to=CHILD, signal="approve", payload={"scope": "once", "digest": "d9", "by": "ann", "call_id": "b1"}),
     )
     assert open_asks(answered) == ()
     again = evolve(answered, ChildReported(report=report))
@@ -150,15 +150,15 @@ def test_what_a_child_asks_is_an_ask_of_its_parent_under_a_name_of_its_own() -> 
 def test_a_denial_goes_down_with_its_reason() -> None:
     report = ChildReport(run_id=CHILD, status=RunStatus.WAITING_FOR_APPROVAL, asks=(ASK,))
     state = with_child(ChildReported(report=report), no(reason="not now"))
-    assert state.tree.letters[0].payload == {"reason": "not now", "by": "ann", "call_id": "b1"}
+    assert state.tree.unsent[0].payload == {"reason": "not now", "by": "ann", "call_id": "b1"}
 
 
 def test_long_arguments_are_cut_on_their_way_up_and_say_so() -> None:
-    told = told_above(replace(ASK, arguments={"content": "x" * (LONGEST_TEXT + 1), "path": "a"}))
+    told = shortened_for_ancestors(replace(ASK, arguments={"content": "x" * (LONGEST_TEXT + 1), "path": "a"}))
     assert told.cut
     assert told.arguments["path"] == "a"
     assert len(told.arguments["content"]) < LONGEST_TEXT + 30
-    assert not told_above(ASK).cut
+    assert not shortened_for_ancestors(ASK).cut
 
 
 def test_pause_resume_rules_and_abort_go_down_once_each() -> None:
@@ -184,7 +184,7 @@ def test_a_child_tells_its_parent_when_something_waits_and_when_it_does_not_any_
     write = (call("w1", "write_file"), CallPlan(verdict=Verdict.ASK, digest="d1", rule="write_file"))
     asking = run(wants(write), lineage=BELOW)
     assert letters(asking) == [("p", "child_report")]
-    assert asking.tree.letters[0].payload["asks"][0]["call_id"] == "w1"
+    assert asking.tree.unsent[0].payload["asks"][0]["call_id"] == "w1"
     assert letters(evolve(asking, yes("w1"))) == [("p", "child_report")] * 2
 
 
@@ -193,13 +193,13 @@ def test_new_rules_of_those_above_judge_what_has_not_run_yet_again() -> None:
     above = (Level(whose="p", rules={"read_file": "deny"}),)
     changed = evolve(state, AncestryChanged(above=above))
     assert changed.agent.above == above
-    assert changed.calls[0].stale == 1
+    assert changed.calls.open[0].stale == 1
 
 
 def test_a_call_that_is_not_covered_asks_the_parent_and_goes_on_when_there_is_more() -> None:
     short = run(says("", message=None, uncovered=Spend(tokens=1500)), lineage=BELOW)
     assert isinstance(next_action(short), AwaitBudget)
-    assert short.tree.letters[0].payload == {"run_id": "run-1", "number": 1, "need": {"tokens": 500}}
+    assert short.tree.unsent[0].payload == {"run_id": "run-1", "number": 1, "need": {"tokens": 500}}
 
     richer = evolve(short, BudgetAnswered(number=1, granted=Spend(tokens=800)))
     assert isinstance(next_action(richer), CallModel)
@@ -244,21 +244,21 @@ def test_work_that_is_handed_over_is_paid_for_before_the_children_are_lent_the_r
     names = ChildrenBegan(names={f"c{n}": f"d1-{n}" for n in (1, 2, 3)}, at=AT)
     state = run(wants(*(hand_over(f"c{n}") for n in (1, 2, 3))), names, budget=Budget(tool_calls=11))
     assert [child.share.tool_calls for child in state.tree.children] == [2, 2, 2]
-    assert left(state).tool_calls == 2
+    assert remaining(state).tool_calls == 2
     for child in state.tree.children:
         ended = replace(result(), tool_calls=2)
         state = after(state, ChildStarted(run_id=child.run_id), ChildEnded(run_id=child.run_id, result=ended, at=AT))
-    assert left(state).tool_calls == 2
+    assert remaining(state).tool_calls == 2
 
 
 def test_what_a_child_without_a_result_was_lent_is_spent() -> None:
     gone = RunError(type="TerminatedError", message="gone")
     budget, ended = Budget(tokens=1000), ChildEnded(run_id=CHILD, error=gone, at=AT)
     runs = with_child(budget=budget)
-    assert left(evolve(runs, ended)).tokens == left(runs).tokens
+    assert remaining(evolve(runs, ended)).tokens == remaining(runs).tokens
     wanted = run(wants(hand_over("c1")), budget=budget)
     never = after(wanted, ChildrenBegan(names={"c1": "d1-1"}, at=AT), ended)
-    assert left(never).tokens == left(wanted).tokens
+    assert remaining(never).tokens == remaining(wanted).tokens
 
 
 def test_a_child_that_an_abort_came_before_is_no_child() -> None:

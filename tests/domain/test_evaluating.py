@@ -95,7 +95,7 @@ def test_one_that_what_is_left_does_not_cover_is_left_out_and_the_stream_is_told
 
     assert state.outcome is not None
     assert (state.outcome.status, state.outcome.output, state.outcome.quality) == (RunStatus.COMPLETED, "Four.", None)
-    assert state.usage.model_calls == 1
+    assert state.spending.usage.model_calls == 1
     ((name, said),) = notices(state)
     assert (name, said["text"][:28]) == ("node.budget", "The answer is not evaluated:")
 

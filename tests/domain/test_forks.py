@@ -20,7 +20,7 @@ from loom.domain.permissions.judge import Level
 from loom.domain.run.actions import BeginTurn, CallModel, Finish, RunTools
 from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.events import Event, MessageReceived, ModelReplied, RunPrepared, ToolsReturned, TurnBegan
-from loom.domain.run.state import RunState
+from loom.domain.run.state import RunState, Spending
 from loom.domain.tools.todos import Todo
 from tests.domain.story import AT, FORBIDDEN, READS, SPEC, UNKNOWN_TOOL, WRITES, call, says, wants
 
@@ -89,8 +89,8 @@ def test_a_fork_begins_with_what_the_turn_left(story: Recorded) -> None:
         point = fork_point(story.records, turn)
 
         assert point.earlier.messages == left.transcript.messages
-        assert point.earlier.todos.items == left.todos.items
-        assert point.earlier.artifacts == left.artifacts
+        assert point.earlier.todos.items == left.work.todos.items
+        assert point.earlier.artifacts == left.work.artifacts
         assert point.spec == left.agent
         assert point.request == REQUEST
 
@@ -102,7 +102,7 @@ def test_a_fork_of_a_fork_is_the_same_as_a_fork(story: Recorded) -> None:
     again = Recorded(prepared=Prepared(spec=point.spec, earlier=point.earlier))
 
     assert again.state.transcript == story.after[turn].transcript
-    assert (again.state.turn, again.state.tool_calls, again.state.usage.total_tokens) == (0, 0, 0)
+    assert (again.state.turn, again.state.spending) == (0, Spending())
     again.turn(says("So it is."))
     assert replace(fork_point(again.records, 0), later_effects=0) == replace(point, later_effects=0)
 
@@ -145,7 +145,7 @@ def test_a_fork_needs_a_turn_that_is_there_and_over(turn: int, says_why: str) ->
     begun = evolve(story.state, TurnBegan(at=AT))
     asked = wants((call("c2"), CallPlan()))
     running = ToolAttempt(
-        request=tool_request(evolve(begun, asked), evolve(begun, asked).calls[0], "", with_notices=False)
+        request=tool_request(evolve(begun, asked), evolve(begun, asked).calls.open[0], "", with_notices=False)
     )
     records = [*story.records, ModelAttempt(request=model_request(begun), reply=asked.reply), running]
 

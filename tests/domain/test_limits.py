@@ -6,9 +6,9 @@ import pytest
 
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunRequest
-from loom.domain.machine.limits import limit_hit, rooted, warning
+from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
 from loom.domain.machine.transitions import start
-from loom.domain.run.state import RunState
+from loom.domain.run.state import RunState, Spending
 from loom.domain.tree.budget import Share
 from loom.domain.tree.lineage import Lineage, TreeLimits
 from tests.domain.story import AT, SPEC, at, told
@@ -19,7 +19,8 @@ def spent(
 ) -> RunState:
     """A run that has used up so much."""
     state = told(budget=budget or Budget(), max_turns=10)
-    return replace(state, turn=turn, usage=Usage(input_tokens=tokens), cost_micros=micros, tool_calls=calls)
+    spending = Spending(usage=Usage(input_tokens=tokens), cost_micros=micros, tool_calls=calls)
+    return replace(state, turn=turn, spending=spending)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_run_without_a_limit_of_its_own_has_its_agents() -> None:
         (spent(tokens=79, budget=Budget(tokens=100)), None),
         (spent(tokens=80, calls=4, budget=Budget(tokens=100, tool_calls=5)), "tokens: 80 of 100, tool_calls: 4 of 5"),
         (spent(budget=Budget(seconds=100)), "seconds: 80 of 100"),
-        (replace(spent(turn=9), warned=True), None),
+        (replace(spent(turn=9), spending=Spending(warned=True)), None),
     ],
 )
 def test_the_model_is_warned_once_at_four_fifths(state: RunState, names: str | None) -> None:
@@ -78,7 +79,8 @@ def test_the_model_is_warned_once_at_four_fifths(state: RunState, names: str | N
 
 def test_a_sub_agent_is_not_hurried_by_what_it_was_lent() -> None:
     lineage = Lineage(parent_run_id="run-1", root_run_id="run-1", depth=1, limits=TreeLimits(), share=Share(tokens=100))
-    child = replace(start("run-1/d1", RunRequest(task="x", max_turns=10), AT, lineage), usage=Usage(output_tokens=90))
-    child = replace(child, tree=rooted(child.tree, Budget(), TreeLimits()))
+    child = start("run-1/d1", RunRequest(task="x", max_turns=10), AT, lineage)
+    child = replace(child, spending=Spending(usage=Usage(output_tokens=90)))
+    child = replace(child, tree=with_share_and_limits(child.tree, Budget(), TreeLimits()))
     assert warning(child, AT) is None
     assert "turns: 8 of 10" in (warning(replace(child, turn=8), AT) or "")

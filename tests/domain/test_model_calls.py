@@ -136,7 +136,7 @@ def test_a_model_call_sends_only_what_no_worker_knows_yet() -> None:
     state = told(BEGAN, wants((call("a"), READS), (call("b"), UNKNOWN_TOOL)), HELLO, returned(a="one"), BEGAN)
     request = model_request(state)
     assert request.spec is None
-    assert request.tail.base == TranscriptRef(count=2, digest=state.known.digest)
+    assert request.tail.base == TranscriptRef(count=2, digest=state.conversation.known.digest)
     by_reference, ruled_out, message = request.tail.items
     assert not isinstance(by_reference, Message)
     assert (by_reference.call_id, ruled_out, message) == (
@@ -172,6 +172,7 @@ def test_rules_that_change_before_the_run_is_prepared_hold() -> None:
 
 
 def test_a_spec_that_another_release_named_otherwise_gets_its_name_of_today() -> None:
-    carried_on = replace(told(BEGAN), spec_digest="of-0.2.0")
+    begun = told(BEGAN)
+    carried_on = replace(begun, conversation=replace(begun.conversation, spec_digest="of-0.2.0"))
 
     assert model_request(evolve(carried_on, forgot())).spec_digest == SPEC.digest

@@ -40,7 +40,7 @@ from loom.domain.run.activity_payloads import (
     PrepareRequest,
     ToolRequest,
 )
-from loom.domain.run.window import TooLong
+from loom.domain.run.conversation import TooLong
 from loom.domain.tree.budget import Spend
 
 AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

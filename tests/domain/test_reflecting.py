@@ -140,7 +140,7 @@ def test_what_a_person_says_goes_before_any_critique(events: list[Any]) -> None:
     state = after(drafted(), *events, BEGAN)
 
     assert state.outcome is None
-    assert state.draft is None
+    assert state.answer.draft is None
     assert conversation(state)[-1] == ("user", "in blue")
     assert model_request(state).stage == "draft"
     assert model_request(after(state, says("Blue."), BEGAN)).stage == "critique"

@@ -83,7 +83,12 @@ def test_a_run_alternates_between_model_and_tools_until_it_answers() -> None:
         ("tool", "one"),
         ("assistant", "Finished."),
     ]
-    assert (state.turn, state.tool_calls, state.usage.total_tokens, state.cost_micros) == (2, 1, 30, 200)
+    assert (state.turn, state.spending.tool_calls, state.spending.usage.total_tokens, state.spending.cost_micros) == (
+        2,
+        1,
+        30,
+        200,
+    )
 
 
 def test_a_run_that_cannot_be_prepared_fails_with_the_reason() -> None:
@@ -265,7 +270,7 @@ def test_the_model_is_reminded_once_when_four_fifths_are_spent() -> None:
 def test_a_dollar_budget_without_a_price_is_said_once_and_never_spent() -> None:
     state = told(BEGAN, cut("a"), BEGAN, budget=Budget(cost_usd=1.0))
     state = evolve(state, says("b", cost_micros=None))
-    assert (state.cost_micros, [action for action, _ in notices(state)]) == (None, ["node.budget"])
+    assert (state.spending.cost_micros, [action for action, _ in notices(state)]) == (None, ["node.budget"])
 
 
 # ---- notices --------------------------------------------------------------------------------------------------------
@@ -273,9 +278,9 @@ def test_a_dollar_budget_without_a_price_is_said_once_and_never_spent() -> None:
 
 def test_notices_leave_in_order_and_those_made_meanwhile_stay() -> None:
     state = told(HELLO, replace(HELLO, text="or green"))
-    riding = len(state.notices)
+    riding = len(state.notices.pending)
     state = after(state, replace(HELLO, text="or red"), NoticesPublished(count=riding))
-    assert [(n.key, n.parameters["text"]) for n in state.notices] == [("n3", "or red")]
+    assert [(n.key, n.parameters["text"]) for n in state.notices.pending] == [("n3", "or red")]
 
 
 # ---- after the end --------------------------------------------------------------------------------------------------
@@ -285,7 +290,7 @@ def test_an_answer_that_arrives_after_an_abort_is_paid_for_and_changes_nothing_e
     aborted = told(BEGAN, AbortRequested(reason="enough", by="ann", at=AT))
     state = evolve(aborted, wants((call("a"), WRITES)))
     assert ended(state) == ended(aborted)
-    assert state.usage.total_tokens == 15
+    assert state.spending.usage.total_tokens == 15
 
 
 def test_time_between_two_turns_counts_for_the_budget_of_seconds() -> None:
@@ -296,4 +301,4 @@ def test_time_between_two_turns_counts_for_the_budget_of_seconds() -> None:
 
 def test_calls_without_a_person_run_at_once() -> None:
     state = told(BEGAN, wants((call("a"), WRITES)))
-    assert next_action(state) == RunTools(calls=state.calls)
+    assert next_action(state) == RunTools(calls=state.calls.open)

@@ -17,7 +17,7 @@ from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
 from loom.domain.core.transcript import transcript_of
 from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
-from loom.domain.machine.transitions import closed, evolve, next_action, start
+from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
     AwaitAnswer,
@@ -36,6 +36,7 @@ from loom.domain.run.actions import (
     RunTools,
 )
 from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.conversation import TooLong
 from loom.domain.run.events import (
     AbortRequested,
     AnswerEvaluated,
@@ -66,22 +67,21 @@ from loom.domain.run.events import (
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, Phase, RunState, result_of, status_of
 from loom.domain.run.status import status_view
-from loom.domain.run.window import TooLong
-from loom.domain.tree.budget import Spend, Want
+from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.events import (
     AncestryChanged,
     BudgetAnswered,
-    BudgetWanted,
+    BudgetRequested,
     ChildEnded,
     ChildrenBegan,
     ChildReported,
     ChildStarted,
-    LetterSent,
+    TreeSignalSent,
 )
 from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import ChildReport
-from loom.workflows.current_details import markdown
 from loom.workflows.payload_converter import data_converter
+from loom.workflows.visibility import markdown
 from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, told, yes
 
 CONVERTER: Final = data_converter().payload_converter
@@ -257,7 +257,7 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
 
 def an_answer(dice: Random, state: RunState) -> Event:
     """An answer to an ask, to another call or to none."""
-    call_id = dice.choice((None, "nonsense", *(c.call.id for c in state.calls)))
+    call_id = dice.choice((None, "nonsense", *(c.call.id for c in state.calls.open)))
     if dice.random() < 0.3:
         return no(call_id)
     arguments = dice.choice((None, LS, {**LS, "command": "make"}))
@@ -281,16 +281,28 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     AsksExpired(at=at(3 * WEEK)),
     ToolsReturned(outcomes={"t1c0": ToolResult(content="late"), "t2c1": LOST}),
     AncestryChanged(above=()),
-    BudgetWanted(want=Want(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
+    BudgetRequested(request=BudgetRequest(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
     BudgetAnswered(number=1, granted=Spend(tokens=5)),
     ChildReported(report=ChildReport(run_id="run-1/d1-t1c0", status=RunStatus.PAUSED, waiting_on="resume")),
-    LetterSent(),
+    TreeSignalSent(),
     CallsPlanned(call_ids=("t1c0",), plans=CallPlans(plans=(CallPlan(),)), at=AT),
 )
 RARE: Final[tuple[Event, ...]] = (
     AbortRequested(reason="enough", at=AT),
     RunRefused(error=RunError(type="BadRequest", message="no")),
     TimeRanOut(at=at(WEEK)),
+)
+OUT_OF_PLACE: Final[tuple[Event, ...]] = (
+    ModelFailed(failure=LOST, at=AT),
+    ContextCompressed(compressed=Compressed(), at=AT),
+    CompressionFailed(failure=LOST, at=AT),
+    AnswerEvaluated(evaluated=Evaluated(), at=AT),
+    EvaluationFailed(failure=LOST, at=AT),
+    HookReturned(step=HookStep(moment=Moment.BEFORE, name="another"), answer=HookAnswer(), at=AT),
+    HookFailed(step=HookStep(moment=Moment.BEFORE, name="another"), failure=LOST, at=AT),
+    ChildrenBegan(names={"another": "d1"}, at=AT),
+    ChildStarted(run_id="run-1/another"),
+    ChildEnded(run_id="run-1/another", at=AT),
 )
 
 
@@ -309,10 +321,10 @@ def anything(dice: Random, state: RunState) -> Event:
 
 def pairs(messages: tuple[Message, ...]) -> Iterator[tuple[list[str], list[str]]]:
     """For each answer of the model: the calls in it, and the results right after it."""
-    for place, message in enumerate(messages):
+    for number, message in enumerate(messages):
         if message.role == "assistant":
             results: list[str] = []
-            for later in messages[place + 1 :]:
+            for later in messages[number + 1 :]:
                 if later.role != "tool":
                     break
                 results.append(later.tool_call_id or "")
@@ -323,18 +335,18 @@ def check_state(state: RunState) -> None:
     """What holds of every state."""
     *settled, (last, results) = list(pairs(state.transcript.messages)) or [([], [])]
     assert all(calls == answered for calls, answered in settled)
-    calls = () if state.phase is Phase.STARTING else state.calls
+    calls = () if state.phase is Phase.STARTING else state.calls.open
     assert results == ([] if calls else last)
     assert [c.call.id for c in calls] == (last if calls else [])
-    assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls] in ([], ["start_run"])
+    assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls.open] in ([], ["start_run"])
     assert all(calls == answered for calls, answered in pairs(closed(state).transcript.messages))
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
     assert state.turns <= MAX_TURNS
     assert state.turn <= MAX_TURNS + 1
-    known = state.transcript.messages[: state.known.count]
-    assert transcript_of(known).ref == state.known
+    known = state.transcript.messages[: state.conversation.known.count]
+    assert transcript_of(known).ref == state.conversation.known
     assert transcript_of(state.transcript.messages) == state.transcript
     check_action(state)
     assert status_view(state)["status"] == status_of(state)
@@ -380,10 +392,14 @@ def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
 def check_step(before: RunState, event: Event, after: RunState) -> None:
     """What holds of every step from one state to the next."""
     assert evolve(before, event) == after
+    if ignored(before, event):
+        assert after is before
+    else:
+        assert place(after) in TABLE[type(event)].to[place(before)]
     assert before.turn <= after.turn <= before.turn + 1
-    assert before.tool_calls <= after.tool_calls
-    assert before.usage.total_tokens <= after.usage.total_tokens
-    assert set(before.grants) <= set(after.grants)
+    assert before.spending.tool_calls <= after.spending.tool_calls
+    assert before.spending.usage.total_tokens <= after.spending.usage.total_tokens
+    assert set(before.calls.grants) <= set(after.calls.grants)
     if before.outcome is not None:
         assert after.outcome == before.outcome
     kept = replace(after.transcript, messages=after.transcript.messages[: len(before.transcript.messages)])
@@ -409,6 +425,19 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         check_step(state, event, after)
         check_state(after)
         state = after
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 40))
+def test_in_any_state_an_event_that_does_not_fit_leaves_the_very_same_state(seed: int, steps: int) -> None:
+    dice = Random(seed)
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS), AT)
+    for _ in range(steps):
+        state = evolve(state, anything(dice, state))
+    for event in (*ANY_TIME, *RARE, *OUT_OF_PLACE):
+        if why := ignored(state, event):
+            assert evolve(state, event) is state
+            assert why.startswith(type(event).__name__)
 
 
 @settings(max_examples=100, deadline=None)

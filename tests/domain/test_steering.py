@@ -104,7 +104,7 @@ def test_a_run_that_has_ended_refuses_everything(state: RunState, event: Steerin
     ended = evolve(state, ABORT)
     assert refusal(ended, event) == "the run has ended: aborted"
     after_it = evolve(ended, event)
-    assert replace(after_it, notices=ended.notices, noticed=ended.noticed) == ended
+    assert replace(after_it, notices=ended.notices) == ended
     assert evolve(ended, AsksExpired(at=at(2 * WEEK))) == ended
 
 
@@ -124,7 +124,7 @@ def test_work_under_way_ends_while_the_run_is_paused_and_nothing_follows_it() ->
     thinking = after(MOMENTS["thinking"], PAUSE, wants((call("a"), WRITES)))
     assert (next_action(thinking), thinking.phase) == (AwaitResume(), Phase.ACTING)
     running = after(MOMENTS["running"], PAUSE, returned(a="A"))
-    assert (next_action(running), running.tool_calls) == (AwaitResume(), 1)
+    assert (next_action(running), running.spending.tool_calls) == (AwaitResume(), 1)
     preparing = after(MOMENTS["starting"], PAUSE, PREPARED)
     assert (next_action(preparing), preparing.phase) == (AwaitResume(), Phase.READY)
 
@@ -144,10 +144,10 @@ def test_an_answer_that_comes_while_the_run_is_paused_waits_for_the_resume(reply
 
 def test_time_does_not_run_out_for_an_ask_while_the_run_is_paused() -> None:
     paused = evolve(MOMENTS["asking"], PAUSE)
-    assert expires_at(paused, paused.calls[0]) is None
+    assert expires_at(paused, paused.calls.open[0]) is None
     assert [ask["expires_at"] for ask in status_view(paused)["pending_approvals"]] == [None, None]
     late = after(paused, replace(RESUME, at=at(3 * WEEK)))
-    assert [expires_at(late, c) for c in late.calls] == [at(4 * WEEK)] * 2
+    assert [expires_at(late, c) for c in late.calls.open] == [at(4 * WEEK)] * 2
 
 
 def test_asks_can_be_answered_while_the_run_is_paused() -> None:
@@ -158,11 +158,11 @@ def test_asks_can_be_answered_while_the_run_is_paused() -> None:
 def test_pausing_twice_and_resuming_a_running_run_change_nothing_but_leave_a_notice() -> None:
     paused = evolve(MOMENTS["thinking"], PAUSE)
     twice = evolve(paused, PAUSE)
-    assert (twice.hold, twice.notices[-1].parameters) == (
+    assert (twice.hold, twice.notices.pending[-1].parameters) == (
         paused.hold,
         {"signal": "pause", "why": "the run is paused already"},
     )
-    assert evolve(told(), RESUME).notices[-1].parameters == {"signal": "resume", "why": "the run is not paused"}
+    assert evolve(told(), RESUME).notices.pending[-1].parameters == {"signal": "resume", "why": "the run is not paused"}
 
 
 def test_a_wait_that_ended_during_a_pause_is_not_waited_for_again() -> None:
@@ -190,14 +190,14 @@ def test_new_rules_hold_from_any_moment_on(state: RunState) -> None:
     if ruled.phase is Phase.STARTING:
         ruled = evolve(ruled, PREPARED)
     assert ruled.agent.permissions["bash"] == "deny"
-    assert (ruled.spec_digest, ruled.send_spec) == (ruled.agent.digest, True)
-    assert all(call.stale for call in ruled.calls)
+    assert (ruled.conversation.spec_digest, ruled.conversation.send_spec) == (ruled.agent.digest, True)
+    assert all(call.stale for call in ruled.calls.open)
 
 
 @pytest.mark.parametrize("rules", [{"bash": "perhaps"}, {"bash(": "allow"}, {"": "allow"}])
 def test_rules_that_cannot_be_read_are_refused_whole(rules: dict[str, str]) -> None:
     state = evolve(told(), replace(RULES, rules={"grep": "deny", **rules}))
-    assert (state.agent.permissions, state.notices[-1].action) == ({}, "node.ignored")
+    assert (state.agent.permissions, state.notices.pending[-1].action) == ({}, "node.ignored")
 
 
 # ---- the rest --------------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_rules_that_cannot_be_read_are_refused_whole(rules: dict[str, str]) -> N
 def test_what_is_refused_changes_nothing_but_its_notice(state: RunState, event: SteeringEvent) -> None:
     steered = evolve(state, event)
     if why := refusal(state, event):
-        assert steered.notices[-1].parameters["why"] == why
-        assert replace(steered, notices=state.notices, noticed=state.noticed) == state
+        assert steered.notices.pending[-1].parameters["why"] == why
+        assert replace(steered, notices=state.notices) == state
     else:
         assert steered != state
 
@@ -221,7 +221,7 @@ def test_a_signal_nobody_knows_leaves_a_notice() -> None:
 
 
 def test_notices_are_numbered_so_that_writing_one_twice_changes_nothing() -> None:
-    keys = [n.key for n in after(told(), HELLO, PAUSE, PAUSE, RESUME).notices]
+    keys = [n.key for n in after(told(), HELLO, PAUSE, PAUSE, RESUME).notices.pending]
     assert keys == ["n1", "n2", "n3", "n4"]
 
 

@@ -25,7 +25,7 @@ def idle(state: RunState, turns: int) -> RunState:
 
 def test_the_run_remembers_the_list_as_it_was_written_last() -> None:
     state = listed({"task": "read", "status": "done"}, {"task": "write"})
-    assert state.todos == Todos(items=(Todo(task="read", status="done"), Todo(task="write")), turn=1)
+    assert state.work.todos == Todos(items=(Todo(task="read", status="done"), Todo(task="write")), turn=1)
     assert status_view(state)["todos"] == [
         {"task": "read", "status": "done"},
         {"task": "write", "status": "pending"},

@@ -24,7 +24,7 @@ ENGLISH = (
 )
 PYTHON = '''def settled(state: RunState) -> RunState:
     """Once every call of the turn has its result, the results join the conversation."""
-    if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls):
+    if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls.open):
         return state
     return _observed(replace(state, phase=Phase.READY, retry_at=None))
 '''

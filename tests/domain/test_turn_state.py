@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.run.turn_state import TurnState
+from loom.domain.run.state import TurnState
 
 
 @given(st.integers(1, 200))

@@ -42,9 +42,10 @@ from loom.domain.run.activity_payloads import (
     PrepareRequest,
     ToolRequest,
 )
+from loom.domain.run.conversation import Conversation
 from loom.domain.run.events import ToolsReturned
 from loom.domain.run.retry_policy import Failure, Tries
-from loom.domain.run.state import Hold, Outcome, Phase, RunState
+from loom.domain.run.state import AnswerDraft, Environment, Hold, Notices, OpenCalls, Outcome, Phase, RunState, Spending
 from loom.domain.tree.tree import usage_view
 from loom.workflows.payload_converter import OUT_OF_LINE_BYTES, data_converter
 
@@ -120,33 +121,33 @@ OPEN: Final = OpenCall(
 FULL_STATE: Final = RunState(
     run_id="run-1",
     request=RunRequest(task="Do it.", budget=Budget(cost_usd=0.5), metadata={"a": [None]}, permissions={"x": "deny"}),
-    started_at=AT,
+    began_at=AT,
     phase=Phase.ACTING,
     spec=SPEC,
-    send_spec=True,
-    search_attributes=("LoomStatus",),
+    environment=Environment(search_attributes=("LoomStatus",)),
     turn=3,
     tries=Tries(failed=1, lost=2, trimmed=1, resent=1),
     retry_at=AT,
-    transcript=transcript_of(
-        [user("Do it.", kind="task"), Message(role="user", content=(Part(type="image", url="http://x"),)),
-         Message(role="assistant", tool_calls=(CALL, ToolCall(id="2", name="y", malformed="{"))),
-         Message(role="tool", tool_call_id="call_1", is_error=True, timestamp=AT)]
+    conversation=Conversation(
+        transcript=transcript_of(
+            [user("Do it.", kind="task"), Message(role="user", content=(Part(type="image", url="http://x"),)),
+             Message(role="assistant", tool_calls=(CALL, ToolCall(id="2", name="y", malformed="{"))),
+             Message(role="tool", tool_call_id="call_1", is_error=True, timestamp=AT)]
+        ),
+        known=TranscriptRef(count=2, digest="0123"),
+        produced=frozenset({"call_1", "call_2"}),
+        send_spec=True,
     ),
-    known=TranscriptRef(count=2, digest="0123"),
-    produced=frozenset({"call_1", "call_2"}),
-    calls=(OPEN,),
+    calls=OpenCalls(open=(OPEN,), grants=("bash(ls)",)),
     inbox=(user("Wait."),),
-    grants=("bash(ls)",),
-    partial="half",
-    nudges=1,
-    warned=True,
-    usage=Usage(input_tokens=1, output_tokens=2, cached_tokens=3, model_calls=4),
-    cost_micros=None,
-    tool_calls=9,
+    answer=AnswerDraft(partial="half", nudges=1),
+    spending=Spending(
+        usage=Usage(input_tokens=1, output_tokens=2, cached_tokens=3, model_calls=4),
+        cost_micros=None, tool_calls=9, warned=True,
+    ),
     hold=Hold(by="kim", at=AT),
     outcome=Outcome(status=RunStatus.FAILED, error=RunError(type="X", message="m", context={"n": 1})),
-    notices=(Notice(action=Action.PAUSED, key="k", at=AT, result={}),),
+    notices=Notices(pending=(Notice(action=Action.PAUSED, key="k", at=AT, result={}),)),
 )  # fmt: skip
 
 
@@ -175,12 +176,12 @@ def test_every_payload_comes_back_equal(kind: type) -> None:
 def test_a_full_state_comes_back_equal_and_typed() -> None:
     back = there_and_back(FULL_STATE, RunState)
     assert back == FULL_STATE
-    assert (type(back.phase), type(back.produced), type(back.transcript)) == (Phase, frozenset, Transcript)
+    assert (type(back.phase), type(back.conversation.produced), type(back.transcript)) == (Phase, frozenset, Transcript)
 
 
 def test_a_fresh_state_says_only_what_it_was_given() -> None:
-    fresh = RunState(run_id="run-1", request=RunRequest(task="Do it."), started_at=AT)
-    written = {"run_id": "run-1", "request": {"task": "Do it."}, "started_at": "2026-01-02T03:04:05.000678Z"}
+    fresh = RunState(run_id="run-1", request=RunRequest(task="Do it."), began_at=AT)
+    written = {"run_id": "run-1", "request": {"task": "Do it."}, "began_at": "2026-01-02T03:04:05.000678Z"}
     assert json.loads(write(fresh).data) == written
     assert there_and_back(fresh, RunState) == fresh
 
@@ -240,7 +241,11 @@ def test_results_and_failures_in_one_mapping_are_told_apart() -> None:
 
 
 def test_zero_false_and_nothing_are_written_where_they_are_not_the_default() -> None:
-    state = replace(FULL_STATE, cost_micros=None, spec=replace(SPEC, temperature=0.0, tools=(), max_output_tokens=0))
+    state = replace(
+        FULL_STATE,
+        spending=Spending(cost_micros=None),
+        spec=replace(SPEC, temperature=0.0, tools=(), max_output_tokens=0),
+    )
     assert there_and_back(state, RunState) == state
 
 

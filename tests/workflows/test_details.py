@@ -12,7 +12,7 @@ from loom.domain.core.tool_calls import CallPlan
 from loom.domain.machine.transitions import evolve
 from loom.domain.run.events import AbortRequested, PauseRequested
 from loom.domain.tree.tree import Child
-from loom.workflows.current_details import markdown
+from loom.workflows.visibility import markdown
 from tests.domain.story import AT, BEGAN, READS, SPEC, asks, call, says, told, wants
 
 

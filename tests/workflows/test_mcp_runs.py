@@ -1,21 +1,20 @@
 """Runs with tools of MCP servers, end to end: a server that dies costs its call, never the run."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from temporalio.client import Client
 from temporalio.worker import Worker
 
-from loom._worker import LoomPlugin
+from loom import LoomClient, LoomPlugin, Settings
 from loom.activities.adapters.mcp.connection import ConnectionTimeouts
 from loom.activities.adapters.mcp.servers import McpServers
-from loom.activities.adapters.temporal.search_attributes import register_missing
 from loom.activities.toolbox.tool_sets import JoinedToolSets
-from loom.client import LoomClient
-from loom.composition.build import parts_from
 from loom.composition.temporal_connection import connected
+from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.requests import RunStatus
 from loom.domain.tools.mcp_servers import McpServer
 from tests.activities.test_mcp import Raw
@@ -25,6 +24,21 @@ from tests.model_server import ModelServer, ToolUse, calls, script, text
 QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
 
 
+class WithServers(LoomPlugin):
+    """Loom with these servers, which are soon dialled again."""
+
+    def __init__(self, settings: Settings, servers: Sequence[McpServer]) -> None:
+        super().__init__(settings)
+        self._servers = servers
+
+    def parts_for(self, client: Client) -> WorkerParts:
+        """The usual parts, with the servers."""
+        parts = super().parts_for(client)
+        mcp = McpServers(self._servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK)
+        registry = replace(parts.registry, mcp_servers=tuple(self._servers))
+        return replace(parts, registry=registry, servers=mcp, tools=JoinedToolSets(parts.tools, mcp.tools))
+
+
 @asynccontextmanager
 async def working_with(
     addresses: Addresses, workspace: Path, answers: Any, *servers: McpServer
@@ -32,17 +46,10 @@ async def working_with(
     """A worker with these servers beside its built-in tools; its runs are replayed at the end."""
     async with ModelServer(answers) as model:
         settings = settings_for(addresses, workspace, model)
-        async with (
-            connected(settings) as temporal,
-            parts_from(settings) as parts,
-            McpServers(servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK) as mcp,
-            LoomClient.connected(settings) as client,
-        ):
-            await register_missing(temporal)
-            registry = replace(parts.registry, mcp_servers=servers)
-            joined = replace(parts, registry=registry, tools=JoinedToolSets(parts.tools, mcp.tools))
-            plugin = LoomPlugin(joined, temporal, settings)
-            async with Worker(temporal, task_queue=settings.task_queue, plugins=[plugin]):
+        async with connected(settings) as temporal, LoomClient.connected(settings) as client:
+            plugin = WithServers(settings, servers)
+            working = Worker(temporal, task_queue=settings.task_queue, plugins=[plugin])
+            async with plugin.opened(working), working:
                 ready = Harness(client=client, settings=settings, workspace=workspace)
                 yield ready, model
                 await replay_all(ready)

@@ -8,13 +8,14 @@
 
         async def run(self, town: Town) -> str: ...
 
-Nothing of ours need be imported for it. `run` (or `__call__`) takes the model, or its fields by name, and may take a
-`context`.
+The class needs no import of Loom. `run` (or `__call__`) takes the model, or its fields by name. It may also take a
+`context`, and parameters of types that the app provides.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter
 from typing import Any
 
@@ -22,8 +23,16 @@ from pydantic import BaseModel, ConfigDict
 
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.code_digest import code_digest
+from loom.activities.toolbox.user_tools.dependencies import is_provided, plain
 from loom.activities.toolbox.user_tools.options import ToolOptions
-from loom.activities.toolbox.user_tools.signature import CONTEXT, context_parameter, is_asynchronous, takes_null
+from loom.activities.toolbox.user_tools.signature import (
+    CONTEXT,
+    can_only_be_provided,
+    context_parameter,
+    is_asynchronous,
+    takes_null,
+    types_of,
+)
 from loom.activities.toolbox.user_tools.tool import Given, UserTool, assembled
 from loom.domain.core.errors import BadRequest
 
@@ -33,12 +42,19 @@ def has_class_form(thing: object) -> bool:
     return hasattr(thing, "args_schema") or (hasattr(thing, "name") and hasattr(thing, "run"))
 
 
-def class_tool(thing: Any, origin: str, options: ToolOptions) -> UserTool:
-    """The tool that an object, or a class that needs nothing to be made, describes."""
+def class_tool(thing: Any, origin: str, options: ToolOptions, provided: Container[Any] = ()) -> UserTool:
+    """The tool that an object, or a class that is made without arguments, describes."""
     made = _made(thing, origin) if isinstance(thing, type) else thing
     run = _runner(made, origin)
     model = _model(made, origin)
     chosen: ToolOptions = {**_said(made, origin), **options}
+    hints = types_of(run, origin)
+    fields = {field.alias or name for name, field in model.model_fields.items()}
+    needs = {
+        name: plain(kind)
+        for name, kind in hints.items()
+        if name != "return" and (is_provided(kind, provided) or (name not in fields and can_only_be_provided(kind)))
+    }
     tool = assembled(
         name=chosen.get("name", ""),
         description=chosen.get("description", ""),
@@ -46,11 +62,11 @@ def class_tool(thing: Any, origin: str, options: ToolOptions) -> UserTool:
         arguments=model,
         fields={field.alias or name: name for name, field in model.model_fields.items()},
         nullable=frozenset(f.alias or name for name, f in model.model_fields.items() if takes_null(f.annotation)),
-        call=_caller(run, model, origin),
+        call=_caller(run, fields, context_parameter(run, hints), needs, origin),
         blocking=not is_asynchronous(run),
         options=chosen,
     )
-    return replace(tool, code=code_digest(run))
+    return replace(tool, code=code_digest(run), needs=needs, remade=partial(class_tool, made, origin, options))
 
 
 def _made(kind: type, origin: str) -> Any:
@@ -110,19 +126,23 @@ def _claim(made: Any, name: str, origin: str) -> bool | None:
     return None if answer is None else bool(answer)
 
 
-def _caller(run: Callable[..., Any], model: type[BaseModel], origin: str) -> Callable[[Given, ToolContext], Any]:
-    """How `run` is called: with the model, or with its fields by name."""
+def _caller(
+    run: Callable[..., Any], fields: set[str], context: str | None, needs: Mapping[str, Any], origin: str
+) -> Callable[[Given, ToolContext, Mapping[str, Any]], Any]:
+    """How `run` is called: with the model, or with its fields by name; besides with context and dependencies."""
     parameters = inspect.signature(run).parameters
-    fields = {field.alias or name for name, field in model.model_fields.items()}
-    context = context_parameter(run, origin)
-    if context is None and CONTEXT in parameters and CONTEXT not in fields:
+    if context is None and CONTEXT in parameters and CONTEXT not in (*fields, *needs):
         context = CONTEXT
-    rest = {name: p for name, p in parameters.items() if name != context}
+    rest = {name: p for name, p in parameters.items() if name != context and name not in needs}
+
+    def beside(call: ToolContext, injected: Mapping[str, Any]) -> dict[str, Any]:
+        return {**injected, **({context: call} if context else {})}
+
     if _takes_model(rest, fields):
         (only,) = rest
-        return lambda given, told: run(**{only: given.checked, **({context: told} if context else {})})
+        return lambda given, call, injected: run(**{only: given.checked, **beside(call, injected)})
     _check_fields(rest, fields, origin)
-    return lambda given, told: run(**{**given.values, **({context: told} if context else {})})
+    return lambda given, call, injected: run(**{**given.values, **beside(call, injected)})
 
 
 def _takes_model(rest: Mapping[str, Parameter], fields: set[str]) -> bool:

@@ -1,6 +1,7 @@
 """Whatever a user registers as a tool: a function, a tool in class form, or something that has the port itself."""
 
 import inspect
+from collections.abc import Container
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,11 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import ToolSpec
 
 
-def tool_of(tool: Any, options: ToolOptions) -> Tool:
-    """The tool that a function, a class or an object is; raises BadRequest for what is none."""
+def tool_of(tool: Any, options: ToolOptions, provided: Container[Any] = ()) -> Tool:
+    """A function, a class or an object as a tool; raises BadRequest for anything else.
+
+    Parameters of the types that are `provided` are injected and not sent by the model.
+    """
     origin = origin_of(tool)
     if isinstance(getattr(tool, "spec", None), ToolSpec):
         if options:
@@ -21,14 +25,14 @@ def tool_of(tool: Any, options: ToolOptions) -> Tool:
         made: Tool = tool
         return made
     if has_class_form(tool):
-        return class_tool(tool, origin, options)
+        return class_tool(tool, origin, options, provided)
     if isinstance(tool, type) or not callable(tool):
         raise BadRequest(
             f"{origin} is neither a function nor a tool in class form: that has `name`, `description`,"
             " `args_schema` and `run`",
             field="tool",
         )
-    return user_tool(tool, origin, options)
+    return user_tool(tool, origin, options, provided)
 
 
 def origin_of(thing: object) -> str:

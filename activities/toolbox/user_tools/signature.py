@@ -1,4 +1,4 @@
-"""What a function says of itself: its arguments from the signature, their meaning from the docstring.
+"""A tool derived from a function: its arguments from the signature, their meaning from the docstring.
 
 The arguments become a pydantic model whose fields have names of their own (`p0`, `p1` …) and the parameters' names as
 aliases: a parameter may be called `schema`, `copy` or `_x` without meeting pydantic's names, and none is taken for an
@@ -7,7 +7,7 @@ argument that Loom knows.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
@@ -21,12 +21,14 @@ from pydantic.fields import FieldInfo
 
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.function_tool import schema_of
+from loom.activities.toolbox.user_tools.dependencies import is_provided, plain
 from loom.domain.core.errors import BadRequest
 
 CONTEXT: Final = "context"
 """A parameter of this name and without a type is given the call's ToolContext."""
 
 _MANY: Final[Mapping[Any, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+_NOT_OF_A_USER: Final = ("builtins", "typing", "collections.abc")
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -44,20 +46,32 @@ class Described:
     positional: tuple[str, ...]
     """Parameters that cannot be given by name, in order."""
     context: str | None
-    """The parameter that is given the ToolContext; the model never sees it."""
+    """The parameter that gets the ToolContext; the model never sees it."""
+    needs: Mapping[str, Any]
+    """The type of each parameter that the worker's dependencies fill; the model never sees these either."""
 
-    def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
+    def call(self, values: Mapping[str, Any], context: ToolContext, injected: Mapping[str, Any]) -> Any:
         """Call the function with these values by parameter."""
-        given = dict(values) if self.context is None else {**values, self.context: context}
+        given = {**values, **injected, **({} if self.context is None else {self.context: context})}
         return self.function(*[given.pop(name) for name in self.positional], **given)
 
 
-def described(function: Callable[..., Any], origin: str) -> Described:
-    """Read a function; raises BadRequest that names it, the parameter, and what to do."""
+def described(function: Callable[..., Any], origin: str, provided: Container[Any] = ()) -> Described:
+    """Read a function; raises BadRequest that names it, the parameter, and what to do.
+
+    A parameter of a type that is `provided` is no argument. Neither is one of a class that JSON cannot carry: something
+    else may still provide it before the worker starts.
+    """
     parameters = _parameters(function, origin)
-    hints = _hints(function, origin)
+    hints = types_of(function, origin)
     context = _context_of(parameters, hints)
-    taken = [parameter for parameter in parameters if parameter.name != context]
+    needs = {
+        p.name: plain(kind)
+        for p in parameters
+        if p.name != context and (kind := hints.get(p.name)) is not None
+        if is_provided(kind, provided) or can_only_be_provided(kind)
+    }
+    taken = [p for p in parameters if p.name != context and p.name not in needs]
     text, meanings = read_docstring(inspect.getdoc(_documented(function)) or "")
     fields = {p.name: f"p{number}" for number, p in enumerate(taken)}
     types = {p.name: hints.get(p.name, Any) for p in taken}
@@ -70,7 +84,25 @@ def described(function: Callable[..., Any], origin: str) -> Described:
         nullable=frozenset(name for name, kind in types.items() if takes_null(kind)),
         positional=tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY),
         context=context,
+        needs=needs,
     )
+
+
+def can_only_be_provided(kind: Any) -> bool:
+    """Whether it is a class of which JSON has no values, such as a connection pool."""
+    kind = plain(kind)
+    base = get_origin(kind) or kind
+    if (
+        not isinstance(base, type)
+        or base.__module__ in ("builtins", "typing", "collections.abc")
+        or base is ToolContext
+    ):
+        return False
+    try:
+        TypeAdapter(kind).json_schema()
+    except (PydanticUserError, TypeError, ValueError):
+        return True
+    return False
 
 
 def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
@@ -96,9 +128,9 @@ def takes_null(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType) and any(takes_null(option) for option in get_args(kind))
 
 
-def context_parameter(function: Callable[..., Any], origin: str) -> str | None:
-    """The parameter that is given the ToolContext."""
-    return _context_of(list(inspect.signature(function).parameters.values()), _hints(function, origin))
+def context_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) -> str | None:
+    """The parameter that gets the ToolContext."""
+    return _context_of(list(inspect.signature(function).parameters.values()), hints)
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
@@ -130,7 +162,7 @@ def _parameters(function: Callable[..., Any], origin: str) -> list[Parameter]:
     return parameters
 
 
-def _hints(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
+def types_of(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
     try:
         return get_type_hints(_documented(function), include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:

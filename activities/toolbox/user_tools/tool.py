@@ -3,8 +3,9 @@
 Its arguments are kept apart from Loom's own: whatever a parameter is called, it means nothing to the pipeline.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -15,6 +16,7 @@ from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.code_digest import code_digest
 from loom.activities.toolbox.function_tool import validated
 from loom.activities.toolbox.user_tools.call import called
+from loom.activities.toolbox.user_tools.dependencies import Dependencies, named
 from loom.activities.toolbox.user_tools.options import ToolOptions, check_name, checked, spec_for
 from loom.activities.toolbox.user_tools.paths import confined, refuse_hidden_paths, subjects_of
 from loom.activities.toolbox.user_tools.signature import described, is_asynchronous
@@ -48,10 +50,16 @@ class UserTool:
     fields: Mapping[str, str]
     """Field of `arguments` for each parameter."""
     nullable: frozenset[str]
-    call: Callable[[Given, ToolContext], Any]
+    call: Callable[[Given, ToolContext, Mapping[str, Any]], Any]
+    """Calls the function with its arguments, the context, and the values of the parameters in `needs`."""
     blocking: bool
     available: Callable[[], object] | None
     has_own_timeout: bool
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    """The type of each parameter that the worker's dependencies fill."""
+    dependencies: Dependencies = field(default_factory=Dependencies)
+    remade: "Callable[[Container[Any]], UserTool] | None" = None
+    """The same tool, its signature read again with these types provided."""
     home: Path | None = None
     """Loom's own state on the worker, which no path leads into."""
     code: str = ""
@@ -93,7 +101,25 @@ class UserTool:
         given = cast("Given", arguments)
         if self._is_confined:
             given = self._within(given, context.workspace)
-        return called(self.spec.name, lambda told: self.call(given, told), context, blocking=self.blocking)
+        injected = self.dependencies.values_for(self.needs)
+        return called(self.spec.name, lambda inner: self.call(given, inner, injected), context, blocking=self.blocking)
+
+    def with_types(self, provided: Container[Any]) -> "UserTool":
+        """The tool with its parameters of these types injected instead of sent by the model."""
+        return self.remade(provided) if self.remade is not None else self
+
+    def with_dependencies(self, dependencies: Dependencies) -> "UserTool":
+        """The tool as a worker with these dependencies serves it; raises BadRequest for a type that none provides."""
+        tool = self.with_types(dependencies) if dependencies else self
+        for parameter, kind in tool.needs.items():
+            if kind not in dependencies:
+                raise BadRequest(
+                    f"{self.origin}: parameter `{parameter}` of the tool {self.spec.name} has the type {named(kind)},"
+                    " which nothing provides and JSON cannot carry: register a factory for it with `app.provide`, or"
+                    " take text, numbers, lists, enums, dataclasses or pydantic models",
+                    field="tool",
+                )
+        return replace(tool, dependencies=dependencies) if tool.needs else tool
 
     @property
     def _is_confined(self) -> bool:
@@ -106,9 +132,11 @@ class UserTool:
         return Given.model_construct(values=values, checked=checked)
 
 
-def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -> UserTool:
+def user_tool(
+    function: Callable[..., Any], origin: str, options: ToolOptions, provided: Container[Any] = ()
+) -> UserTool:
     """A tool of a function; raises BadRequest that says what is wrong with it and what to do."""
-    found = described(function, origin)
+    found = described(function, origin, provided)
     tool = assembled(
         name=options.get("name", getattr(function, "__name__", "")),
         description=options.get("description", found.description),
@@ -116,11 +144,16 @@ def user_tool(function: Callable[..., Any], origin: str, options: ToolOptions) -
         arguments=found.arguments,
         fields=found.fields,
         nullable=found.nullable,
-        call=lambda given, context: found.call(given.values, context),
+        call=lambda given, context, injected: found.call(given.values, context, injected),
         blocking=not is_asynchronous(function),
         options=options,
     )
-    return replace(tool, code=code_digest(function))
+    return replace(
+        tool,
+        code=code_digest(function),
+        needs=found.needs,
+        remade=partial(user_tool, function, origin, options),
+    )
 
 
 def assembled(
@@ -131,7 +164,7 @@ def assembled(
     arguments: type[BaseModel],
     fields: Mapping[str, str],
     nullable: frozenset[str],
-    call: Callable[[Given, ToolContext], Any],
+    call: Callable[[Given, ToolContext, Mapping[str, Any]], Any],
     blocking: bool,
     options: ToolOptions,
 ) -> UserTool:

@@ -131,10 +131,10 @@ def _spec(settings: "Settings", registry: "Registry", agent: "AgentDefinition") 
     from dataclasses import replace  # noqa: PLC0415
 
     from loom.composition.build import default_agent  # noqa: PLC0415
-    from loom.composition.tool_registry import withheld  # noqa: PLC0415
+    from loom.composition.tool_registry import hidden_tools  # noqa: PLC0415
     from loom.domain.agents.definitions import spec_of, tools_of  # noqa: PLC0415
 
-    never = withheld(settings)
+    never = hidden_tools(settings)
     tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in never))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # each command imports what it works with, so that `loom --he
 
     from loom.activities.ports import Tool, ToolSet
     from loom.activities.toolbox.interceptors import Intercepted
+    from loom.activities.toolbox.user_tools.dependencies import Dependencies
     from loom.app.registry import Registry
     from loom.domain.agents.hooks import Objection, Registered
     from loom.domain.agents.spec import AgentSpec
@@ -112,7 +113,7 @@ def checked_call(
     try:
         asked = replace(call, arguments=_whole(tool, call.arguments)) if tool else call
         with redirect_stdout(sys.stderr):  # what a user's code prints is no answer of ours
-            met, objection = asyncio.run(_met(asked, agent, registry.hooks_for(agent)))
+            met, objection = asyncio.run(_met(asked, agent, registry.hooks_for(agent), registry.dependencies))
         valid = tool.parse(met.call.arguments) if tool else call.arguments
         made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
@@ -152,14 +153,18 @@ def _refused(spec: "AgentSpec", tool: "Tool | None") -> "Judgement | None":
 
 
 async def _met(
-    call: ToolCall, agent: str, registered: "Sequence[Registered]"
+    call: ToolCall, agent: str, registered: "Sequence[Registered]", dependencies: "Dependencies"
 ) -> "tuple[Intercepted, Objection | None]":
     """What interceptors make of the call, and what hooks have against that."""
     from loom.activities.toolbox.hooks import gates_of, objection_to  # noqa: PLC0415
     from loom.activities.toolbox.interceptors import before_call  # noqa: PLC0415
+    from loom.activities.toolbox.user_tools.dependencies import is_injected  # noqa: PLC0415
+    from loom.domain.agents.hooks import functions_of  # noqa: PLC0415
 
-    met = await before_call(call, call.id, agent, registered)
-    return met, await objection_to(met.call, call.id, gates_of(registered))
+    needs_any = any(is_injected(function) for each in registered for function in functions_of(each))
+    async with dependencies.opened() if needs_any else nullcontext():
+        met = await before_call(call, call.id, agent, registered)
+        return met, await objection_to(met.call, call.id, gates_of(registered))
 
 
 def _with_interceptors(judged: "Judgement", met: "Intercepted", asked: ToolCall) -> "Judgement":

@@ -21,7 +21,7 @@ from loom.exit_codes import COMPLETED, FAILED
 if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
     from loom.activities.ports import Tool
     from loom.composition.settings import Settings
-    from loom.composition.worker_parts import Parts
+    from loom.composition.worker_parts import WorkerParts
     from loom.domain.core.messages import JsonObject, ToolCall
     from loom.domain.core.tool_calls import ToolResult
 
@@ -110,13 +110,13 @@ def _settings(app: str | None) -> "Settings":
 
 
 @asynccontextmanager
-async def _parts(settings: "Settings") -> AsyncIterator["Parts"]:
+async def _parts(settings: "Settings", *, opens_dependencies: bool = False) -> AsyncIterator["WorkerParts"]:
     from loom.composition.build import parts_from, secret_mask  # noqa: PLC0415
     from loom.composition.logs import configure_logs  # noqa: PLC0415
 
     level = "ERROR" if settings.log_level == "INFO" else settings.log_level
     configure_logs(level, settings.log_format, secret_mask(settings).redact)
-    async with parts_from(settings) as parts:
+    async with parts_from(settings, opens_dependencies=opens_dependencies) as parts:
         yield parts
 
 
@@ -181,7 +181,7 @@ async def _call(settings: "Settings", name: str, given: "JsonObject", place: Pat
     from loom.domain.core.tool_calls import Verdict, failed  # noqa: PLC0415
 
     made = ToolCall(id="call-1", name=name, arguments=given)
-    async with _parts(settings) as parts:
+    async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
         spec = AgentSpec(name="loom tools call", model="", tools=specs, workspace=str(place))
         (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL)

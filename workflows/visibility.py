@@ -1,25 +1,64 @@
-"""What a person reads in the Web UI when they open a run: its state in Markdown. Costs no history.
+"""What Temporal shows of a run: search attributes, by which runs are listed, and its details in the Web UI.
 
-Much of it is written by models and tools, ids of calls included, so nothing of theirs may become markup, or a command
-other than the one it stands in.
+Each change of a search attribute costs a history event, so there are few. The details, in Markdown, cost none. Models
+and tools write much of what they show, ids of calls included, so none of it may become markup, or a command other than
+the one that it stands in.
 """
 
 import json
 import shlex
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
 from loom.domain.core.requests import RunStatus
+from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import last_choice
-from loom.domain.run.deadlines import deadline
+from loom.domain.machine.limits import deadline
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
-from loom.domain.tree.tree import Child, TreeAsk
+from loom.domain.tree.tree import Child, TreeAsk, root_of
+
+_WAITING: Final = {
+    RunStatus.WAITING_FOR_APPROVAL: "approval",
+    RunStatus.WAITING_FOR_INPUT: "input",
+    RunStatus.PAUSED: "resume",
+}
+
 
 _ARGUMENTS: Final = 600
 """Characters of arguments that are shown."""
+
+
+def attributes_of(state: RunState) -> dict[str, str | float]:
+    """The attributes that the server knows, changed only when the run's status changes."""
+    status = status_of(state)
+    wanted: dict[str, str | float] = {
+        "LoomAgent": state.request.agent,
+        "LoomSession": state.request.session_id or state.run_id,
+        "LoomStatus": status.value,
+        "LoomModel": state.spec.model if state.spec else "",
+        "LoomWaitingOn": _WAITING.get(status, "none"),
+        "LoomRootRun": root_of(state.tree, state.run_id),
+    }
+    cost = cost_of(state)
+    if state.outcome is not None and cost is not None:
+        wanted["LoomCostUsd"] = cost
+    return {name: value for name, value in wanted.items() if name in state.environment.search_attributes}
+
+
+def attribute_updates(changed: Mapping[str, str | float]) -> Sequence[SearchAttributeUpdate[Any]]:
+    """The same as Temporal's upsert takes it."""
+    return [_key(name).value_set(value) for name, value in changed.items()]
+
+
+def _key(name: str) -> SearchAttributeKey[Any]:
+    if SEARCH_ATTRIBUTES[name] == "Double":
+        return SearchAttributeKey.for_float(name)
+    return SearchAttributeKey.for_keyword(name)
 
 
 def markdown(state: RunState) -> str:
@@ -35,17 +74,25 @@ def markdown(state: RunState) -> str:
     if (waiting := waiting_on(state)) is not None:
         lines.append(f"waiting on {_inline(waiting)}")
     lines += [_child(child) for child in state.tree.children]
-    lines += _choice(last_choice(state.transcript.messages))
-    if state.outcome is None:
-        lines += [line for ask in open_asks(state) for line in _ask(state.run_id, ask)]
-        if state.question is not None:
-            told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
-            lines.append(f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}.")
-        if state.hold is not None:
-            lines.append(f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}.")
-    elif state.outcome.error is not None:
-        lines.append(f"{_inline(state.outcome.error.type)}: {_inline(state.outcome.error.message)}")
-    return "\n\n".join(lines)
+    if state.spec is not None and state.spec.crew is not None:
+        lines += _choice(last_choice(state.transcript.messages))
+    return "\n\n".join((*lines, *_what_to_do(state)))
+
+
+def _what_to_do(state: RunState) -> Iterator[str]:
+    """How to answer what the run waits for; of a run that has ended, what went wrong."""
+    if state.outcome is not None:
+        if (error := state.outcome.error) is not None:
+            yield f"{_inline(error.type)}: {_inline(error.message)}"
+        return
+    if state.asks or state.tree.asks:
+        for ask in open_asks(state):
+            yield from _ask(state.run_id, ask)
+    if state.question is not None:
+        told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
+        yield f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}."
+    if state.hold is not None:
+        yield f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}."
 
 
 def _spent(state: RunState) -> Iterator[str]:

@@ -1,0 +1,192 @@
+"""What the model's answer brings: tool calls, one more turn, the run's result, or a failure.
+
+tool calls                                               they run, and the model reads their results
+text that is cut or empty, or not `done` where it must   a reminder, and another turn
+an answer that does not fit the output schema            a repair, three times at most; then the run fails
+an answer while the run is paused or a message unread    held back
+an answer of a run that reflects                         a draft, to be criticised (`reflection_step`)
+any other answer                                         the run's answer, or its evaluation (`evaluation_step`)
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from loom.domain.core.messages import reminder
+from loom.domain.core.output_schema import repair
+from loom.domain.core.requests import RunError, RunStatus
+from loom.domain.core.tasks import Action as TaskAction
+from loom.domain.core.tool_calls import OpenCall, ToolResult, describe, failed, read_done
+from loom.domain.core.tool_names import ASK_USER, DONE
+from loom.domain.machine.compression_step import put_off
+from loom.domain.machine.evaluation_step import answer_or_evaluation
+from loom.domain.machine.limits import charged, reserve_for_last_answer, turns_used_up, within_tool_calls
+from loom.domain.machine.model_retry import resend
+from loom.domain.machine.reflection_step import draft_criticised, is_criticised, with_critique, with_draft
+from loom.domain.machine.tool_results import end_calls, opened, settled
+from loom.domain.machine.wrap_up import call_not_covered, last_answer_given, summing_up
+from loom.domain.run.activity_payloads import ModelReply
+from loom.domain.run.events import ModelReplied
+from loom.domain.run.retry_policy import Tries
+from loom.domain.run.state import OpenCalls, Outcome, Phase, RunState, ended, note, question_of, with_calls
+from loom.domain.tools.loop_detection import followed, text_step
+
+MAX_EMPTY: Final = 3
+"""Answers in a row that may be empty before the run fails."""
+MAX_PIECES: Final = 10
+"""Pieces of one answer that may be cut at the output limit before the run ends."""
+MAX_REPAIRS: Final = 3
+"""Times that an answer which does not fit its schema is sent back."""
+LONGEST_QUOTE: Final = 2000
+"""Characters of the last answer that the error of a failed run holds; the result's `output` has all of it."""
+
+
+def model_replied(state: RunState, event: ModelReplied) -> RunState:
+    """The run after its model call; a worker may also have put the call off, or asked for what it does not know."""
+    reply, at = event.reply, event.at
+    if reply.uncovered is not None:
+        return with_draft(state, at) or call_not_covered(state, reply.uncovered, at)
+    if reply.too_long is not None:
+        return put_off(state, reply.too_long, reply.collapsed)
+    if reply.message is None:
+        return resend(state)
+    state = _with_reply(state, reply, at)
+    if state.answer.wrap_up is not None:
+        return last_answer_given(end_calls(state, "not run: the run has come to its end"), state.answer.wrap_up, reply)
+    if state.answer.reflection.stage == "critique":
+        state, approved = draft_criticised(state, reply)
+        return state if approved is None else answered(state, approved, at)
+    return _act(state, reply, at) if state.calls.open else _text_answered(state, reply, reply.message.text, at)
+
+
+def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
+    """The run with the model's message in its conversation, and each tool call in it open."""
+    if reply.message is None:
+        return state
+    stale = state.calls.rules_changed
+    calls = zip(reply.message.tool_calls, reply.plans, strict=True)
+    transcript = state.transcript.extended([*reply.recalled, reply.message])
+    state = replace(
+        charged(state, reply.usage, reply.cost_micros, at),
+        phase=Phase.READY,
+        tries=Tries(),
+        retry_at=None,
+        window=state.window.measured(reply.usage, estimated=reply.estimated, collapsed=reply.collapsed),
+        conversation=state.conversation.cached_as(transcript, send_spec=stale),
+        calls=OpenCalls(
+            open=tuple(opened(call, plan, at, stale=stale) for call, plan in calls), grants=state.calls.grants
+        ),
+    )
+    if reply.reserved is None:
+        return state
+    return replace(state, tree=replace(state.tree, reserve=reserve_for_last_answer(state, reply.reserved)))
+
+
+def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
+    done = next((c for c in state.calls.open if c.call.name == DONE and not c.plan.error), None)
+    if done is not None:
+        return _done_called(state, done, reply, at)
+    if state.turn_state.is_final:
+        wanted = tuple(describe(call.call) for call in state.calls.open)
+        state = end_calls(state, "not run: the run's turns are used up")
+        return with_draft(state, at) or summing_up(state, turns_used_up(state, wanted), at)
+    state = within_tool_calls(state)
+    return settled(replace(_with_questions_noted(state, at), phase=Phase.ACTING, answer=state.answer.progressed))
+
+
+def _with_questions_noted(state: RunState, at: datetime) -> RunState:
+    for call in state.calls.open:
+        if call.call.name == ASK_USER and call.result is None:
+            asked = {"text": question_of(call), "by": state.request.agent, "call_id": call.call.id}
+            state = note(state, TaskAction.MESSAGE, at, **asked)
+    return state
+
+
+def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) -> RunState:
+    """The run after a call of `done`; other calls beside it are not run."""
+    text = read_done(done.call) or state.transcript.messages[-1].text
+    wrong = _problems(state, reply)
+    result = ToolResult(content="Done.")
+    if state.inbox:
+        result = ToolResult(content="Not yet: a message has come in. Read it first, then call `done` again.")
+    elif wrong:
+        result = failed(repair(wrong, through_done=True), "validation")
+    state = with_calls(state, lambda c: replace(c, result=result) if c is done else c)
+    state = end_calls(state, "not run: `done` was called beside this")
+    state = replace(state, answer=state.answer.progressed)
+    if wrong and not state.inbox:
+        return _repaired(state, text, wrong)
+    return answered(state, _outcome(text, reply, explicit=True), at)
+
+
+def _text_answered(state: RunState, reply: ModelReply, text: str, at: datetime) -> RunState:
+    """The run after an answer without a tool call."""
+    text = state.answer.partial + text
+    if reply.stop == "length":
+        return _continued(replace(state, answer=replace(state.answer, partial=text)))
+    if not text.strip():
+        return _asked_again(state)
+    state = replace(state, answer=state.answer.progressed)
+    if state.agent.require_done_tool and not state.inbox:
+        note_to_model = "Call the `done` tool with the result when the task is finished; go on otherwise."
+        repetition = followed(state.work.repetition, text_step(text), state.agent.loop_window)
+        return replace(state, inbox=(reminder(note_to_model),), work=replace(state.work, repetition=repetition))
+    # With a message that it cannot know, it is not the final answer anyway.
+    if not state.inbox and (wrong := _problems(state, reply)):
+        return _repaired(replace(state, inbox=(*state.inbox, reminder(repair(wrong)))), text, wrong)
+    return answered(state, _outcome(text, reply), at)
+
+
+def answered(state: RunState, outcome: Outcome, at: datetime) -> RunState:
+    """The run ends with an answer, unless it is paused or has an unread message that the answer cannot know."""
+    if state.hold is not None or state.inbox:
+        return replace(state, answer=replace(state.answer, held=outcome))
+    if state.answer.reflection.stage and is_criticised(state, outcome):
+        return with_critique(state, outcome)
+    if state.agent.evaluates:
+        return answer_or_evaluation(state, outcome, at)
+    return ended(state, outcome)
+
+
+def _outcome(text: str, reply: ModelReply, *, explicit: bool = False) -> Outcome:
+    structured = reply.checked.value if reply.checked else None
+    return Outcome(status=RunStatus.COMPLETED, output=text, structured=structured, explicit=explicit)
+
+
+def _problems(state: RunState, reply: ModelReply) -> tuple[str, ...]:
+    """What is wrong with an answer by its schema; a worker that has not looked at it may not know of schemas."""
+    if state.agent.output_schema is None:
+        return ()
+    return reply.checked.problems if reply.checked else ("the answer was not checked: its worker knows no schemas",)
+
+
+def _repaired(state: RunState, text: str, wrong: tuple[str, ...]) -> RunState:
+    """One more turn for an answer that does not fit its schema; the run fails when that has been tried enough."""
+    if state.answer.repairs < MAX_REPAIRS:
+        return replace(state, answer=replace(state.answer, repairs=state.answer.repairs + 1))
+    message = f"the answer does not fit the output schema, also after {MAX_REPAIRS} repairs: {'; '.join(wrong)}"
+    context = {"problems": list(wrong), "answer": text[:LONGEST_QUOTE], "repairs": state.answer.repairs}
+    error = RunError(type="OutputSchemaError", message=message, context=context)
+    failed_run = Outcome(status=RunStatus.FAILED, output=text, error=error)
+    return ended(state, state.answer.draft or failed_run)
+
+
+def _continued(state: RunState) -> RunState:
+    """An answer that ran into the output limit goes on in the next turn; its pieces become one text."""
+    if state.answer.nudges + 1 < MAX_PIECES:
+        return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
+    message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"
+    error = RunError(type="MaxOutputReached", message=message, context={"limit": "output_tokens"})
+    return ended(state, Outcome(status=RunStatus.LIMIT_REACHED, output=state.answer.partial, error=error))
+
+
+def _asked_again(state: RunState) -> RunState:
+    if state.answer.nudges + 1 < MAX_EMPTY:
+        return _nudged(state, "Your answer was empty. Use a tool, or give the final answer.")
+    error = RunError(type="LLMBadResponseError", message=f"the model answered with nothing {MAX_EMPTY} times in a row")
+    return ended(state, Outcome(status=RunStatus.FAILED, output=state.answer.partial, error=error))
+
+
+def _nudged(state: RunState, text: str) -> RunState:
+    answer = replace(state.answer, nudges=state.answer.nudges + 1)
+    return replace(state, answer=answer, inbox=(*state.inbox, reminder(text)))

@@ -1,0 +1,64 @@
+"""The pattern `reflect`: a draft of the final answer is criticised and revised before the run ends with it.
+
+    draft ──▶ critique ──approved──▶ the answer
+               │    ▲
+               └──▶ revision          at most `rounds` critiques
+
+A message from a person during a critique comes first: the draft does not know it, so it is dropped.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from loom.domain.agents.reflection import CRITICISE, REVISE, Reflection
+from loom.domain.core.messages import is_from_person, reminder
+from loom.domain.machine.evaluation_step import answer_or_evaluation
+from loom.domain.machine.tool_results import end_calls
+from loom.domain.run.activity_payloads import ModelReply
+from loom.domain.run.state import Outcome, RunState
+
+
+def is_criticised(state: RunState, outcome: Outcome) -> bool:
+    """Whether this answer is a draft that has to be criticised first."""
+    reflection = state.answer.reflection
+    return bool(reflection.stage) and reflection.round < state.agent.rounds and not outcome.judged
+
+
+def with_critique(state: RunState, draft: Outcome) -> RunState:
+    """The run with a draft whose critique is the next turn."""
+    reflection = Reflection(stage="critique", round=state.answer.reflection.round + 1)
+    answer = replace(state.answer, reflection=reflection, draft=draft)
+    return replace(state, answer=answer, inbox=(reminder(CRITICISE),))
+
+
+def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outcome | None]:
+    """The run after the critique of its draft, with that draft where it is approved as the answer."""
+    if (draft := state.answer.draft) is None:
+        return state, None
+    state = end_calls(state, "not run: this turn was for judging the answer only")
+    if has_word_from_person(state):
+        return interrupted(state), None
+    reflection = replace(state.answer.reflection, stage="revision")
+    if reply.approves:
+        reflection = replace(reflection, round=state.agent.rounds)
+        return replace(state, answer=replace(state.answer, reflection=reflection)), draft
+    return replace(state, answer=replace(state.answer, reflection=reflection), inbox=(reminder(REVISE),)), None
+
+
+def with_draft(state: RunState, at: datetime) -> RunState | None:
+    """The run that cannot go on, with its draft as its answer; None without a draft, or when it misses a message."""
+    if state.answer.draft is None or has_word_from_person(state):
+        return None
+    return answer_or_evaluation(replace(state, inbox=()), state.answer.draft, at)
+
+
+def has_word_from_person(state: RunState) -> bool:
+    """Whether a person has said something that the model has not read."""
+    return any(is_from_person(message) for message in state.inbox)
+
+
+def interrupted(state: RunState) -> RunState:
+    """The run without its draft, which misses what a person has just said: the next answer is a new draft."""
+    reflection = Reflection(stage="draft", round=state.answer.reflection.round - 1)
+    heard = tuple(message for message in state.inbox if is_from_person(message))
+    return replace(state, answer=replace(state.answer, reflection=reflection, draft=None), inbox=heard)
