@@ -1,4 +1,4 @@
-"""Budget reservation: how long an answer may be so that a model call stays within the rest of a budget.
+"""How long an answer may be so that a model call stays within what is left of a budget, and whether one may be given.
 
     a turn of the model        `covered`: as long an answer as there is room for
     an evaluation, a summary   `worst_case`: all of it, or the run does without

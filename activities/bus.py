@@ -1,10 +1,10 @@
-"""The bus carries tasks from publishers to the subscribers of their action. It stores none.
+"""The bus carries tasks from whoever publishes them to whoever subscribed to their action, and keeps none.
 
     bus = Bus(InProcessBus())
     await bus.subscribe("tool.*", handler)
     answered = await bus.publish(task)
 
-A handler gets the task as it was published. It answers with a task, or with None when it only observes.
+A handler gets the task as it was published and answers with a task of its own, or with None when it only looks on.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -95,7 +95,7 @@ class Bus:
         self._transport = transport
 
     async def publish(self, task: Task, wait_result: bool = True) -> Task:
-        """The task that its handler answered with; the published task when no handler answers, or none is awaited.
+        """The task as its handler answered it; as it was, when nobody answers or nobody is waited for.
 
         Of several answers the first counts, and a failure only when there is nothing else.
         """
@@ -126,7 +126,7 @@ class Bus:
 
 
 async def answer_of(subscription: Subscription, task: Task) -> Answer:
-    """The handler's answer to its own copy of the task. A handler that raises has failed; others are not affected."""
+    """What the handler makes of its own copy of the task; one that raises has failed, and hurts nobody else."""
     try:
         return Answer(task=await subscription.handler(deepcopy(task)))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own failure

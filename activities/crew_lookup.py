@@ -38,7 +38,7 @@ class Crews:
 
 
 def refuse_form(crew: Crew) -> None:
-    """Refuse a schema for a crew whose answer is combined from several: only one member's answer can be checked."""
+    """An answer that is put together, or stands inside another form, cannot be held against a schema."""
     if not crew.is_answered_by_one:
         parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
         raise BadRequest(
@@ -49,7 +49,7 @@ def refuse_form(crew: Crew) -> None:
 
 
 def refuse_ignored(request: RunRequest) -> None:
-    """Refuse options that only agents have: for a crew they would silently change nothing."""
+    """What only agents have would change nothing about a crew, and whoever asks for it believes that it does."""
     asked = {
         "skills": request.skills,
         "require_done_tool": request.require_done_tool,

@@ -1,4 +1,4 @@
-"""What surrounds a tool call that changes something: a snapshot of the workspace, and an entry in the effect ledger.
+"""What stands around a tool call that changes something: the workspace kept as it was, and an account of the effect.
 
     snapshot ─▶ reserve ─▶ execute ─▶ finish
 

@@ -26,10 +26,10 @@ from loom.domain.core.errors import LoomError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
-"""Failure types of an activity that its worker interrupted, without a request to stop the run."""
+"""Types under which an activity fails that its worker broke off: nobody asked the run to stop."""
 
 _NOT_KEPT: Final = "StorageUnavailable"
-"""As the failure itself, not as its cause: the activity has run, but its result could not be stored."""
+"""As the failure itself, not as the cause of one: the activity has run, and its result could not be kept."""
 
 _NOT_HERE: Final = "NotFoundError"
 """A worker without this activity."""

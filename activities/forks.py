@@ -1,4 +1,4 @@
-"""Where a forked run begins: read from another run's history, and stored where the new run's activities find it."""
+"""Where a forked run begins: read from another run's history, and put where the new run's activities find it."""
 
 from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
@@ -29,7 +29,7 @@ class Forks:
         return begun_at(found, forked)
 
     async def begin(self, run_id: str, forked: ForkedFrom, earlier: Earlier) -> None:
-        """Give the new run the conversation under its own name, and its own copies of the artifacts."""
+        """Give the new run the conversation under its own name, and its own copies of the outputs kept whole."""
         await self._transcripts.save(run_id, Tail(), transcript_of(earlier.messages))
         if self._artifacts is None:
             return

@@ -1,4 +1,4 @@
-"""What this worker has, compared with what a run was prepared with. A difference is reported once, or refused."""
+"""What this worker has, held against what a run was started with: said once a change, or refused; never silent."""
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ _TOOL, _HOOK, _AGENT = "code of tool ", "code of hook ", "sub-agent "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One difference between a worker and what a run was prepared with."""
+    """One thing that a worker has otherwise than a run was prepared with."""
 
     kind: Literal["part", "tool", "own"]
     """A part of the agent, or the schema of a tool: the run goes by what was pinned. The worker's own: it goes by
@@ -67,7 +67,7 @@ def agent_digest(definition: AgentDefinition, parts: Mapping[str, str]) -> str:
 
 
 def own_parts(*, tools: Mapping[str, str], hooks: Mapping[str, str], agents: Mapping[str, str]) -> Mapping[str, str]:
-    """Digests of the code of a worker's tools and hooks, and of its agents, by name."""
+    """What a worker has of its own, by name: digests of the code of its tools and hooks, and of its agents."""
     return {
         **{f"{_TOOL}{name}": digest for name, digest in tools.items()},
         **{f"{_HOOK}{name}": digest for name, digest in hooks.items()},
@@ -112,11 +112,11 @@ def changes(
 _log = structlog.get_logger("loom.manifest")
 
 MOST_SAID = 1000
-"""Number of reported changes that a worker remembers, so that it reports each once."""
+"""Changes that a worker remembers to have told runs of."""
 
 
 class Manifests:
-    """Pins what this worker has into runs, and compares it with what runs are pinned to."""
+    """Pins what this worker has into runs, and looks whether runs were pinned to something else."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Manifests:
             self._told_or_refused(about, spec, run_id, writer)
 
     def check(self, spec: AgentSpec, run_id: str, writer: StreamWriter) -> None:
-        """Report what differs on this worker; raises ManifestChangedError if it refuses such runs."""
+        """Say what this worker has otherwise; raises ManifestChangedError where it is to refuse such runs."""
         self._told_or_refused(self._changes(spec), spec, run_id, writer)
 
     def _changes(self, spec: AgentSpec) -> tuple[Change, ...]:

@@ -1,7 +1,7 @@
-"""Validating final answers against the output schema of a run.
+"""Final answers held against the output schema of a run.
 
-The schema comes from the caller that started the run. Nothing is fetched for a `$ref`, and its regular expressions run
-in an engine that takes linear time.
+The schema comes from whoever started the run. Nothing is fetched for a `$ref`, and its regular expressions are run by
+an engine that takes linear time, whatever they are.
 """
 
 from collections.abc import Iterator, Sequence

@@ -26,7 +26,7 @@ _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the c
 
 
 class Planner:
-    """Decides whether and how calls may run: interceptors first, then a user's hooks, then the rules."""
+    """Says of calls whether and how they may run: interceptors first, then a user's hooks, then the rules."""
 
     def __init__(
         self,

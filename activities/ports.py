@@ -108,7 +108,7 @@ class TranscriptStore(Protocol):
         ...
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
-        """The arguments of a tool call in the run's last stored answer."""
+        """The arguments of a tool call in the run's last kept answer."""
         ...
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
@@ -137,7 +137,7 @@ class ToolContext:
     state: MutableMapping[str, Any] = field(default_factory=dict)
     """For this call's own use while it runs, and not a moment longer."""
     artifact: str = ""
-    """Id, within the run, of the artifact for output that is too long; empty: it is not stored."""
+    """Id, within the run, under which output that is too long is kept whole; empty: it is not kept."""
     progress: Callable[[str], None] = field(default=lambda _text: None)
     """Partial output for the live stream."""
     skill: SkillUse | None = None
@@ -149,7 +149,7 @@ class ToolOutput:
     """What a tool gives back when plain text does not say it all."""
 
     text: str = ""
-    """The whole text; if it is too long for the model, it is cut afterwards and stored as an artifact."""
+    """The whole of it; what is too long for the model is cut afterwards and kept as an artifact."""
     parts: tuple[Part, ...] = ()
     """Images and files."""
     is_warning: bool = False
@@ -194,14 +194,14 @@ ToolSet: TypeAlias = Mapping[str, Tool]
 
 
 class Redactor(Protocol):
-    """Removes secrets from text before it is stored anywhere."""
+    """Takes secrets out of text before it is kept anywhere."""
 
     def redact(self, text: str) -> str:
         """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
         ...
 
     def redact_json(self, value: JsonObject) -> JsonObject:
-        """The same for every text in a JSON object. Member names count: the value of `password` is a secret."""
+        """The same for every text in a JSON object, whose names count: what is called a password is one."""
         ...
 
 
@@ -222,7 +222,7 @@ class StoreUnavailable(Exception):
 
 
 class ArtifactStore(Protocol):
-    """Stores outputs that are too long for a model. All methods raise StoreUnavailable."""
+    """Outputs too long for a model, kept whole. All methods raise StoreUnavailable."""
 
     async def save(self, run_id: str, artifact: str, text: str) -> None:
         """Keep the text under the run's id and its own; the same again changes nothing."""

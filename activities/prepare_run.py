@@ -201,7 +201,7 @@ class Preparation:
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
         """Without the tools that start runs below the last level that is allowed."""
         levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
-        # A plan's steps are two levels below. A sub-agent on the last level learns why it cannot delegate.
+        # A plan's steps are two levels below; a sub-agent on the last level is told why it cannot delegate.
         never = {CREATE_PLAN} if levels < 2 else set()
         if lineage is None and levels == 0:
             never.add(DELEGATE)
@@ -261,7 +261,7 @@ class Preparation:
         return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
-        """Refuse rules that can never match: their author believes that they protect something."""
+        """A rule that can never match protects nobody; whoever wrote it believes that it does."""
         if not spec.permissions:
             return
         place = Place(workspace=spec.workspace, home=str(Path.home()))
@@ -270,7 +270,7 @@ class Preparation:
             raise BadRequest("; ".join(dead), field="permissions")
 
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
-        """Refuse a budget in dollars when the price of a model is unknown, since it could not be enforced."""
+        """A budget in dollars that nobody could keep is none."""
         share = request.lineage.share.micros if request.lineage else None
         if request.request.crew is not None or (
             share is None and request.request.budget.or_else(spec.budget).cost_usd is None

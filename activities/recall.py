@@ -1,4 +1,4 @@
-"""Recalling what fits the messages of people: memories of their session, and passages of knowledge bases."""
+"""What is brought to a conversation when people have spoken: memories of their session, passages of knowledge bases."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from loom.domain.memory.layers import Layer, MemorySettings, Query, View
 _log = structlog.get_logger("loom.recall")
 
 WITHIN: Final = 3.0
-"""Seconds that a model call waits for recalled memories and passages."""
+"""Seconds that a model call waits for what it is to be reminded of."""
 
 
 class ContextSource(Protocol):
-    """Adds a message to conversations. The message is recorded with the model's answer."""
+    """Brings a message into conversations; whatever it brings is recorded with the model's answer."""
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
         """What there is for these words of people, or None. Never raises; what is away says so."""
@@ -34,7 +34,7 @@ class ContextSource(Protocol):
 async def recalled(
     sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
 ) -> tuple[Message, ...]:
-    """What the sources have for the messages of people since the model's last answer; nothing without such messages."""
+    """What the sources have for what people said since the model spoke last; nothing when nobody did."""
     question = asked(messages) if sources else ""
     if not question:
         return ()
@@ -68,7 +68,7 @@ class SessionMemory:
             layered = frozenset(layers)
             return View(session_id=origin.session_id, without_run=origin.run_id, layers=layered, limit=limit)
 
-        # A sub-agent gets its task and what its parent sends it, not the conversation above it.
+        # A sub-agent has its task and what its parent tells it, not the conversation above it.
         is_root = origin.root_run_id in ("", origin.run_id)
         recent = view(settings.recall_recent if is_root else 0, Layer.L1)
         # Only what is said: of a run with many tools nothing else would be left among the newest.
@@ -85,7 +85,7 @@ class Knowledge:
     """What the knowledge bases of the agent say."""
 
     def __init__(self, store: KnowledgeStore | None) -> None:
-        """Without a store there are no bases; agents that name some read a notice."""
+        """Without a store there are no bases, and agents that have some are told."""
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:

@@ -141,7 +141,7 @@ class ToolRunner:
 
 
 class _Told:
-    """The events of one call on the live stream, without secrets."""
+    """What the live stream is told of one call, without secrets."""
 
     def __init__(self, writer: StreamWriter, request: ToolRequest, masked: Callable[[], StreamRedactor]) -> None:
         self._writer = writer
@@ -162,7 +162,7 @@ class _Told:
         self.show(self._masked.feed(piece))
 
     def show(self, text: str) -> None:
-        """Show text at once."""
+        """Something to see at once."""
         if text:
             self._writer.emit(tool_progressed(self._request, text))
 

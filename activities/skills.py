@@ -1,4 +1,4 @@
-"""The skills of a run: found, chosen and pinned when it is prepared, and read if active from the start."""
+"""The skills of a run, settled when it is prepared: found, chosen, pinned; read where they are active at once."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
@@ -116,7 +116,7 @@ class RunSkills:
         return _Pin(skill=made, tools=tuple(tools.values()))
 
     def _scripts(self, skill: Skill) -> Iterator[tuple[str, ToolSpec]]:
-        """The scripts that declare themselves as tools. One with a wrong declaration is logged and stays a script."""
+        """The scripts that declare themselves to be tools; what is wrong with one is told, and it stays a script."""
         for file in skill_files.files_of(skill.root):
             if not file.path.startswith(f"{skill_files.SCRIPTS}/") or file.size > skill_files.LONGEST:
                 continue

@@ -19,12 +19,12 @@ from loom.domain.memory.document_sections import sections_of
 from loom.domain.memory.knowledge import Ingested, KnowledgeBase
 
 BATCH: Final = 64
-"""Chunks that are embedded and stored in one batch."""
+"""Chunks that are embedded and kept at once."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Round:
-    """One ingestion of a folder."""
+    """One time that a folder is taken in."""
 
     folder: Path
     base: str

@@ -17,7 +17,7 @@ class UnreadableNow(UnreadableDocument):
 
 
 class DocumentReader(Protocol):
-    """Turns a document of a binary format into text, however hostile the document is."""
+    """Turns a document in a format of its own into text, however hostile it is."""
 
     async def pdf(self, data: bytes) -> str:
         """The text of a PDF, a form feed between its pages; raises UnreadableDocument."""
@@ -48,7 +48,7 @@ class Unembedded:
 
 
 class KnowledgeStore(Protocol):
-    """Stores knowledge bases. All methods raise StoreUnavailable."""
+    """Knowledge bases, as they were taken in. All methods raise StoreUnavailable."""
 
     async def digests(self, base: str) -> Mapping[str, str]:
         """The documents of a base by their paths; none when there is no such base."""
@@ -59,7 +59,7 @@ class KnowledgeStore(Protocol):
         ...
 
     async def save(self, base: str, document: Document) -> None:
-        """Store a document in place of the one at its path; unchanged chunks keep their vectors.
+        """Keep a document instead of what was kept under its path; vectors of what it still says stay.
 
         Nothing is kept when the base is gone.
         """

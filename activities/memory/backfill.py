@@ -113,7 +113,7 @@ class CatchUp:
     async def _remember(self, tasks: Sequence[Task]) -> int:
         missing = await self._store.missing(tasks)
         if self._scoped is not None:
-            # Share first: once memory has them they are not missing any more, and would never be shared.
+            # First: once memory has them they are not missing any more, and nobody would share them.
             await share_tasks(self._scoped, missing)
         pages = range(0, len(missing), AT_ONCE)
         return sum([await self._store.remember(missing[start : start + AT_ONCE]) for start in pages])

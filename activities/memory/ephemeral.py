@@ -28,7 +28,7 @@ class EphemeralState(MutableMapping[str, Any]):
         self._sizes: dict[str, int] = {}
 
     def __getitem__(self, key: str) -> Any:
-        """The value of this key."""
+        """What was kept under this key."""
         return self._values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -42,11 +42,11 @@ class EphemeralState(MutableMapping[str, Any]):
         self._values[key], self._sizes = value, sizes
 
     def __delitem__(self, key: str) -> None:
-        """Remove this key."""
+        """Drop what was kept under this key."""
         del self._values[key], self._sizes[key]
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, in the order in which they were added."""
+        """The keys, in the order in which they were first kept."""
         return iter(self._values)
 
     def __len__(self) -> int:

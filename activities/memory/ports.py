@@ -18,7 +18,7 @@ class TextRefused(EmbedderUnavailable):
 
 
 class DistillerUnavailable(Exception):
-    """The distiller does not answer; the beginning of the text is used instead."""
+    """The distiller does not answer now; the text's beginning is taken instead."""
 
 
 class Embedder(Protocol):
@@ -51,10 +51,10 @@ class Distiller(Protocol):
 
 
 class MemoryStore(Protocol):
-    """Stores what runs have said and done. All methods raise StoreUnavailable."""
+    """Everything that runs have said and done, as far as it is kept. All methods raise StoreUnavailable."""
 
     async def remember(self, tasks: Sequence[Task]) -> int:
-        """Store Tasks of any runs; return how many were new. A Task that is stored already changes nothing."""
+        """Take in Tasks of any runs; returns how many were new. A Task that was taken in before changes nothing."""
         ...
 
     async def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -82,22 +82,22 @@ class MemoryStore(Protocol):
         ...
 
     async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
-        """One memory, even a superseded one, with its Task if that is stored; None when the session may not see it."""
+        """One memory, also a superseded one, with its Task when that is kept; None when the session may not see it."""
         ...
 
     def export(self, session_id: str) -> AsyncIterator[Memory]:
-        """Everything stored of a session, superseded memories too, oldest first."""
+        """Everything kept of a session, superseded memories too, oldest first."""
         ...
 
     async def forget(self, session_id: str) -> Forgotten:
-        """Delete everything of a session for good; its Tasks up to now are never stored again.
+        """Delete everything of a session for good; its Tasks of until now are never taken in again.
 
         With it goes what its runs left: their artifacts, and the effects of those that have ended.
         """
         ...
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:
-        """How much is stored, of one session or of all."""
+        """How much is kept, of one session or of all."""
         ...
 
 
@@ -117,7 +117,7 @@ class MemoryUpkeepStore(Protocol):
         ...
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
-        """Put the facts of a memory into L3, all at once; False when another worker has done so."""
+        """Put the facts of a memory into L3, all at once; False when somebody else has done so."""
         ...
 
     async def expire(self) -> int:

@@ -34,7 +34,7 @@ class MemoryWriter:
     """One consumer of the group that writes memory."""
 
     def __init__(self, inbox: Inbox, store: MemoryStore, after: After | None = None) -> None:
-        """`after` is called with what memory has stored for good, possibly twice."""
+        """`after` is told of what memory has for good; it may be told twice."""
         self._inbox = inbox
         self._store = store
         self._after = after
@@ -56,7 +56,7 @@ class MemoryWriter:
         await patiently(lambda: self._inbox.done([delivery.entry for delivery in taken]))
 
     async def _remember(self, tasks: Sequence[Task]) -> None:
-        """Store all together; if that fails, each alone, so that one bad Task does not keep out the others."""
+        """All together; if that cannot be, each alone, so that one that cannot be kept does not keep out the others."""
         try:
             await patiently(lambda: self._store.remember(tasks))
         except Exception as error:  # noqa: BLE001 - a task that no store can take must not stop the others

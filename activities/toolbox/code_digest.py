@@ -1,4 +1,4 @@
-"""A digest of a user's code: of the source of a function, or of an object's class."""
+"""A name for a user's code as it stands: a digest of the source of a function, or of an object's class."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Asking a user's hooks before a tool call. A hook that fails, or does not answer in time, objects."""
+"""Asking a user's hooks before a tool call. Whoever fails, or does not answer in time, objects."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ from loom.domain.core.tool_names import ASK_USER, DONE
 _log = structlog.get_logger("loom.hook")
 
 FREE = (DONE, ASK_USER)
-"""Calls that no hook and no interceptor sees: a run may always end itself, or ask a person."""
+"""Calls that no hook and no interceptor sees: a run may always end itself, or ask."""
 
 
 def gates_of(registered: Sequence[Registered]) -> list[Hook]:

@@ -103,7 +103,7 @@ class Offer:
 
 
 def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Offer:
-    """The usable tools of a server. Tools that the configuration leaves out are dropped silently."""
+    """The tools of a server that can be used; the configuration's choice is kept to silently."""
     tools: dict[str, Tool] = {}
     refused: list[str] = []
     for each in listed:

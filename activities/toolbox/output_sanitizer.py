@@ -1,4 +1,4 @@
-"""Sanitizing a tool's output before it is stored or shown: no secrets, no NUL, not too long, never empty."""
+"""What becomes of a tool's output before anybody keeps it: no secrets, no null bytes, not too long, never empty."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ from loom.domain.core.tool_calls import EMPTY_OUTPUT
 _log = structlog.get_logger("loom.tool")
 
 LONGEST: Final = 4_000_000
-"""Characters of one output that an artifact stores; of a longer output, its beginning and its end."""
+"""Characters of one output that are kept as an artifact; of more, the beginning and the end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class SanitizedOutput:
 
 
 class OutputSanitizer:
-    """Sanitizes output, and stores the whole of what it cuts."""
+    """Shapes output; keeps the whole of what is cut."""
 
     def __init__(self, redactor: Redactor, artifacts: ArtifactStore | None) -> None:
         self._redactor = redactor

@@ -74,7 +74,7 @@ _FINE_DUNDERS: Final = frozenset(
 
 
 def complaints(code: str) -> tuple[str, ...]:
-    """The reasons why this code must not run, one sentence each with its line; empty when there are none."""
+    """What stands in the way of running this code, one sentence each with its line; empty when nothing does."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""Several tool sets as one, each as it is at the time of the lookup; and the tools that only one run has."""
+"""Several boxes of tools as one, each as it is at the moment of asking; and the tools that only one run has."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from loom.domain.core.tool_calls import ToolSpec
 
 
 class JoinedToolSets(Mapping[str, Tool]):
-    """All tools of all sets, sorted by name; where two sets have a name, the earlier set wins."""
+    """All tools of all boxes, sorted by name; an earlier box wins a name from a later one."""
 
     def __init__(self, *boxes: ToolSet) -> None:
         self._boxes = boxes
@@ -33,12 +33,12 @@ class JoinedToolSets(Mapping[str, Tool]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTools:
-    """Adds the tools that only one run has: those that its agent made, and those of its skills."""
+    """Tools that a run has by itself: those that its agent made, and those of its skills."""
 
     made: MadeTools
     skills: SkillTools
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """The tool set with the tools that these specs describe."""
+        """The box with what these specs describe."""
         every = tuple(specs)
         return self.skills.added_to(self.made.added_to(box, every), every)

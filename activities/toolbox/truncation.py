@@ -1,4 +1,4 @@
-"""Cutting long output: the beginning and the end stay, and a note says what is missing between them."""
+"""Keeping output short: the beginning and the end stay, a note says what is missing between them."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,10 +45,10 @@ class Collected:
             self.tail = (self.tail + rest)[-self.limit :]
 
     def text(self) -> str:
-        """What was collected, at most `limit` characters."""
+        """What was kept, at most `limit` characters."""
         if not self.truncated:
             return self.head
-        # Cut at line ends where there are any, so that no unrecognizable half of a secret stays.
+        # At line ends where there are any, so that no half of a secret stays that nobody would know as one.
         begin = self.head[: self._half]
         begin = begin[: begin.rfind("\n") + 1] or begin
         end = (self.head + self.tail)[-self._half :]

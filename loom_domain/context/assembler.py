@@ -17,7 +17,7 @@ from loom.domain.core.messages import Message, reminder, user
 from loom.domain.core.tokens import MESSAGE, conversation_tokens, message_tokens, text_tokens, within
 
 BUDGET: Final = 100_000
-"""Default number of tokens of a context."""
+"""Tokens of a context, where nobody says otherwise."""
 WORTH_KEEPING: Final = 30
 """Tokens below which the beginning of a text says too little to stay."""
 
@@ -34,7 +34,7 @@ class Priority(IntEnum):
 
 
 class Placement(StrEnum):
-    """The place of a component in the context."""
+    """Where in the context a component stands."""
 
     PRIMACY = "primacy"
     BODY = "body"
@@ -56,7 +56,7 @@ class Component:
     truncatable: bool = False
     """Its beginning alone is worth something."""
     tagged: bool = True
-    """Its text is wrapped in an XML tag of its name."""
+    """Its text stands in an XML tag of its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class ContextPart:
 
     component: Component
     tokens: int
-    """Tokens in the context; 0 when it was left out."""
+    """As it stands in the context; 0 when it was left out."""
     cut: int = 0
     """Tokens that it lost."""
 
@@ -159,7 +159,7 @@ def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
 
 
 def _texts(components: Iterable[Component], place: Placement) -> str:
-    # Text cannot be placed among messages: without a placement it goes to the end.
+    # A text has no place among messages: one that names none stands at the end.
     places = (place, Placement.BODY) if place is Placement.RECENCY else (place,)
     wanted = (c for c in components if c.place in places and c.text.strip())
     return "\n\n".join(map(rendered, wanted))

@@ -1,4 +1,4 @@
-"""Compressing a conversation: what stays verbatim, and one message that replaces the rest.
+"""Making a conversation shorter: what stays as it is, and one message that stands for the rest.
 
     before   task, turns, what people said, turns, … the last turns
     after    [summary] task, what people said, … the last turns
@@ -154,7 +154,7 @@ def rebuilt(messages: Sequence[Message], kept: Iterable[Group]) -> tuple[Message
 
 
 def transcript_after(messages: Sequence[Message], summary: Message, kept: Iterable[Group]) -> Transcript:
-    """The conversation made of a summary and the messages that stay."""
+    """The conversation that a summary and the kept messages make."""
     return transcript_of((summary, *rebuilt(messages, kept)))
 
 
@@ -255,7 +255,7 @@ def _newest(lines: Sequence[str], room: int) -> str:
 
 
 def _files(work: Compressing) -> list[str]:
-    """Every file that a call named, the last one last; changed files and read files are kept apart."""
+    """Every file that a call named, the last touched last; what was changed is told apart from what was read."""
     reading = {tool.name for tool in work.tools if tool.effect is Effect.READ}
     touched: dict[str, bool] = {}
     for line in tag_of(work.earlier, "files_touched").splitlines():

@@ -56,7 +56,7 @@ class Measures:
     """What a run knows of its window before a model call."""
 
     size: int = 0
-    """Tokens of the window as reported by the provider; 0: as the agent defines it."""
+    """Tokens of the window as the provider told; 0: as the agent says."""
     ratio: float = 1.0
     """Tokens of the provider for one of Loom's own count."""
     collapsed: int = 0
@@ -151,7 +151,7 @@ def context_parts(
 
 
 def is_summary(message: Message) -> bool:
-    """Whether this message is the summary of a compressed part of the conversation."""
+    """Whether this message stands for a part of the conversation that was compressed."""
     return message.role == "system" and bool(message.metadata.get("compressed"))
 
 

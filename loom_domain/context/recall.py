@@ -1,4 +1,4 @@
-"""What a run recalls when a person has spoken: memories of its session, and passages of knowledge bases.
+"""What a run is reminded of when a person has spoken: what other runs of its session left, and what knowledge says.
 
 It is asked for once for each time that people speak, and what comes back becomes a message of the conversation. So it
 enters history once, stays where the model read it, and is compressed like everything else.
@@ -23,9 +23,9 @@ SAID: Final[Mapping[Action, tuple[str, str]]] = {
     Action.MESSAGE: ("user", "text"),
     Action.COMPLETE: ("assistant", "output"),
 }
-"""Who speaks in a Task, and the field with the words. Other actions are not part of a conversation."""
+"""Who speaks in a Task, and where its words are; what is not here is no part of a conversation."""
 MOST_TOKENS: Final = 4_000
-"""Tokens of the passages that one recall adds."""
+"""Of what knowledge bases bring at once."""
 _LEAST: Final = 20
 """Tokens below which the beginning of an entry says too little."""
 _SHARE: Final = 4
@@ -33,7 +33,7 @@ _SHARE: Final = 4
 
 
 def asked(messages: Sequence[Message]) -> str:
-    """What people have said since the model's last answer; empty without such messages."""
+    """What people have said since the model spoke last; empty when nobody has."""
     new: list[str] = []
     for message in reversed(messages):
         if message.role == "assistant":
@@ -44,7 +44,7 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Sequence[Hit], most: int) -> str:
-    """Memories of the session's other runs, in at most `most` tokens; empty when there are none."""
+    """What other runs of the session left, in at most so many tokens; empty when there is nothing."""
     told = {hit.memory.task_id for hit in recent if _said(hit.memory)}
     # A Task of the last day is there whole, and once more as its summary when its run has ended.
     whole = {hit.memory.task_id for hit in important}
@@ -59,7 +59,7 @@ def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Seque
 
 
 def looked_up(hits: Sequence[KnowledgeHit], missing: Sequence[str] = (), most: int = MOST_TOKENS) -> str:
-    """Passages of knowledge bases with their sources, in at most `most` tokens; empty when there are none.
+    """Passages of knowledge bases with the places to cite, in at most so many tokens; empty when there are none.
 
     `missing` are bases that the agent names and nobody has.
     """

@@ -80,7 +80,7 @@ def read_sections(answer: str) -> dict[str, str]:
 
 
 def tag_of(text: str, name: str) -> str:
-    """The content of the first tag of that name, or an empty string."""
+    """What stands in the first tag of that name, or an empty string."""
     match = re.search(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
     return match[1].strip() if match else ""
 

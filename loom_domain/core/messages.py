@@ -82,12 +82,12 @@ AGENT: Final = "agent"
 
 
 def reminder(text: str) -> Message:
-    """A short note of the framework to the model, distinct from messages of people."""
+    """A short note of the framework to the model, told apart from what people say."""
     return user(f"<system-reminder>{text}</system-reminder>", kind="reminder")
 
 
 def recollection(text: str, source: str) -> Message:
-    """What Loom recalled for the message before it; `source` says where it comes from."""
+    """What Loom found for the words before it; `source` tells people where."""
     inside = text.replace("</memory>", "<\\/memory>")
     return user(f"<memory>\n{inside}\n</memory>", kind="memory", by=source)
 
@@ -133,7 +133,7 @@ Group: TypeAlias = tuple[int, int]
 
 
 def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """The groups in order; together they are the whole conversation. A single message is a group of its own."""
+    """The groups in order, together the whole conversation; a message that stands for itself is one of its own."""
     ends = _ends(messages)
     groups: list[Group] = []
     place = 0

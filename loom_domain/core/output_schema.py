@@ -31,7 +31,7 @@ class NotJson(ValueError):
 
 
 def instructions(schema: JsonObject, *, through_done: bool) -> str:
-    """The instructions for a model whose answer has to fit a schema."""
+    """What a model is told of the form that its answer has to have."""
     how = (
         "Call `done` with it as `result`, written as JSON text." if through_done else "Answer with it and nothing else."
     )

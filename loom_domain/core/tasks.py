@@ -56,7 +56,7 @@ class Notice:
     status: str = "completed"
     result: JsonObject | None = None
     target_agent: str | None = None
-    """The agent that is given work, or addressed."""
+    """The agent that is given work, or told something."""
 
 
 CORRELATION: Final = "correlation_id"
@@ -142,7 +142,7 @@ class Published:
     """What the activity `publish` was given to tell, for history: its input is not there, since it runs locally."""
 
     notices: tuple[Notice, ...] = ()
-    """Without the run's last one, which the end of the history implies."""
+    """Without the run's last one, which the end of the history tells."""
 
 
 def task_of(

@@ -66,7 +66,7 @@ def is_plausible(counted: int, estimated: int) -> bool:
 
 
 def within(text: str, most: int, note: str = " …") -> str:
-    """The beginning of the text within this number of tokens, with a note where it was cut."""
+    """The beginning of the text in at most so many tokens, with a note where it was cut."""
     if text_tokens(text) <= most:
         return text
     length = len(text)

@@ -82,7 +82,7 @@ class ToolSpec:
     declared: Verdict | None = None
     """The verdict where no rule names the tool, as its registration says; None: by the built-in table."""
     ephemeral: int = 0
-    """How many of its last results stay in the context; 0: all."""
+    """Only the results of its last so many uses stay in the context; 0: all of them."""
     source: str = ""
     """Python of a tool that an agent made at run time; empty for registered ones."""
 
@@ -130,7 +130,7 @@ class ToolResult:
     parts: tuple[Part, ...] = ()
     """Images and files beside the text, for models that take them."""
     artifact: str = ""
-    """Id of the artifact with the whole output, where `content` is only its head and tail."""
+    """Id under which the whole output is kept, where `content` is only its head and tail."""
     length: int = 0
     """Characters of the whole output, where it was cut."""
 
@@ -171,7 +171,7 @@ class OpenCall:
     inline: bool = False
     """The next request carries the arguments: its worker did not have them."""
     begun: bool = False
-    """An earlier attempt may have begun, and its end is unknown."""
+    """An earlier attempt may have begun, and nobody has seen its end."""
     away: int = 0
     """Attempts that found the account of effects away."""
     lost: int = 0
@@ -181,7 +181,7 @@ class OpenCall:
 
     @property
     def awaits_person(self) -> bool:
-        """The approval is still pending."""
+        """Nobody has yet answered the ask."""
         return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
 
 
@@ -191,7 +191,7 @@ def artifact_id(turn: int, call_id: str) -> str:
 
 
 def kept_artifact(call_id: str, tool: str, result: ToolResult) -> JsonObject:
-    """An artifact, as a run's result names it."""
+    """An output that is kept whole, as a run's result names it."""
     return {"id": result.artifact, "call_id": call_id, "tool": tool, "characters": result.length}
 
 

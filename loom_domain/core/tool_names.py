@@ -15,7 +15,7 @@ HANDED_ON: Final = (DELEGATE, CREATE_PLAN)
 MESSAGE_AGENT: Final = "message_agent"
 """By which a running agent writes to another one of its tree."""
 READ_ARTIFACT: Final = "read_artifact"
-"""Reads an artifact of this run, or a shared one."""
+"""Reads an output which was kept whole, or what was shared."""
 SHARE: Final = "share_artifact"
 """By which an agent shares a text with all others of its tree."""
 TODO: Final = "todo"

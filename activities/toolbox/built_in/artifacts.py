@@ -17,7 +17,7 @@ PAGE: Final = RESULT_LIMIT - 200
 SHARED: Final = "shared-"
 """How the ids of artifacts begin that an agent has shared."""
 
-NO_STORE: Final = "outputs are not stored here: set LOOM_DATABASE_URL on the worker, or ask for less output"
+NO_STORE: Final = "outputs are not kept here: set LOOM_DATABASE_URL on the worker, or ask for less output"
 
 
 class ReadArtifact(Arguments):

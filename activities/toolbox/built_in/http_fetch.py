@@ -1,7 +1,7 @@
 """http_fetch: one page of the public web, as Markdown, text or an image.
 
-It may fail for reasons that the model can act on, so each failure says what to try. A redirect to another host is
-reported, but not followed: the permission was given for the first one.
+It may fail for reasons that the model can act on, so each failure says what to try. Redirects to another host are told,
+not followed: the permission was given for the first one.
 """
 
 import re
@@ -44,7 +44,7 @@ _IMAGES: Final[Mapping[str, re.Pattern[bytes]]] = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-"""Media types that models take, recognized by their first bytes, since a server may declare anything."""
+"""What models take, told by how the bytes begin: a server may say anything."""
 
 _ADVICE: Final[Mapping[int, str]] = {
     401: "it needs a login, which this tool does not have: try another source",

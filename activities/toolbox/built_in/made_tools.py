@@ -119,7 +119,7 @@ class MadeTool:
 
 
 async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
-    """Refuse what cannot become a tool, with advice on how to fix it."""
+    """Refuse what cannot become a tool, in words that help to mend it."""
     wrong = list(complaints(arguments.code))
     try:
         ArgumentSchema(arguments.parameters)

@@ -1,4 +1,4 @@
-"""The tools with which a model queries memory: of its own session and global memory, never of another session."""
+"""The tools by which a model asks its memory: that of its own session and what is global, never another's."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -159,7 +159,7 @@ async def _collective(store: MemoryStore, caller: ToolContext, given: Collective
 
 
 async def _siblings(store: MemoryStore, caller: ToolContext, given: Siblings) -> tuple[Hit, ...]:
-    """What other runs with the same parent did; for a root, what all runs of its tree did."""
+    """What other runs with the same parent did; a root has none, and is told what all of its tree did."""
     view = _view(caller, given.top_k)
     run_id, root = caller.run_id, caller.root_run_id
     if given.task_id is not None:

@@ -99,7 +99,7 @@ class _Tools:
         return await _written(store, given, MemoryScope(given.scope), context)
 
     async def publish(self, store: ScopedMemory, given: Publish, context: ToolContext) -> str:
-        """A note that every agent can read."""
+        """A note for everybody."""
         return await _written(store, given, MemoryScope.GLOBAL, context)
 
     async def read(self, store: ScopedMemory, given: Read, context: ToolContext) -> str:

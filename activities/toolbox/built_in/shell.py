@@ -19,7 +19,7 @@ from loom.domain.permissions.subjects import Subject
 OUTPUT_LIMIT: Final = 30_000
 _LONGEST: Final = 600.0
 KEPT: Final = 2_000_000
-"""Characters of one command's output that are stored to be read later; of more, the beginning and the end."""
+"""Characters of one command's output that are kept to be read later; of more, the beginning and the end."""
 
 GRACE: Final = 10.0
 """Seconds beyond a command's own time limit, for stopping it and reading what it said."""
@@ -167,7 +167,7 @@ def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
-    """Allow rules for these commands: harmless programs by name, others word for word; none if a command is unclear."""
+    """Allow rules for these commands: harmless programs by name, others word for word; none when one cannot be told."""
     if any(command.opaque for command in commands):
         return ()
     rules = [_rule(command.text) for command in commands if not command.passive]

@@ -55,7 +55,7 @@ def _fed(words: _Words, *, is_fed: bool) -> _Words:
 
 
 def _bases(commands: Sequence[Subject], workspace: Path, home: str) -> list[str | None]:
-    """The folders at which relative paths may start, since `cd` may come before or after; None: unknown."""
+    """The folders that relative paths may start at: `cd` may come before or after; None is one that nobody knows."""
     bases: list[str | None] = [str(workspace)]
     for words in dict.fromkeys(each.words for each in commands):
         if not words or words[0] not in ("cd", "pushd"):

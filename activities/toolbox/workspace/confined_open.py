@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Non-blocking, because opening a pipe without a writer would wait for ever."""
+"""Non-blocking, because opening a pipe that nobody writes to would wait for ever."""
 
 
 class Entry(NamedTuple):
