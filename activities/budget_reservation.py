@@ -1,10 +1,10 @@
-"""How long an answer may be so that a model call stays within what is left of a budget, and whether one may be given.
+"""How long a reply may be so that a model call stays within the rest of a budget, and whether the call may be made.
 
-    a turn of the model        `covered`: as long an answer as there is room for
+    a turn of the model        `covered`: as long a reply as the budget allows
     an evaluation, a summary   `worst_case`: all of it, or the run does without
 
-Reserving is this bound: the call is made with a limit of output tokens that, with everything it sends, costs no more
-than there is. Before a call with tools so much has to be left that a last answer can still follow it.
+This limit is the reservation: the call is made with a limit of output tokens that, together with its input, costs no
+more than what is left. Before a call with tools, enough must be left for a last answer after it.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
 LEAST_ANSWER: Final = 256
-"""Tokens below which calling a model is of no use; a budget that does not cover so much is used up."""
+"""Tokens below which a model call is useless. A budget that does not cover them is exhausted."""
 LEAST_LAST_ANSWER: Final = 64
-"""The same of a last answer."""
+"""The same for a last answer."""
 GROWTH: Final = 1.25
-"""How much longer the conversation may be at the last answer: results of tools, and what our own count is off."""
+"""How much longer the conversation may be at the last answer: results of tools, and the error of the token estimate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +27,9 @@ class Covered:
     """The call may be made."""
 
     output: int
-    """Tokens that its answer may have."""
+    """Maximum tokens of its reply."""
     reserved: Spend
-    """What it takes at most."""
+    """Its maximum usage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +37,11 @@ class Uncovered:
     """The call may not be made."""
 
     need: Spend
-    """What would have to be left for it."""
+    """What the budget would have to contain for it."""
 
 
 async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) -> Spend:
-    """What a call of `prompt` tokens takes at most, with an answer of at most `output`."""
+    """The maximum usage of a call with `prompt` tokens and a reply of at most `output`."""
     usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
     return Spend(tokens=usage.total_tokens, micros=await prices.cost_micros(model, usage) or 0)
 
@@ -49,7 +49,7 @@ async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) ->
 async def covered(
     prices: Prices, model: str, *, prompt: int, most: int, allowance: Share, last: bool
 ) -> Covered | Uncovered:
-    """What a call of `prompt` tokens, with an answer of at most `most`, may do with this allowance."""
+    """What a call of `prompt` tokens, with a reply of at most `most`, may use of this allowance."""
 
     async def call(output: int) -> Spend:
         return await worst_case(prices, model, prompt=prompt, output=output)
@@ -63,7 +63,7 @@ async def covered(
     if allowance.shortfall(await need(least)):
         return Uncovered(need=await need(least))
     low, high = least, max(least, min(most, WRAP_UP_TOKENS) if last else most)
-    while low < high:  # the largest that is covered
+    while low < high:  # the largest reply that is covered
         middle = (low + high + 1) // 2
         low, high = (low, middle - 1) if allowance.shortfall(await need(middle)) else (middle, high)
     return Covered(output=low, reserved=await call(low))

@@ -1,10 +1,10 @@
-"""The bus carries tasks from whoever publishes them to whoever subscribed to their action, and keeps none.
+"""The bus routes tasks from publishers to the subscribers of their action. It stores none.
 
     bus = Bus(InProcessBus())
     await bus.subscribe("tool.*", handler)
     answered = await bus.publish(task)
 
-A handler gets the task as it was published and answers with a task of its own, or with None when it only looks on.
+A handler gets the task as it was published and returns a task of its own, or None if it only observes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,80 +24,82 @@ Handler: TypeAlias = Callable[[Task], Awaitable[Task | None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one handler made of a task."""
+    """The result of one handler for a task."""
 
     task: Task | None
-    """None: it only looked on."""
+    """None: it only observed."""
     failed: bool = False
-    """The handler raised; `task` says so."""
+    """The handler raised, and `task` contains the error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subscription:
-    """A handler and what it is called for."""
+    """A handler and its pattern."""
 
     name: str
-    """Subscribers of one name share the work: a task goes to one of them. It outlives the process."""
+    """Subscribers with one name share the work: each task goes to one of them. The name outlives the process."""
     pattern: str
     handler: Handler
 
 
 class Transport(Protocol):
-    """How tasks get from one place to another; all methods may raise StreamUnavailable."""
+    """How tasks get from publishers to handlers. All methods may raise StreamUnavailable."""
 
     async def attach(self, subscription: Subscription) -> None:
-        """From now on its handler gets every task that its pattern takes."""
+        """From now on, call the handler with every task that matches its pattern."""
         ...
 
     async def detach(self, name: str) -> None:
-        """The handlers of that name, here, get nothing more; what they have begun they end."""
+        """Send nothing more to the handlers of that name in this process. They finish what they have started."""
         ...
 
     async def send(self, task: Task) -> None:
-        """Hand the task over; who handles it, and when, is not waited for."""
+        """Publish the task without waiting for its handlers."""
         ...
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """Hand the task over and wait for what its handlers answer, always in the same order."""
+        """Publish the task and wait for the results of its handlers, always in the same order."""
         ...
 
     async def aclose(self) -> None:
-        """Let what has begun end, and subscribe to nothing any more."""
+        """Finish what has started, and end all subscriptions."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """One task on its way to one subscriber, who says when it is done."""
+    """One task for one subscriber, who acknowledges it."""
 
     entry: str
     task: Task | None
-    """None: what lies there is no task that this version can read."""
+    """None: this version cannot read the entry."""
     reply_to: str = ""
 
 
 class Inbox(Protocol):
-    """One consumer of a group that shares a subscription; what it takes stays its own until it is done or dead."""
+    """One consumer of a group that shares a subscription. What it reads stays assigned to it until it acknowledges or
+    dies.
+    """
 
     async def take(self) -> Sequence[Delivery]:
-        """What came, oldest first; waits a little, and gives nothing when nothing came. Raises StreamUnavailable."""
+        """New tasks, oldest first. Waits briefly and may return nothing. Raises StreamUnavailable."""
         ...
 
     async def done(self, entries: Sequence[str]) -> None:
-        """These are dealt with and never come again. Raises StreamUnavailable."""
+        """Acknowledge these tasks, so that they are not delivered again. Raises StreamUnavailable."""
         ...
 
 
 class Bus:
-    """Publishing and subscribing, whatever the transport."""
+    """Publish and subscribe with any transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def publish(self, task: Task, wait_result: bool = True) -> Task:
-        """The task as its handler answered it; as it was, when nobody answers or nobody is waited for.
+        """Return the task as its handler returned it, or unchanged if no handler responds or none is awaited.
 
-        Of several answers the first counts, and a failure only when there is nothing else.
+        If several handlers return a task, the first one wins. A failure is used only if there is nothing else.
         """
         if not wait_result:
             await self._transport.send(task)
@@ -107,10 +109,10 @@ class Bus:
         return task if best is None or best.task is None else best.task
 
     async def subscribe(self, pattern: str, handler: Handler, *, name: str = "") -> str:
-        """Call `handler` for every task that `pattern` takes; returns the subscription's name.
+        """Call `handler` for every task that matches `pattern`. Return the subscription's name.
 
-        Raises BadRequest for a pattern that is none. Without a name it is made of the handler's own and the pattern,
-        so that it is the same after a restart.
+        Raises BadRequest for an invalid pattern. The default name consists of the handler's name and the pattern, so
+        that it is the same after a restart.
         """
         given = name or f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', 'handler')}:{pattern}"
         await self._transport.attach(Subscription(name=given, pattern=checked(pattern), handler=handler))
@@ -121,15 +123,15 @@ class Bus:
         await self._transport.detach(name)
 
     async def aclose(self) -> None:
-        """Let what has begun end."""
+        """Finish what has started."""
         await self._transport.aclose()
 
 
 async def answer_of(subscription: Subscription, task: Task) -> Answer:
-    """What the handler makes of its own copy of the task; one that raises has failed, and hurts nobody else."""
+    """Call the handler with its own copy of the task. If it raises, only this handler has failed."""
     try:
         return Answer(task=await subscription.handler(deepcopy(task)))
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own failure
+    except Exception as error:  # noqa: BLE001 - an error of a handler is its own failure
         _log.error("task_left_aside", handler=subscription.name, task_id=task.task_id, exc_info=error)
         told = {"error": type(error).__name__, "message": str(error)}
         return Answer(task=replace(task, status="failed", result=told), failed=True)

@@ -1,4 +1,4 @@
-"""Activity `call_model`: one attempt at one model call, streamed, with a plan for each tool call in the answer."""
+"""Activity `call_model`: one attempt at one model call, streamed, and each tool call of the reply prepared."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,10 +39,10 @@ from loom.domain.tree.budget import Spend
 _log = structlog.get_logger("loom.model")
 
 LEAST_OUTPUT = 256
-"""Tokens that an answer may always have, however full the window is."""
+"""Tokens that a reply may always have, however full the window is."""
 
 RESEND = ModelReply()
-"""The worker does not know the transcript or the spec by name: it needs them whole."""
+"""The worker does not know the transcript or the spec by its digest and needs it whole."""
 
 
 class LanguageModel:
@@ -77,7 +77,7 @@ class LanguageModel:
         with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 if request.attempt > 1:
-                    # Only for the model: this tells clients to forget the turn's text, which a tool's retry must not.
+                    # Only for the model: this tells clients to discard the turn's text, which a tool's retry must not.
                     writer.emit(segment_reset(request))
                 writer.notices(request.notices)
                 spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
@@ -98,7 +98,7 @@ class LanguageModel:
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
     ) -> ModelReply:
         writer.emit(turn_began(request.origin, request.turn, request.stage))
-        # Without a session there are no memories to recall, without bases no passages.
+        # Without a session there are no memories to recall, and without knowledge bases no passages.
         recalls = spec.knowledge or request.origin.session_id
         found = await recalled(self._sources, before.messages, request.origin, spec) if recalls else ()
         transcript = before.extended(found)
@@ -124,7 +124,7 @@ class LanguageModel:
     async def _put_off(
         self, request: ModelRequest, transcript: Transcript, context: ModelContext, too_long: TooLong
     ) -> ModelReply:
-        """No answer: the run compresses the conversation first, which this worker keeps for that."""
+        """Return no reply: the run compresses the conversation first, which this worker caches for that."""
         _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=context.window)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript)
         return ModelReply(too_long=too_long, collapsed=context.collapsed)
@@ -132,7 +132,7 @@ class LanguageModel:
     async def _bounded(
         self, request: ModelRequest, spec: AgentSpec, assembled: Assembled, most: int
     ) -> Covered | Uncovered:
-        """How long the answer may be, by the window and by what is left of the budget."""
+        """How long the reply may be, by the window and by the rest of the budget."""
         if request.allowance is None:
             return Covered(output=most, reserved=Spend())
         prompt = round(assembled.tokens * request.measures.ratio)
@@ -162,7 +162,7 @@ class LanguageModel:
         )
         started = perf_counter()
         answer = await provider.answer(call, lambda text: writer.emit(model_said(request, text)))
-        # Not every server heeds that there are no tools in this turn.
+        # Not every server respects that there are no tools in this turn.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
         message = _with_new_ids(said, transcript.messages, request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
@@ -193,13 +193,15 @@ class LanguageModel:
 
 
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
-    """What the answer may have, since a provider counts it with the prompt."""
+    """What the reply may use, since a provider counts it with the prompt."""
     left = request.measures.window(spec) - round(tokens * request.measures.ratio)
     return max(LEAST_OUTPUT, min(spec.max_output_tokens, left))
 
 
 def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
-    """The tools that the model may use; for a last answer only names, which some providers want of old calls."""
+    """The tools that the model may use. For a last answer, only their names, which some providers require for earlier
+    calls.
+    """
     tools = offered(spec.tools, spec.permissions) if spec.permissions else spec.tools
     if not request.wrap_up:
         return tools
@@ -207,7 +209,7 @@ def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
 
 
 def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
-    """What the model sees: all of it, or for a last answer as much as the budget for tokens leaves room for."""
+    """What the model sees: everything, or for a last answer as much as the token budget allows."""
     if not request.wrap_up or request.allowance is None or request.allowance.tokens is None:
         return context.assembled()
     fits = int((request.allowance.tokens - LEAST_LAST_ANSWER) / request.measures.ratio)
@@ -221,8 +223,8 @@ def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
 
 
 def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
-    """The answer with call ids that no earlier call of the run has: an approval must name exactly one call."""
-    # A compression has dropped earlier calls, whose ids a provider that counts anew would use again.
+    """The reply with call ids that no earlier call of the run has: an approval must name exactly one call."""
+    # A compression has dropped earlier calls, whose ids a provider that restarts its count would reuse.
     mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:
         return message

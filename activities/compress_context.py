@@ -1,4 +1,4 @@
-"""Activity `compress_context`: one attempt at making a conversation shorter, with one call of the model."""
+"""Activity `compress_context`: one attempt to shorten a conversation, with one model call."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +28,9 @@ from loom.domain.tree.budget import Share
 _log = structlog.get_logger("loom.compression")
 
 RESEND = Compressed()
-"""The worker does not know the transcript or the spec by name: it needs them whole."""
+"""The worker does not know the transcript or the spec by its digest and needs it whole."""
 QUESTION_SHARE = 0.6
-"""Of the window: what the record of the conversation may have that the model is to sum up."""
+"""Share of the window for the messages that the model is to summarize."""
 
 
 class Compressor:
@@ -53,7 +53,7 @@ class Compressor:
 
     @activity.defn(name="compress_context")
     async def compress_context(self, request: CompressRequest) -> Compressed:
-        """Compress; raises the LLM errors as application failures, unless the request is to do without a model."""
+        """Compress; raises the LLM errors as application failures, unless the request is to work without a model."""
         run_id = request.origin.run_id
         segment = compression_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
@@ -83,20 +83,20 @@ class Compressor:
         event = context_compressed(request, tokens=after, ms=ms, success=not error, error=error)
         writer.emit(event)
         _log.info("context_compressed", **event.parameters)
-        # Under its own name, as a conversation that begins anew.
+        # Under its own digest, like a new conversation.
         await self._transcripts.save(request.origin.run_id, Tail(), shorter.transcript)
         return Compressed(
             summary=shorter.summary, kept=shorter.kept, tokens=after, usage=summing.usage, cost_micros=cost
         )
 
     async def _purse(self, allowance: Share, request: CompressRequest, spec: AgentSpec, measures: Measures) -> "_Purse":
-        """What the summary may cost: a last answer of the run can still follow it, had it gained nothing."""
+        """What the summary may cost so that a last answer can still follow, even if it saves nothing."""
         after = int(GROWTH * request.tokens)
         follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
         return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
 
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
-        """Let the model write the sections; returns why it did not."""
+        """Let the model write the sections. Return why it failed, if it did."""
         if request.plain:
             return "the model could not be used"
         if not promising(summing.work):
@@ -115,12 +115,12 @@ class Compressor:
 
 
 class _Uncovered(Exception):
-    """A call might take more than there is."""
+    """A call might use more than what is left."""
 
 
 @dataclass(slots=True)
 class _Purse:
-    """What is left for the calls of one compression."""
+    """The rest of the budget for the calls of one compression."""
 
     prices: Prices
     model: str
@@ -128,7 +128,7 @@ class _Purse:
     ratio: float
 
     async def pay(self, call: ModelCall) -> None:
-        """Reserve what the call takes at most; raises _Uncovered."""
+        """Reserve the maximum usage of the call; raises _Uncovered."""
         prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
         need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
         if self.left.shortfall(need):
@@ -137,7 +137,7 @@ class _Purse:
 
 
 class _Summing:
-    """Lets a model write the sections of a summary, and once more those that it has written too long."""
+    """Lets a model write the sections of a summary, and shorten once those that are too long."""
 
     def __init__(
         self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None
@@ -158,7 +158,7 @@ class _Summing:
         if long := {name: text for name, text in self.sections.items() if text_tokens(text) > limit}:
             try:
                 shortened = await self._ask(sections.shorten(long, section_tokens=limit))
-            except (LoomError, _Uncovered) as error:  # what is too long is cut all the same
+            except (LoomError, _Uncovered) as error:  # a section that is too long is cut anyway
                 _log.warning("sections_not_shortened", error=type(error).__name__, message=str(error))
                 return
             self.sections = {**self.sections, **{name: text for name, text in shortened.items() if name in long}}
@@ -180,10 +180,10 @@ class _Summing:
 
 
 def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]) -> tuple[Compressing, Measures]:
-    """What has to be done, and how tokens are to be measured for it."""
+    """The compression to do, and how to count tokens for it."""
     measures = request.measures
     whole = _context(spec, messages, measures).tokens
-    if request.tokens > whole:  # the provider counted more than we do
+    if request.tokens > whole:  # the provider counted more than Loom estimated
         measures = replace(measures, ratio=measures.ratio * request.tokens / whole)
     target = spec.compress_target * min(request.tokens, measures.window(spec))
 

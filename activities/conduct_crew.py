@@ -1,6 +1,7 @@
-"""Activity `conduct_crew`: what a crew does next, in the place of a model's answer.
+"""Activity `conduct_crew`: what a crew does next, in place of a model's reply.
 
-The decision is made here and recorded with its reason, so that a later version never changes what a crew in flight did.
+The decision is made here and recorded with its reason, so that a later version never changes what a crew in flight has
+done.
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class CrewConductor:
 
     @activity.defn(name="conduct_crew")
     async def conduct_crew(self, request: ModelRequest) -> ModelReply:
-        """The crew's next step as an assistant's message; raises what ends the crew as an application failure."""
+        """The crew's next assignments as an assistant message. Raises what ends the crew as an application failure."""
         run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
             writer.notices(request.notices)
@@ -110,7 +111,7 @@ class CrewConductor:
                 raise CrewFailedError("the router compared and came to no choice")
 
     async def _keep(self, root_run_id: str, log: Log) -> None:
-        """What is too long to be passed on whole, where every member can read it."""
+        """Store a long answer whole, where every member can read it."""
         if self._artifacts is None:
             return
         for tried in log.tried:
@@ -130,7 +131,9 @@ class CrewConductor:
 
 
 class _Spent(Exception):
-    """A member had to end for want of budget, and the crew cannot do without it: this is how the crew ends, too."""
+    """A member ended because its budget was exhausted, and the crew cannot continue without it, so it ends the same
+    way.
+    """
 
     def __init__(self, need: Spend) -> None:
         super().__init__(need)

@@ -1,4 +1,4 @@
-"""The crews that a worker knows, and those that a request brings along."""
+"""The crews that a worker knows, and those that a request contains."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -15,12 +15,12 @@ class Crews:
     """Finds the crew that a request asks for."""
 
     def __init__(self, known: Mapping[str, Crew], read: Callable[[JsonObject], Crew]) -> None:
-        """`read` makes a crew of its fields and raises BadRequest with everything that is wrong with them."""
+        """`read` creates a crew from its fields and raises BadRequest with everything that is wrong with them."""
         self._known = known
         self._read = read
 
     def found(self, asked: str | JsonObject) -> Crew:
-        """The crew of that name, or with those fields; raises BadRequest."""
+        """The crew with that name or those fields; raises BadRequest."""
         if not isinstance(asked, str):
             return self._read(asked)
         if asked not in self._known:
@@ -30,7 +30,7 @@ class Crews:
         return self._known[asked]
 
     def check_agents(self, crew: Crew, agents: Collection[str]) -> None:
-        """Refuse a crew of agents that are not there."""
+        """Reject a crew with agents that do not exist."""
         unknown = sorted(agent for agent in crew.agents if agent not in agents)
         if unknown:
             told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
@@ -38,7 +38,7 @@ class Crews:
 
 
 def refuse_form(crew: Crew) -> None:
-    """An answer that is put together, or stands inside another form, cannot be held against a schema."""
+    """Reject an output schema for a combined answer, which cannot match one."""
     if not crew.is_answered_by_one:
         parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
         raise BadRequest(
@@ -49,7 +49,7 @@ def refuse_form(crew: Crew) -> None:
 
 
 def refuse_ignored(request: RunRequest) -> None:
-    """What only agents have would change nothing about a crew, and whoever asks for it believes that it does."""
+    """Reject options that only apply to agents, since a crew would silently ignore them."""
     asked = {
         "skills": request.skills,
         "require_done_tool": request.require_done_tool,

@@ -1,10 +1,10 @@
-"""What stands around a tool call that changes something: the workspace kept as it was, and an account of the effect.
+"""What surrounds a tool call that changes something: a snapshot of the workspace, and a record of the effect.
 
     snapshot ─▶ reserve ─▶ execute ─▶ finish
 
-A worker may die at any point. The next attempt asks the ledger: a finished call gives its stored result, one that never
-began runs, one that began and did not end runs again if that is harmless; else its outcome is said to be unknown, once
-and for all.
+A worker may die at any point. The next attempt checks the ledger. A finished call returns its stored result, and one
+that did not start runs. A call that started and did not finish runs again if that is harmless; otherwise its outcome is
+reported as unknown.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ _log = structlog.get_logger("loom.tool")
 
 Execute = Callable[[], Awaitable[ToolResult]]
 KEEP_TRIES: Final = (0.1, 0.5, 2.0)
-"""Seconds between tries to store a result that would be unknown if the worker died now."""
+"""Seconds between attempts to store a result that would be unknown if the worker died now."""
 
 
 class Effects:
-    """Carries out calls so that no effect happens twice and nothing is changed that cannot be looked up."""
+    """Runs calls so that no effect happens twice and every effect is recorded."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Effects:
 
     @property
     def has_ledger(self) -> bool:
-        """Lost calls can be asked after."""
+        """Whether interrupted calls can be looked up."""
         return self._ledger is not None
 
     async def carried_out(
         self, request: ToolRequest, scope: Scope, execute: Execute, warn: Callable[[str], None]
     ) -> ToolResult:
-        """The result of a call that may change something, from now or from before.
+        """The result of a call that may change something, from this attempt or an earlier one.
 
-        Raises ApplicationError when the ledger is away.
+        Raises ApplicationError if the ledger is unavailable.
         """
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
@@ -105,7 +105,7 @@ def _away(why: str) -> ApplicationError:
 
 
 async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResult) -> None:
-    """Store the result; it goes into history right after, so that only a crash between the two would lose it."""
+    """Store the result. It enters history right after, so only a crash in between could lose it."""
     for pause in (*KEEP_TRIES, None):
         try:
             await ledger.finish(idempotency_key(request), request.attempt, result)

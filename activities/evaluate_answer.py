@@ -23,7 +23,7 @@ from loom.domain.run.stream_events import answer_evaluated, evaluation_segment, 
 _log = structlog.get_logger("loom.evaluation")
 
 RESEND = Evaluated(resend=True)
-"""The worker does not know the transcript or the spec by name: it needs them whole."""
+"""The worker does not know the transcript or the spec by its digest and needs it whole."""
 
 
 class Evaluator:
@@ -46,7 +46,7 @@ class Evaluator:
 
     @activity.defn(name="evaluate_answer")
     async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
-        """Have the answer rated; raises the LLM errors as application failures."""
+        """Rate the answer; raises the LLM errors as application failures."""
         segment = evaluation_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:

@@ -6,7 +6,7 @@
                                         no worker, store away, undecodable ─────────────▶   infrastructure (`has_run`)
                                         everything else ────────────────────────────────▶   provider
 
-Safe in workflows: nothing here but Temporal's exceptions and the domain.
+Safe in workflows: it uses only Temporal's exceptions and the domain.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,20 +26,20 @@ from loom.domain.core.errors import LoomError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
-"""Types under which an activity fails that its worker broke off: nobody asked the run to stop."""
+"""Failure types of an activity whose worker shut down: nobody asked the run to stop."""
 
 _NOT_KEPT: Final = "StorageUnavailable"
-"""As the failure itself, not as the cause of one: the activity has run, and its result could not be kept."""
+"""As the failure itself, not as its cause: the activity has run, and its result could not be stored."""
 
 _NOT_HERE: Final = "NotFoundError"
 """A worker without this activity."""
 
 _UNDECODABLE: Final = "Failed decoding"
-"""How the SDK's complaint about an activity's input begins; it has no type."""
+"""The start of the SDK's error about an activity's input, which has no type."""
 
 
 def to_application_error(error: LoomError, redact: Callable[[str], str]) -> ApplicationError:
-    """The error as it crosses the activity boundary, without secrets; the workflow decides about retries."""
+    """The error as it crosses the activity boundary, without secrets. The workflow decides about retries."""
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()
     return ApplicationError(redact(error.message), *details, type=type(error).__name__, non_retryable=True)

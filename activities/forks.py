@@ -1,4 +1,4 @@
-"""Where a forked run begins: read from another run's history, and put where the new run's activities find it."""
+"""Where a forked run starts: read from another run's history, and stored where the new run's activities find it."""
 
 from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
@@ -9,7 +9,7 @@ from loom.domain.run.activity_payloads import Earlier
 
 
 class Forks:
-    """Finds the turn that a run forks from, and begins the run there."""
+    """Finds the turn that a run forks from, and prepares the new run."""
 
     def __init__(self, *, pasts: Pasts, transcripts: TranscriptStore, artifacts: ArtifactStore | None) -> None:
         self._pasts = pasts
@@ -29,7 +29,7 @@ class Forks:
         return begun_at(found, forked)
 
     async def begin(self, run_id: str, forked: ForkedFrom, earlier: Earlier) -> None:
-        """Give the new run the conversation under its own name, and its own copies of the outputs kept whole."""
+        """Store the conversation under the new run's name, with its own copies of the artifacts."""
         await self._transcripts.save(run_id, Tail(), transcript_of(earlier.messages))
         if self._artifacts is None:
             return

@@ -1,4 +1,6 @@
-"""What this worker has, held against what a run was started with: said once a change, or refused; never silent."""
+"""Compare a worker's definitions with those that a run was started with. Report each difference once, or reject the
+run.
+"""
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -24,22 +26,23 @@ _PARTS: Final[Mapping[str, Sequence[str]]] = {
     "skills": ("config",),
     "hooks": ("hooks",),
 }
-"""Tools are compared one by one, schema and all; Loom's own rules are pinned whatever the worker has."""
+"""Tools are compared one by one, including the schema. Loom's own rules are pinned and never compared."""
 
 _TOOL, _HOOK, _AGENT = "code of tool ", "code of hook ", "sub-agent "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One thing that a worker has otherwise than a run was prepared with."""
+    """A difference between a worker and what a run was prepared with."""
 
     kind: Literal["part", "tool", "own"]
-    """A part of the agent, or the schema of a tool: the run goes by what was pinned. The worker's own: it goes by
-    that from now on."""
+    """A field of the agent or the schema of a tool: the run uses what was pinned. The worker's own: the run uses that
+    from now on.
+    """
     name: str
 
     def told(self, agent: str) -> str:
-        """The same in words."""
+        """The difference in words."""
         match self.kind:
             case "part":
                 return f"{self.name} of agent {agent}"
@@ -49,12 +52,12 @@ class Change:
                 return self.name
 
     def is_about(self, name: str) -> bool:
-        """Whether it is the tool or the hook of that name."""
+        """Whether it concerns the tool or the hook of that name."""
         return self.kind != "part" and self.name in (name, f"{_TOOL}{name}", f"{_HOOK}{name}")
 
 
 def manifest_of(spec: AgentSpec) -> Mapping[str, str]:
-    """A digest of each part of an agent as a worker defines it, before a request is laid over it."""
+    """A digest of each field of an agent as a worker defines it, before a request is merged into it."""
     return {
         part: short_digest(canonical({name: repr(getattr(spec, name)) for name in names}))
         for part, names in _PARTS.items()
@@ -62,12 +65,12 @@ def manifest_of(spec: AgentSpec) -> Mapping[str, str]:
 
 
 def agent_digest(definition: AgentDefinition, parts: Mapping[str, str]) -> str:
-    """Names an agent as a worker would start it as a sub-agent: its definition, and what the worker adds to it."""
+    """A digest of an agent as a worker would start it as a sub-agent: its definition, and what the worker adds."""
     return short_digest(canonical(parts) + repr(replace(definition, origin="")))
 
 
 def own_parts(*, tools: Mapping[str, str], hooks: Mapping[str, str], agents: Mapping[str, str]) -> Mapping[str, str]:
-    """What a worker has of its own, by name: digests of the code of its tools and hooks, and of its agents."""
+    """What only the worker has, by name: digests of the code of its tools and hooks, and of its agents."""
     return {
         **{f"{_TOOL}{name}": digest for name, digest in tools.items()},
         **{f"{_HOOK}{name}": digest for name, digest in hooks.items()},
@@ -78,7 +81,7 @@ def own_parts(*, tools: Mapping[str, str], hooks: Mapping[str, str], agents: Map
 def met_by(
     own: Mapping[str, str], *, tools: Collection[str], hooks: Collection[str], agents: Collection[str]
 ) -> Mapping[str, str]:
-    """The part of it that a run with these tools, hooks and sub-agents meets."""
+    """Those of them that a run with these tools, hooks and sub-agents uses."""
     names = {
         *(f"{_TOOL}{name}" for name in tools),
         *(f"{_HOOK}{name}" for name in hooks),
@@ -90,9 +93,9 @@ def met_by(
 def changes(
     pinned: Mapping[str, str], agent: Mapping[str, str] | None, own: Mapping[str, str], tools: Collection[str] = ()
 ) -> tuple[Change, ...]:
-    """What differs on a worker that has `agent` (None: no such agent), `own`, and these `tools` otherwise.
+    """The differences on a worker that has `agent` (None: no such agent), `own` and these `tools`.
 
-    A run from before there were manifests differs in nothing but its tools.
+    A run that was started before manifests existed differs in nothing except its tools.
     """
     parts = [name for name in pinned if not name.startswith((_TOOL, _HOOK, _AGENT))]
     others = [name for name in pinned if name.startswith((_TOOL, _HOOK, _AGENT))]
@@ -112,11 +115,11 @@ def changes(
 _log = structlog.get_logger("loom.manifest")
 
 MOST_SAID = 1000
-"""Changes that a worker remembers to have told runs of."""
+"""Maximum number of reported differences that a worker remembers."""
 
 
 class Manifests:
-    """Pins what this worker has into runs, and looks whether runs were pinned to something else."""
+    """Pins a worker's definitions to runs, and checks whether runs were pinned to others."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class Manifests:
         transcripts: TranscriptStore,
         refuse: bool,
     ) -> None:
-        """`agents` are the parts of each agent, `own` is what runs meet as the worker has it (`own_parts`)."""
+        """`agents` are the fields of each agent, `own` is what only the worker has (`own_parts`)."""
         self._agents = agents
         self._own = own
         self._tools = tools
@@ -141,11 +144,11 @@ class Manifests:
         return {**self._agents[name], **met_by(self._own, tools=tools, hooks=hooks, agents=others)}
 
     def of_crew(self, agents: Collection[str], hooks: Collection[str]) -> Mapping[str, str]:
-        """The same for a crew: its definition is in the run, its members' agents are the worker's."""
+        """The same for a crew: its definition is in the run, and its members' agents are the worker's."""
         return met_by(self._own, tools=(), hooks=hooks, agents=agents)
 
     async def check_only(self, name: str, spec_digest: str, run_id: str, writer: StreamWriter) -> None:
-        """Check the one tool or hook that is about to run: its worker may have nothing else of the agent.
+        """Check the tool or hook that is about to run, since its worker may have nothing else of the agent.
 
         A run whose spec this worker does not know by its digest is checked at its next model call.
         """
@@ -155,7 +158,7 @@ class Manifests:
             self._told_or_refused(about, spec, run_id, writer)
 
     def check(self, spec: AgentSpec, run_id: str, writer: StreamWriter) -> None:
-        """Say what this worker has otherwise; raises ManifestChangedError where it is to refuse such runs."""
+        """Report the worker's differences; raises ManifestChangedError if it is configured to reject such runs."""
         self._told_or_refused(self._changes(spec), spec, run_id, writer)
 
     def _changes(self, spec: AgentSpec) -> tuple[Change, ...]:

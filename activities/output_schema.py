@@ -1,7 +1,6 @@
-"""Final answers held against the output schema of a run.
+"""Validate answers against the output schema of a run.
 
-The schema comes from whoever started the run. Nothing is fetched for a `$ref`, and its regular expressions are run by
-an engine that takes linear time, whatever they are.
+The schema comes from the caller of the run. No `$ref` is fetched, and regular expressions run in a linear-time engine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ _PROBES: Final[Sequence[Any]] = ({}, [], "")
 
 
 class OutputSchema:
-    """A schema that is fit for use."""
+    """A schema that is ready for use."""
 
     def __init__(self, schema: JsonObject) -> None:
         """Raises BadRequest."""
@@ -45,7 +44,7 @@ class OutputSchema:
         self._require_an_end()
 
     def check(self, values: Sequence[Any]) -> CheckedAnswer:
-        """The first of these values that fits, else what is wrong with the first."""
+        """The first of these values that matches, else what is wrong with the first."""
         wrong: tuple[str, ...] = ()
         for value in values:
             problems = self._problems(value)
@@ -82,7 +81,9 @@ def checked(
     stop: StopReason,
     pieces: int,
 ) -> CheckedAnswer | None:
-    """What the agent's schema says of a final answer, to which `pieces` answers before it belong; None: it is none."""
+    """Validate an answer against the agent's schema; `pieces` are earlier parts of the answer. None: it is not an
+    answer.
+    """
     if spec.output_schema is None or (spec.require_done_tool and not message.tool_calls):
         return None
     calls = zip(message.tool_calls, plans, strict=True)

@@ -1,4 +1,4 @@
-"""Planning tool calls: what registry, hooks and rules say of them; activity `plan_calls` does it again."""
+"""Prepare tool calls: what the registry, hooks and rules say about them. The activity `plan_calls` repeats this."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the c
 
 
 class Planner:
-    """Says of calls whether and how they may run: interceptors first, then a user's hooks, then the rules."""
+    """Decides whether and how calls may run: interceptors first, then a user's hooks, then the rules."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Planner:
     async def plans(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[CallPlan, ...]:
-        """One plan per call that the model has just asked for, in their order."""
+        """One prepared call for each call that the model has just made, in order."""
         registered = self._of(spec)
         if not registered:
             return await self.plans_again(calls, spec, grants=grants, run_id=run_id)
@@ -57,7 +57,7 @@ class Planner:
     async def plans_again(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[CallPlan, ...]:
-        """The same for calls that interceptors have seen, when rules or a person have changed something since."""
+        """The same for calls that interceptors have already seen, if rules or a person have changed something since."""
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
         objections = await self._objections(calls, spec, run_id)
@@ -67,9 +67,9 @@ class Planner:
         )
 
     async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[CallPlan, ...]:
-        """One plan per piece of work that a crew gives out: hooks have a say in it, rules and interceptors have none.
+        """One prepared call for each assignment of a crew. Hooks apply to them, rules and interceptors do not.
 
-        What the members then do is judged by rules; the crew's own task is to have members.
+        Rules apply to what the members then do. Assigning work to members is the purpose of a crew.
         """
         objections = await self._objections(calls, spec, run_id)
         return tuple(
@@ -84,7 +84,7 @@ class Planner:
         return await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
 
     def _of(self, spec: AgentSpec) -> Sequence[Registered]:
-        """The hooks and interceptors that the agent has now, and those that were pinned into the run."""
+        """The agent's current hooks and interceptors, and those that were pinned to the run."""
         if self._registered is None:
             return ()
         return self._registered(spec.name, {step.name for step in spec.hooks})
@@ -92,7 +92,7 @@ class Planner:
     def tell_asks(
         self, writer: StreamWriter, calls: Sequence[ToolCall], plans: Sequence[CallPlan], spec: AgentSpec, *, turn: int
     ) -> None:
-        """Show on the stream which calls wait for a person."""
+        """Show on the stream which calls need approval."""
         for call, made in zip(calls, plans, strict=True):
             if waits_for_person(made):
                 arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
@@ -107,7 +107,7 @@ def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) ->
 
 
 class CallPlanner:
-    """Plans tool calls outside a model call."""
+    """Prepares tool calls outside a model call."""
 
     def __init__(self, *, planner: Planner, stream: EventStream) -> None:
         self._planner = planner
@@ -115,7 +115,7 @@ class CallPlanner:
 
     @activity.defn(name="plan_calls")
     async def plan_calls(self, request: PlanRequest) -> CallPlans:
-        """One plan per call of the request, in its order."""
+        """One prepared call for each call of the request, in order."""
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
             writer.notices(request.notices)
             plans = await self._again(request)

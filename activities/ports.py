@@ -1,4 +1,4 @@
-"""What activities need from the world, as protocols: any class with these methods fits, no import of ours needed."""
+"""The ports of the activities, as protocols: any class with these methods fits, without an import of Loom."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from loom.domain.run.activity_payloads import StopReason
 from loom.domain.skills.catalog import SkillUse
 
 OnDelta: TypeAlias = Callable[[str], None]
-"""Called with each piece of text as the provider sends it; must not block."""
+"""Called with each chunk of text as the provider sends it; must not block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,31 +28,31 @@ class ModelCall:
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     may_call: bool = True
-    """False: the answer is text; tools are named only where a provider wants those of earlier calls."""
+    """False: the reply is text. Tools are named only if the provider requires those of earlier calls."""
     max_output_tokens: int = 8192
     temperature: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelAnswer:
-    """What the provider said."""
+    """A provider's reply."""
 
     message: Message
-    """Role assistant."""
+    """With the role assistant."""
     stop: StopReason
     usage: Usage
     model: str = ""
-    """The model that answered, as the provider names it."""
+    """The model that replied, as the provider names it."""
 
 
 class LLMProvider(Protocol):
-    """A source of model answers.
+    """A source of model replies.
 
-    `answer` raises the LLM errors of `loom.domain.core.errors` and no others; cancellation closes the connection.
+    `answer` raises the LLM errors of `loom.domain.core.errors` and no others. Cancellation closes the connection.
     """
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """Call the model, stream its text into `on_delta`, and return the whole answer."""
+        """Call the model, stream its text to `on_delta`, and return the whole reply."""
         ...
 
 
@@ -60,24 +60,24 @@ class Providers(Protocol):
     """All providers that this worker is configured for."""
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
-        """The provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        """Return the provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
         ...
 
 
 class Prices(Protocol):
-    """What model calls cost."""
+    """Prices of model calls."""
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
-        """Millionths of a US dollar for this usage of `prefix:name`; None when the price is unknown."""
+        """Millionths of a US dollar for this usage of `prefix:name`; None if the price is unknown."""
         ...
 
 
 class StreamUnavailable(Exception):
-    """The stream's store does not answer; the run goes on without it."""
+    """The stream's store does not respond. The run continues without it."""
 
 
 class StreamAbsent(StreamUnavailable):
-    """There is no store at all: trying again cannot help."""
+    """There is no store at all, so a retry cannot help."""
 
 
 class EventStream(Protocol):
@@ -86,82 +86,84 @@ class EventStream(Protocol):
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
         """Append tasks of one run, in order, all or none.
 
-        A task whose `task_id` is already there is left out. With a segment: False, and nothing written, when a later
+        Tasks whose `task_id` is already there are left out. With a segment, return False and write nothing if a later
         attempt has already written to it. Raises StreamUnavailable.
         """
         ...
 
 
 class TranscriptStore(Protocol):
-    """Transcripts, tool results and agent specs by name. A cache: anything may be gone at any time, nothing raises."""
+    """Transcripts, tool results and agent specs by name. A cache: anything may be missing at any time, and nothing
+    raises.
+    """
 
     async def load(self, run_id: str, tail: Tail) -> Transcript | None:
-        """The transcript that `tail` describes, or None when a part of it is not known."""
+        """The transcript that `tail` describes, or None if some of it is unknown."""
         ...
 
     async def save(self, run_id: str, before: Tail, transcript: Transcript) -> None:
-        """Keep a transcript under its name; `before` is what it was loaded from, so only the rest is written."""
+        """Cache a transcript under its name. `before` is what it was loaded from, so that only the rest is written."""
         ...
 
     async def save_result(self, run_id: str, message: Message) -> None:
-        """Keep a tool message under its call id and digest."""
+        """Cache a tool message under its call id and digest."""
         ...
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
-        """The arguments of a tool call in the run's last kept answer."""
+        """The arguments of a tool call in the run's latest cached reply."""
         ...
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
-        """The spec of that digest."""
+        """The spec with that digest."""
         ...
 
     async def save_spec(self, spec: AgentSpec) -> None:
-        """Keep a spec under its digest."""
+        """Cache a spec under its digest."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
-    """What a tool may know of the call that it serves."""
+    """What a tool knows about the call that it serves."""
 
     workspace: Path
-    """Absolute, resolved; file tools must stay inside."""
+    """Absolute and resolved. File tools must stay inside."""
     run_id: str
     call_id: str
     idempotency_key: str
     timeout: float
     session_id: str = ""
-    """Empty: the run is its own session."""
+    """Empty: the run has its own session."""
     root_run_id: str = ""
-    """Empty: the run is at the root itself."""
+    """Empty: the run itself is the root."""
     state: MutableMapping[str, Any] = field(default_factory=dict)
-    """For this call's own use while it runs, and not a moment longer."""
+    """State of this call, which is gone when the call ends."""
     artifact: str = ""
-    """Id, within the run, under which output that is too long is kept whole; empty: it is not kept."""
+    """Id, within the run, under which long output is stored whole; empty: it is not stored."""
     progress: Callable[[str], None] = field(default=lambda _text: None)
     """Partial output for the live stream."""
     skill: SkillUse | None = None
-    """The skill that the call is about, as the run is pinned to it."""
+    """The skill that the call refers to, as it is pinned to the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolOutput:
-    """What a tool gives back when plain text does not say it all."""
+    """A tool's output if plain text is not enough."""
 
     text: str = ""
-    """The whole of it; what is too long for the model is cut afterwards and kept as an artifact."""
+    """The complete text. If it is too long for the model, it is cut afterwards and stored as an artifact."""
     parts: tuple[Part, ...] = ()
     """Images and files."""
     is_warning: bool = False
-    """It worked, but not quite as asked; the text says how."""
+    """The call succeeded, but not quite as requested; the text says how."""
 
 
 MAX_GRANTS: Final = 5
-"""Rules that one approval may add."""
+"""Maximum rules that one approval may add."""
 
 
 class Tool(Protocol):
-    """Something a model can call."""
+    """Something that a model can call."""
 
     @property
     def spec(self) -> ToolSpec:
@@ -169,15 +171,15 @@ class Tool(Protocol):
         ...
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         ...
 
     def parse(self, arguments: JsonObject) -> object:
-        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
         ...
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are held against: commands of a shell line, paths of a file tool."""
+        """What permission patterns are matched against: commands of a shell line, paths of a file tool."""
         ...
 
     def grants(self, arguments: object) -> Sequence[str]:
@@ -185,83 +187,86 @@ class Tool(Protocol):
         ...
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Do it; returns the output for the model, raises the tool errors of `loom.domain.core.errors`."""
+        """Run the call. Returns the output for the model; raises the tool errors of `loom.domain.core.errors`."""
         ...
 
 
 ToolSet: TypeAlias = Mapping[str, Tool]
-"""The worker's tools by name; may grow while it runs, as MCP servers come and change."""
+"""The worker's tools by name. They may change while it runs, as MCP servers connect and change."""
 
 
 class Redactor(Protocol):
-    """Takes secrets out of text before it is kept anywhere."""
+    """Redacts secrets in text before it is stored anywhere."""
 
     def redact(self, text: str) -> str:
-        """The text with every secret replaced by `[REDACTED]`; text without one comes back as it is."""
+        """Return the text with every secret replaced by `[REDACTED]`. A text without secrets is returned unchanged."""
         ...
 
     def redact_json(self, value: JsonObject) -> JsonObject:
-        """The same for every text in a JSON object, whose names count: what is called a password is one."""
+        """The same for every text in a JSON object. The value of a member named password is a secret too."""
         ...
 
 
 class StreamRedactor(Protocol):
-    """Takes secrets out of text that comes in pieces; holds back what may be the beginning of one."""
+    """Redacts secrets in text that arrives in chunks. Holds back what may be the start of one."""
 
     def feed(self, piece: str) -> str:
-        """What can be shown after this piece."""
+        """What can be emitted after this chunk."""
         ...
 
     def flush(self) -> str:
-        """What was held back, at the end."""
+        """The rest of the text, at the end."""
         ...
 
 
 class StoreUnavailable(Exception):
-    """A store of Loom's own does not answer: what needs it waits, or says what is missing."""
+    """A store of Loom's does not respond. Callers wait for it, or report what is missing."""
 
 
 class ArtifactStore(Protocol):
-    """Outputs too long for a model, kept whole. All methods raise StoreUnavailable."""
+    """Stores outputs that are too long for a model whole. All methods raise StoreUnavailable."""
 
     async def save(self, run_id: str, artifact: str, text: str) -> None:
-        """Keep the text under the run's id and its own; the same again changes nothing."""
+        """Store the text under the run's id and its own. Saving the same text again has no effect."""
         ...
 
     async def load(self, run_id: str, artifact: str) -> str | None:
-        """The whole text, or None when there is none of that id in that run."""
+        """The whole text, or None if the run has no artifact with that id."""
         ...
 
 
 class EffectLedger(Protocol):
-    """Which effects have begun and ended, so that no crash makes one happen twice; raises StoreUnavailable."""
+    """Records which effects have started and finished, so that no crash repeats one; raises StoreUnavailable."""
 
     async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
         """Claim the effect `key` for this attempt, before anything happens.
 
-        None: it is claimed now and nobody had claimed it before. A result: it has ended, with that. A number: that
-        attempt claimed it and has not ended; an earlier one's claim passes on to this attempt, a later one's stays.
+        None: it is claimed now, and no attempt had claimed it before. A result: the call has finished with it. A
+        number: that attempt claimed it and has not finished. The claim of an earlier attempt passes to this one, and
+        that of a later one stays.
         """
         ...
 
     async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
-        """Keep what came of it; only the attempt that holds the claim may, and the first result stays."""
+        """Store the result. Only the attempt that holds the claim may do so, and the first result stays."""
         ...
 
 
 class Snapshots(Protocol):
-    """Keeps what a workspace looked like before something changes it."""
+    """Stores the state of a workspace before something changes it."""
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
-        """Snapshot the workspace as it is; returns its id. Raises OSError or StoreUnavailable with what is missing."""
+        """Take a snapshot of the workspace and return its id; raises OSError or StoreUnavailable, which says what is
+        missing.
+        """
         ...
 
 
 class Pasts(Protocol):
-    """What runs have done, as recorded."""
+    """The recorded past of runs."""
 
     async def records(self, run_id: str) -> Sequence[Record]:
-        """What the run's history holds, all its executions; raises RunNotFoundError and UnreachableError."""
+        """The records in the run's history, over all executions; raises RunNotFoundError and UnreachableError."""
         ...
 
 
@@ -269,5 +274,5 @@ class EventReader(Protocol):
     """The reading side of the live stream."""
 
     def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[tuple[int, Task]]:
-        """Tasks with offsets greater than `after`, in order. With `follow` waits for more; raises StreamUnavailable."""
+        """Tasks with offsets greater than `after`, in order. With `follow`, wait for more; raises StreamUnavailable."""
         ...

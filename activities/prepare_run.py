@@ -1,4 +1,4 @@
-"""Activity `prepare_run`: the agent resolved and pinned, and everything checked that would stop the run later."""
+"""Activity `prepare_run`: resolve and pin the agent, and check everything that could stop the run later."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ NO_MODEL = (
 )
 
 MOST_TOLD = 20
-"""Skills left out that the first event of a run names."""
+"""Maximum number of skipped skills that the first event of a run names."""
 
 
 class Preparation:
@@ -81,7 +81,7 @@ class Preparation:
         self._providers = providers
         self._prices = prices
         self._tools = tools
-        self._withheld = withheld  # may be named by rules and agents, and no run is given them
+        self._withheld = withheld  # rules and agents may name it, but no run has it
         self._skills = skills
         self._transcripts = transcripts
         self._stream = stream
@@ -99,7 +99,7 @@ class Preparation:
             try:
                 return await self._prepared(request)
             except UnreachableError:
-                raise  # Temporal tries again
+                raise  # Temporal retries the activity
             except LoomError as error:
                 raise to_application_error(error, self._redact) from None
 
@@ -124,7 +124,7 @@ class Preparation:
         )
 
     def _resolve_fork(self, request: RunRequest, pinned: AgentSpec) -> Equipped:
-        """The agent as the other run had it at that turn, with what this request changes."""
+        """The agent of the other run at that turn, with the changes of this request."""
         model = request.model or pinned.model
         fallbacks = tuple(name for name in pinned.fallbacks if name != model)
         for name in (model, *fallbacks):
@@ -150,8 +150,8 @@ class Preparation:
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
         agent = spec_of(definition, self._default)
         wanted = read_options(request.metadata) if KEY in request.metadata else RunOptions()
-        # What a sub-agent says is judged by the one who asked it, unless somebody wants it rated all the same.
-        # What a branch says is scored with the others.
+        # The parent judges what a sub-agent says, unless the request asks for a rating. A branch's answer is scored
+        # with the others.
         is_branch = lineage is not None and lineage.branch
         evaluates = agent.evaluates if lineage is None else bool(definition.evaluates) and not is_branch
         model = request.model or definition.model or (lineage.model if lineage else "") or agent.model
@@ -199,9 +199,9 @@ class Preparation:
         return Equipped(spec=replace(spec, tools=tuple(tools)))
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
-        """Without the tools that start runs below the last level that is allowed."""
+        """Remove the tools that start runs below the deepest level that is allowed."""
         levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
-        # A plan's steps are two levels below; a sub-agent on the last level is told why it cannot delegate.
+        # A plan's steps are two levels below. A sub-agent on the last level reads why it cannot delegate.
         never = {CREATE_PLAN} if levels < 2 else set()
         if lineage is None and levels == 0:
             never.add(DELEGATE)
@@ -210,12 +210,12 @@ class Preparation:
     def _branching(
         self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None
     ) -> AgentSpec:
-        """An agent of the pattern `tree` as one that has the task done by branches of itself; others as they are."""
+        """Turn an agent with the pattern `tree` into one that runs branches of itself. Others stay as they are."""
         if spec.pattern != "tree":
             return spec
         wanted = read_options(request.metadata)
-        rounds = None if definition.pattern == "reflect" else definition.rounds  # those are of another kind
-        # A sub-agent that was given fewer tools than its agent has gives its branches no more; skills bring their own.
+        rounds = None if definition.pattern == "reflect" else definition.rounds  # those have another kind
+        # If a sub-agent has fewer tools than its agent, so have its branches. Skills bring their own.
         own = [tool.name for tool in spec.tools if not tool.name.startswith(COMPILED)]
         given = own if lineage and (lineage.tools or not lineage.named) else []
         crew = branches_of(
@@ -231,7 +231,7 @@ class Preparation:
         return led_by(crew, spec, self._tools[DELEGATE].spec)
 
     def _resolve_crew(self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None) -> AgentSpec:
-        """A crew as an agent whose turns it decides itself: its only tool is to give work to its members."""
+        """A crew as an agent that decides its own turns: its only tool assigns work to its members."""
         crew = self._crews.found(asked)
         refuse_ignored(request)
         if request.output_schema is not None:
@@ -261,7 +261,7 @@ class Preparation:
         return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
-        """A rule that can never match protects nobody; whoever wrote it believes that it does."""
+        """A rule that can never match protects nothing, although its author believes that it does."""
         if not spec.permissions:
             return
         place = Place(workspace=spec.workspace, home=str(Path.home()))
@@ -270,12 +270,12 @@ class Preparation:
             raise BadRequest("; ".join(dead), field="permissions")
 
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
-        """A budget in dollars that nobody could keep is none."""
+        """Reject a budget in dollars that could not be enforced."""
         share = request.lineage.share.micros if request.lineage else None
         if request.request.crew is not None or (
             share is None and request.request.budget.or_else(spec.budget).cost_usd is None
         ):
-            return  # of a crew, each member's model is held against its share
+            return  # each member's model is checked against its share of the crew's budget
         for name in (spec.model, *spec.fallbacks):
             if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
                 raise BadRequest(

@@ -1,7 +1,7 @@
 """What activities report while they work: events to the live stream, heartbeats to Temporal.
 
-`stream_writer` writes beside the work and never in its way. The activity `publish` writes what happened while no other
-activity ran. A stream that is away costs its readers events, never a run anything: history has them.
+`stream_writer` writes in the background and never blocks the work. The activity `publish` writes what happened while no
+other activity ran. If the stream is unavailable, readers miss events, but the run loses nothing: history has them.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from loom.domain.run.stream_events import StreamEvent, scope_of, turn_scope
 _log = structlog.get_logger("loom.stream")
 
 CLOSE_LIMIT: Final = 2.0
-"""Seconds that the end of an activity waits for its last events."""
+"""Seconds that an activity waits at its end for its last events."""
 
 
 class AbsentStream:
     """The event stream of a worker without Redis."""
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Raise StreamAbsent, always."""
+        """Always raise StreamAbsent."""
         raise StreamAbsent("no Redis is configured: set LOOM_REDIS_URL")
 
 
 class StreamWriter:
-    """Collects events and writes them in order: whatever gathers during one round trip goes out with the next."""
+    """Collects events and writes them in order: events that arrive during one round trip are written with the next."""
 
     def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
         self._stream = stream
@@ -53,9 +53,9 @@ class StreamWriter:
         self._writing: asyncio.Task[None] | None = None
         self._serial = 0
         self.fenced = False
-        """A later attempt has taken over: nothing of this one is shown any more."""
+        """A later attempt has taken over, so nothing of this one is shown any more."""
         self.dropped = 0
-        """Events that a store that is away has not taken."""
+        """Number of events that an unavailable store did not accept."""
 
     def emit(self, event: StreamEvent) -> None:
         """Queue one event."""
@@ -63,12 +63,12 @@ class StreamWriter:
         self._put(event.task(self._origin, self._scope, datetime.now(UTC), key=event.key or str(self._serial)))
 
     def notices(self, notices: tuple[Notice, ...]) -> None:
-        """Queue what happened while no activity ran; written twice, it appears once."""
+        """Queue what happened while no activity ran. It appears once even if it is written twice."""
         for notice in notices:
             self._put(task_of_notice(self._origin, notice))
 
     async def close(self) -> None:
-        """Wait until everything is written, or the stream is known to be away; never longer than `CLOSE_LIMIT`."""
+        """Wait until everything is written or the stream is known to be unavailable, at most `CLOSE_LIMIT`."""
         while (writing := self._writing) is not None:
             await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
             if not writing.done():
@@ -85,7 +85,7 @@ class StreamWriter:
 
     async def _write(self) -> None:
         try:
-            # One tick first, so that what is emitted together is written together.
+            # Yield once first, so that events that are emitted together are written together.
             await asyncio.sleep(0)
             while self._queue:
                 batch = tuple(self._queue)
@@ -110,7 +110,7 @@ class StreamWriter:
 async def stream_writer(
     stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None
 ) -> AsyncIterator[StreamWriter]:
-    """A writer whose events are out when the body ends, however it ends."""
+    """A writer whose events are written when the body ends, however it ends."""
     writer = StreamWriter(stream, origin, turn, segment)
     try:
         yield writer
@@ -119,20 +119,20 @@ async def stream_writer(
 
 
 LONGEST: Final = 4.0
-"""Seconds in all: less than the activity has, since what it was to tell enters history as its result."""
+"""Maximum seconds in total: less than the activity has, since its unwritten tasks enter history as its result."""
 PATIENCE: Final = (0.0, 1.1, 1.5)
-"""Seconds before each try at a run's last event: a store that was away a moment ago is often back."""
+"""Seconds before each attempt to write a run's last event: an unavailable store is often back soon."""
 
 
 class Progress:
-    """Carries notices to the stream."""
+    """Writes notices to the stream."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
 
     @activity.defn(name="publish")
     async def publish(self, request: PublishRequest) -> Published:
-        """Write the notices; a stream that is away costs them, never the run, and history keeps them."""
+        """Write the notices. If the stream is unavailable, they are only in the history, and the run continues."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST):
                 await self._write(request)
@@ -149,12 +149,12 @@ class Progress:
 
 
 INTERVAL: Final = 0.4
-"""Seconds. A cancellation reaches an activity with the answer to its next heartbeat."""
+"""Seconds. An activity learns of a cancellation with the response to its next heartbeat."""
 
 
 @asynccontextmanager
 async def heartbeating() -> AsyncIterator[None]:
-    """Heartbeat in the background while the body runs."""
+    """Send heartbeats in the background while the body runs."""
     beat = asyncio.create_task(_beat())
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is brought to a conversation when people have spoken: memories of their session, passages of knowledge bases."""
+"""What is added to a conversation when a person has written: memories of the session, passages of knowledge bases."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,21 +20,23 @@ from loom.domain.memory.layers import Layer, MemorySettings, Query, View
 _log = structlog.get_logger("loom.recall")
 
 WITHIN: Final = 3.0
-"""Seconds that a model call waits for what it is to be reminded of."""
+"""Seconds that a model call waits for what is recalled."""
 
 
 class ContextSource(Protocol):
-    """Brings a message into conversations; whatever it brings is recorded with the model's answer."""
+    """Adds a message to conversations. The message is recorded with the model's reply."""
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """What there is for these words of people, or None. Never raises; what is away says so."""
+        """What there is for these words of a person, or None. Never raises; an unavailable source says so in its
+        message.
+        """
         ...
 
 
 async def recalled(
     sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
 ) -> tuple[Message, ...]:
-    """What the sources have for what people said since the model spoke last; nothing when nobody did."""
+    """What the sources return for messages since the model's last reply; empty without messages."""
     question = asked(messages) if sources else ""
     if not question:
         return ()
@@ -43,7 +45,7 @@ async def recalled(
 
 
 class SessionMemory:
-    """What other runs of the same session left. A run without a session is its own, so that there are none."""
+    """What other runs of the same session have left. A run without a session has its own, which is empty."""
 
     def __init__(self, store: MemoryStore, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
         self._store = store
@@ -68,10 +70,10 @@ class SessionMemory:
             layered = frozenset(layers)
             return View(session_id=origin.session_id, without_run=origin.run_id, layers=layered, limit=limit)
 
-        # A sub-agent has its task and what its parent tells it, not the conversation above it.
+        # A sub-agent has its task and the hints of its parent, not the conversation above it.
         is_root = origin.root_run_id in ("", origin.run_id)
         recent = view(settings.recall_recent if is_root else 0, Layer.L1)
-        # Only what is said: of a run with many tools nothing else would be left among the newest.
+        # Only messages and answers: in a run with many tools, they would be rare among the newest tasks.
         said = replace(recent, actions=frozenset(SAID), only_roots=True)
         conversation, important, summaries = await asyncio.gather(
             self._store.recent(said),
@@ -82,14 +84,14 @@ class SessionMemory:
 
 
 class Knowledge:
-    """What the knowledge bases of the agent say."""
+    """Passages of the agent's knowledge bases."""
 
     def __init__(self, store: KnowledgeStore | None) -> None:
-        """Without a store there are no bases, and agents that have some are told."""
+        """Without a store there are no knowledge bases, and agents that name some are informed."""
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """See the port; at most five passages that have to do with the words, and which bases are not there."""
+        """See the port. At most five related passages, and which knowledge bases are missing."""
         if not spec.knowledge:
             return None
         if self._store is None:

@@ -25,7 +25,7 @@ _log = structlog.get_logger("loom.hook")
 
 
 class HookRunner:
-    """Lets a user's code have its say around runs."""
+    """Calls a user's code around runs."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class HookRunner:
 
     @activity.defn(name="run_hook")
     async def run_hook(self, request: HookRequest) -> HookAnswer:
-        """Ask the hook; raises HookFailedError as an application failure when it gives no answer that counts."""
+        """Call the hook; raises HookFailedError as an application failure if it returns no valid result."""
         step = request.step
         started = perf_counter()
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, hook=step.name):

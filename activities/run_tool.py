@@ -1,4 +1,4 @@
-"""Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect accounted for."""
+"""Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect recorded."""
 
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
@@ -67,7 +67,7 @@ class ToolRunner:
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
-        """Run the call; a tool's failure is a result that the model can read, never an exception."""
+        """Run the call. A failure of the tool is a result that the model reads, never an exception."""
         run_id = request.origin.run_id
         segment = tool_segment(request.turn, request.call_id, request.attempt)
         ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
@@ -87,7 +87,7 @@ class ToolRunner:
                     return await self._run(request, arguments, writer, state)
 
     async def _found(self, request: ToolRequest) -> JsonObject | None:
-        """The arguments that this worker has for the call, if they are the ones that are meant."""
+        """The arguments that this worker has for the call, if their digest matches."""
         found = await self._transcripts.find_arguments(request.origin.run_id, request.call_id)
         return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
@@ -141,7 +141,7 @@ class ToolRunner:
 
 
 class _Told:
-    """What the live stream is told of one call, without secrets."""
+    """Reports one call on the live stream, without secrets."""
 
     def __init__(self, writer: StreamWriter, request: ToolRequest, masked: Callable[[], StreamRedactor]) -> None:
         self._writer = writer
@@ -151,23 +151,23 @@ class _Told:
         """None: there has been no partial output."""
 
     def began(self, call: ToolCall, sanitizer: OutputSanitizer) -> None:
-        """The call is on its way."""
+        """Report that the call has started."""
         arguments, summary = sanitizer.clean_arguments(call.arguments), sanitizer.clean(describe(call))
         self._writer.emit(tool_called(self._request, arguments=arguments, summary=summary))
 
     def progress(self, piece: str) -> None:
-        """Partial output; what may be the beginning of a secret is held back."""
+        """Report partial output. What may be the start of a secret is held back."""
         if self._masked is None:
             self._masked = self._make_masked()
         self.show(self._masked.feed(piece))
 
     def show(self, text: str) -> None:
-        """Something to see at once."""
+        """Show something at once."""
         if text:
             self._writer.emit(tool_progressed(self._request, text))
 
     def ended(self, result: ToolResult) -> None:
-        """What came of it, after what was held back."""
+        """Report the result, after the text that was held back."""
         if self._masked is not None:
             self.show(self._masked.flush())
         self._writer.emit(tool_returned(self._request, result))

@@ -1,4 +1,4 @@
-"""The skills of a run, settled when it is prepared: found, chosen, pinned; read where they are active at once."""
+"""The skills of a run, fixed when it is prepared: found, selected, pinned, and read at once if they are active."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
@@ -42,13 +42,13 @@ class SkillLibrary(Protocol):
     """Finds skills."""
 
     async def find(self, workspace: Path) -> FoundSkills:
-        """Everything there is for a run in this workspace; what is broken or not trusted is among the problems."""
+        """All skills for a run in this workspace. Invalid and untrusted ones are among the problems."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pin:
-    """One skill as pinned, and the tools that its scripts are."""
+    """One pinned skill, and the tools that its scripts declare."""
 
     skill: PinnedSkill
     tools: tuple[ToolSpec, ...] = ()
@@ -116,7 +116,9 @@ class RunSkills:
         return _Pin(skill=made, tools=tuple(tools.values()))
 
     def _scripts(self, skill: Skill) -> Iterator[tuple[str, ToolSpec]]:
-        """The scripts that declare themselves to be tools; what is wrong with one is told, and it stays a script."""
+        """The scripts that declare themselves as tools. An invalid declaration is reported, and the script stays a
+        script.
+        """
         for file in skill_files.files_of(skill.root):
             if not file.path.startswith(f"{skill_files.SCRIPTS}/") or file.size > skill_files.LONGEST:
                 continue
@@ -131,7 +133,7 @@ class RunSkills:
 
 
 def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bool) -> Iterator[ToolSpec]:
-    """The tools for skills; the one that loads them names them, and once in a prompt is enough."""
+    """The tools for skills. Only the one that loads them lists their names, since once per prompt is enough."""
     general = {tool.spec.name: tool.spec for tool in tools.tools()}
     if loadable := [skill.name for skill in skills if not skill.body]:
         load = general[LOAD_SKILL]
@@ -144,7 +146,7 @@ def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bo
 
 
 def _wanted(request: RunRequest, found: FoundSkills, spec: AgentSpec) -> tuple[str, ...]:
-    """The skills that the request makes active; raises BadRequest for one that is not there, with the reason."""
+    """The skills that the request activates; raises BadRequest for one that is missing, with the reason."""
     names = [skill.name for skill in found.skills]
     for name in request.skills:
         if name in spec.config.disabled_skills:

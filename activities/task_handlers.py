@@ -1,7 +1,7 @@
-"""A user's handlers beside a worker: subscribed to the bus under their names, each task tried a few times.
+"""A user's handlers beside a worker: subscribed to the bus under their names, with a few retries for each task.
 
-Whatever a handler raises is its own failure: it is said with the task's id, and after the last try the task is left
-aside. What a worker had no time to end is not said to be done, so another worker of the group gets it.
+If a handler raises, the error is logged with the task's id, and after the last retry the task is skipped. A task that a
+stopping worker did not finish is not acknowledged, so another worker of the group gets it.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from loom.domain.core.tasks import Task
 _log = structlog.get_logger("loom.handler")
 
 GROUP: Final = "handler:"
-"""What the consumer groups of handlers begin with, so that none is that of memory."""
+"""Prefix of the consumer groups of handlers, so that none is that of memory."""
 PAUSES: Final = (0.5, 2.0, 8.0)
-"""Seconds before each further try."""
+"""Seconds before each retry."""
 _AT_START: Final = 5.0
-"""Seconds that a worker waits for its handlers to be subscribed before it begins without them."""
+"""Seconds that a worker waits for its handlers to be subscribed before it starts without them."""
 
 
 @asynccontextmanager
 async def handling(bus: Bus, handlers: Sequence[TaskHandler], pauses: Sequence[float] = PAUSES) -> AsyncIterator[None]:
-    """The handlers subscribed for as long as the body runs; while the bus is away, as soon as it is back."""
+    """Subscribe the handlers while the body runs. If the bus is unavailable, subscribe as soon as it is back."""
     subscribing = asyncio.gather(*(_subscribed(bus, handler, pauses) for handler in handlers))
     try:
         await asyncio.wait({subscribing}, timeout=_AT_START)
@@ -52,7 +52,7 @@ async def _subscribed(bus: Bus, handler: TaskHandler, pauses: Sequence[float]) -
 
 
 async def _tried(handler: TaskHandler, pauses: Sequence[float], task: Task) -> Task | None:
-    """The handler's answer; raises what its last try came to."""
+    """The handler's result; raises the error of its last attempt."""
     with structlog.contextvars.bound_contextvars(task_id=task.task_id, action=task.action.value):
         for attempt, pause in enumerate(pauses, start=1):
             try:

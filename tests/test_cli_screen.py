@@ -17,14 +17,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from loom.cli.arguments import absolute, read_object, read_permissions
-from loom.cli.commands.runs import CODES, unattended
-from loom.cli.commands.views import print_status
+from loom.cli.commands.run import CODES, unattended
+from loom.cli.commands.status import print_status
 from loom.cli.main import build_app
 from loom.cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
-from loom.cli.watch import json_output as faces
 from loom.cli.watch import panels
 from loom.cli.watch.approval_prompt import Prompter
 from loom.cli.watch.follower import Follower, approve_all
+from loom.cli.watch.json_display import JsonEvents, ResultOnly
 from loom.cli.watch.keyboard import Keyboard, edited
 from loom.cli.watch.pending_approvals import Answer, Ask, Asks, Question, Waiting, read_ask, read_questions
 from loom.cli.watch.screen import Screen
@@ -754,7 +754,7 @@ def test_a_run_that_nobody_watches_is_told_yes_beforehand(capsys: pytest.Capture
     assert request == {"mode": "bypass", "permissions": {"bash(git push:*)": "allow", "http_fetch": "deny"}}
     told = capsys.readouterr().err
     assert "mode bypass" in told
-    assert told.endswith("What hooks, guards or the agent's rules with a pattern ask still waits for a person\n")
+    assert told.endswith("or the agent's own rules with a pattern ask about still wait for a person\n")
     rules = {"bash": "ask", "bash(git push:*)": "ask"}  # of an agent, which the request does not replace
     assert [
         judge("bash", (Subject(text=command),), rules, mode=Mode(request["mode"])).verdict
@@ -773,8 +773,8 @@ def test_a_workspace_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_events_for_programs_are_the_lines_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    faces.JsonLines("r").event(3, TURN)
-    faces.Quiet("r").asked(BASH)
+    JsonEvents("r").event(3, TURN)
+    ResultOnly("r").asked(BASH)
     seen = capsys.readouterr()
     assert json.loads(seen.out)["offset"] == 3
     assert json.loads(seen.out)["action"] == "node.turn"
@@ -782,7 +782,7 @@ def test_events_for_programs_are_the_lines_of_the_contract(capsys: pytest.Captur
 
 
 def test_a_program_that_waits_for_a_result_is_told_of_questions_too(capsys: pytest.CaptureFixture[str]) -> None:
-    faces.Quiet("r", answered=True).questioned(COLOUR)
+    ResultOnly("r", approves=True).questioned(COLOUR)
     seen = capsys.readouterr()
     assert seen.err == 'waiting for an answer to "Red or blue?"; answer with `loom send r "your answer"`\n'
     assert seen.out == ""

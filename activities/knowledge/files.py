@@ -1,6 +1,6 @@
-"""Which files of a folder are documents, and what is in them as text.
+"""Which files of a folder are documents, and their content as text.
 
-Left out: what is hidden or ignored by Git, links, files that are too large, binaries, and files of no known kind.
+Hidden files, files that Git ignores, links, binaries, files that are too large, and unknown file types are left out.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ from loom.activities.knowledge.ports import UnreadableNow
 from loom.activities.toolbox.workspace import paths as workspace
 from loom.activities.toolbox.workspace.file_walk import walk
 from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
-from loom.domain.memory.document_sections import Kind
+from loom.domain.memory.chunks import Kind
 
 LARGEST: Final = 2_000_000
-"""Bytes of a text, a page or source code."""
+"""Maximum bytes of a text, a page or source code."""
 LARGEST_PDF: Final = 50_000_000
 MOST_FILES: Final = 20_000
 CUT: Final = "1"
-"""Names the way in which documents are cut: with another one all are read again."""
+"""Version of the way in which documents are split. If it changes, all documents are read again."""
 
 _SUFFIXES: Final = {
     "markdown": "md markdown mdx mdown qmd rst adoc",
@@ -40,7 +40,7 @@ _KINDS: Final = {"pdf": Kind.PAGES, "markdown": Kind.MARKDOWN, "html": Kind.MARK
 
 
 class LeftOut(Exception):
-    """A file is no document; the message says why."""
+    """A file is not a document; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,18 +48,18 @@ class FileOnDisk:
     """A file that may be a document."""
 
     path: str
-    """Within the folder."""
+    """Relative to the folder."""
     suffix: str
     data: bytes
 
     @property
     def digest(self) -> str:
-        """Names its content and the way in which it is cut."""
+        """Digest of its content and of the way in which it is split."""
         return f"{CUT}-{hashlib.sha256(self.data).hexdigest()}"
 
 
 def document_paths(folder: Path) -> tuple[str, ...]:
-    """Paths within the folder of the files that have the name of a document, in their order; raises BadRequest."""
+    """Paths of the files whose names are those of documents, relative to the folder and sorted; raises BadRequest."""
     found = [path for path in walk(folder, folder, lambda: False) if not _is_hidden(path) and suffix_of(path)]
     if len(found) > MOST_FILES:
         raise BadRequest(f"{folder} has {len(found)} documents, {MOST_FILES} are taken: add its folders", field="dir")
@@ -67,7 +67,7 @@ def document_paths(folder: Path) -> tuple[str, ...]:
 
 
 def suffix_of(path: str) -> str:
-    """How a file is to be read, by its name; empty: not at all."""
+    """How to read a file, by its name; empty: not at all."""
     name = path.rpartition("/")[2].casefold()
     stem, dot, suffix = name.rpartition(".")
     if dot and suffix in _FAMILY:
@@ -76,17 +76,17 @@ def suffix_of(path: str) -> str:
 
 
 def kind_of(suffix: str) -> Kind:
-    """What a file of this suffix is written in, once it is text."""
+    """The format of a file with this suffix, once it is text."""
     return _KINDS.get(_FAMILY[suffix], Kind.TEXT)
 
 
 def is_html(suffix: str) -> bool:
-    """Whether it has to be turned into Markdown."""
+    """Whether it has to be converted to Markdown."""
     return _FAMILY[suffix] == "html"
 
 
 def read_file(folder: Path, path: str) -> FileOnDisk:
-    """The file whole; raises LeftOut or UnreadableNow."""
+    """The whole file; raises LeftOut or UnreadableNow."""
     suffix = suffix_of(path)
     limit = LARGEST_PDF if suffix == "pdf" else LARGEST
     try:
@@ -102,9 +102,10 @@ def read_file(folder: Path, path: str) -> FileOnDisk:
 
 
 def text_of(data: bytes) -> str:
-    """The bytes of a text file as text; raises LeftOut for what is none.
+    """Decode the bytes of a text file; raises LeftOut if it is not text.
 
-    By its mark, else UTF-8, else the old encoding of Chinese when it looks like that, else Windows-1252.
+    The encoding is that of the byte order mark, else UTF-8, else the old Chinese encoding if it looks like that, else
+    Windows-1252.
     """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
@@ -118,7 +119,7 @@ def text_of(data: bytes) -> str:
 
 
 def _old(data: bytes) -> str:
-    """Chinese has its high bytes in pairs; Western text has a letter after most of them."""
+    """Chinese text has its high bytes in pairs; Western text has a letter after most of them."""
     pairs = len(_PAIR.findall(data))
     high = len(data) - len(data.translate(None, _HIGH))
     return data.decode("gb18030" if 2 * pairs >= 0.9 * high else "cp1252", "replace")

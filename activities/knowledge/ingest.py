@@ -1,7 +1,7 @@
-"""Taking a folder into a knowledge base: only what has changed since the last time, and never a secret.
+"""Index a folder into a knowledge base: only what has changed since the last time, and never a secret.
 
-Documents are kept first, found by their words from then on, and get their vectors afterwards; whoever is killed in
-between goes on where that was when the folder is taken in again.
+Documents are stored first and can then be found by words. Their vectors follow. If this is interrupted, it continues
+where it stopped when the folder is indexed again.
 """
 
 import asyncio
@@ -14,32 +14,31 @@ from loom.activities.knowledge.files import LeftOut, document_paths, is_html, ki
 from loom.activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument, UnreadableNow
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.domain.core.errors import RefusedError
-from loom.domain.memory.chunks import Chunk, ChunkSize, chunks_of
-from loom.domain.memory.document_sections import sections_of
+from loom.domain.memory.chunks import Chunk, ChunkSize, chunks_of, sections_of
 from loom.domain.memory.knowledge import Ingested, KnowledgeBase
 
 BATCH: Final = 64
-"""Chunks that are embedded and kept at once."""
+"""Chunks that are embedded and stored at once."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Round:
-    """One time that a folder is taken in."""
+    """One pass over a folder."""
 
     folder: Path
     base: str
     known: Mapping[str, str]
-    """Digests of the last time."""
+    """Digests of the previous pass."""
     seen: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
-    """What cannot be read just now, and stays as it was."""
+    """Files that cannot be read now, and stay as they were."""
     added: int = 0
     changed: int = 0
     chunks: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
 
     def told(self, removed: int) -> Ingested:
-        """What it has done."""
+        """Outcome of the pass."""
         return Ingested(
             name=self.base,
             added=self.added,
@@ -52,7 +51,7 @@ class _Round:
 
 
 class Ingestion:
-    """Takes folders in."""
+    """Indexes folders."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Ingestion:
         size: ChunkSize = ChunkSize(),  # noqa: B008 - frozen
         tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """`tell` hears now and then how far it is."""
+        """`tell` is called from time to time with the progress."""
         self._store = store
         self._reader = reader
         self._redact = redact
@@ -73,7 +72,7 @@ class Ingestion:
         self._tell = tell
 
     async def take_in(self, folder: Path, base: str, *, reembed: bool = False) -> Ingested:
-        """Make a base say what the folder says now; raises StoreUnavailable, BadRequest or RefusedError."""
+        """Update a knowledge base from the folder; raises StoreUnavailable, BadRequest or RefusedError."""
         there = next((each for each in await self._store.bases() if each.name == base), None)
         if there is not None:
             self._refuse(there, folder, reembed=reembed)
@@ -88,7 +87,7 @@ class Ingestion:
         return await self._embedded(this.told(len(gone)))
 
     def _refuse(self, there: KnowledgeBase, folder: Path, *, reembed: bool) -> None:
-        """What would lose documents, or mix vectors."""
+        """Reject what would lose documents or mix vectors."""
         if there.folder != self._shown(str(folder)):
             raise RefusedError(
                 f"{there.name} is what {there.folder} says, and would lose all of it: take another --name,"
@@ -102,7 +101,7 @@ class Ingestion:
             )
 
     async def _take(self, this: _Round, path: str) -> None:
-        """Bring one document up to date, or note why it is none."""
+        """Update one document, or record why it is left out."""
         shown = self._shown(path)
         if shown in this.seen:
             this.skipped[f"{shown} (again)"] = "another file has the same name without its secrets or odd bytes"
@@ -136,15 +135,15 @@ class Ingestion:
         if is_html(suffix):
             text = await self._reader.html(text)
         chunks = await asyncio.to_thread(self._chunks, text, suffix)
-        # The lines of what a page was turned into are nowhere to be looked up.
+        # Line numbers of converted pages do not exist in the original.
         return tuple(replace(c, first_line=0, last_line=0) for c in chunks) if is_html(suffix) else chunks
 
     def _chunks(self, text: str, suffix: str) -> tuple[Chunk, ...]:
-        # Before it is cut: a secret across two chunks would be found in neither.
+        # Before splitting: a secret that spans two chunks would be found in neither.
         return chunks_of(sections_of(self._redact(_clean(text)), kind_of(suffix)), self._size)
 
     async def _embedded(self, done: Ingested) -> Ingested:
-        """Give vectors to the chunks that have none."""
+        """Compute the missing vectors of chunks."""
         embedded, why = 0, "" if self._embedder is not None else "no embedder is configured"
         while self._embedder is not None and (waiting := await self._store.unembedded(done.name, BATCH)):
             try:
@@ -160,7 +159,7 @@ class Ingestion:
         return replace(done, embedded=embedded, waiting=left, without_vectors=why if left else "")
 
     def _shown(self, path: str) -> str:
-        """The path as text without secrets, whatever bytes the file system has for it."""
+        """The path as text without secrets, even if the file system has arbitrary bytes for it."""
         return self._redact(_clean(path))
 
 

@@ -1,4 +1,4 @@
-"""What knowledge bases need from the world, as protocols."""
+"""The ports of knowledge bases, as protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ class UnreadableDocument(Exception):
 
 
 class UnreadableNow(UnreadableDocument):
-    """It may be readable later: what is known of it stays."""
+    """It may be readable later, so what is stored of it stays."""
 
 
 class DocumentReader(Protocol):
-    """Turns a document in a format of its own into text, however hostile it is."""
+    """Converts a document in its own format to text, however hostile it is."""
 
     async def pdf(self, data: bytes) -> str:
-        """The text of a PDF, a form feed between its pages; raises UnreadableDocument."""
+        """The text of a PDF, with a form feed between its pages; raises UnreadableDocument."""
         ...
 
     async def html(self, text: str) -> str:
@@ -30,69 +30,69 @@ class DocumentReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A document, cut and without secrets."""
+    """A document, split and without secrets."""
 
     path: str
-    """Within its folder."""
+    """Relative to its folder."""
     digest: str
-    """Another one means that it has to be read again."""
+    """If it changes, the document has to be read again."""
     chunks: tuple[Chunk, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unembedded:
-    """A chunk that is to get a vector."""
+    """A chunk that needs a vector."""
 
     id: int
     told: str
 
 
 class KnowledgeStore(Protocol):
-    """Knowledge bases, as they were taken in. All methods raise StoreUnavailable."""
+    """The indexed knowledge bases. All methods raise StoreUnavailable."""
 
     async def digests(self, base: str) -> Mapping[str, str]:
-        """The documents of a base by their paths; none when there is no such base."""
+        """The documents of a knowledge base by path; empty if it does not exist."""
         ...
 
     async def begin(self, base: str, folder: str) -> None:
-        """Note that a base is filled from this folder, and make the base when there is none."""
+        """Record that a knowledge base is filled from this folder. Create it if it does not exist."""
         ...
 
     async def save(self, base: str, document: Document) -> None:
-        """Keep a document instead of what was kept under its path; vectors of what it still says stay.
+        """Replace the document at its path. Vectors of unchanged chunks stay.
 
-        Nothing is kept when the base is gone.
+        Nothing is stored if the knowledge base is gone.
         """
         ...
 
     async def remove(self, base: str, paths: Sequence[str]) -> None:
-        """Forget documents; the same again changes nothing."""
+        """Delete documents. Repeating this has no effect."""
         ...
 
     async def drop(self, base: str) -> bool:
-        """Forget a base with all of its documents; False when there was none."""
+        """Delete a knowledge base with all of its documents; False if it does not exist."""
         ...
 
     async def bases(self) -> tuple[KnowledgeBase, ...]:
-        """All bases by name."""
+        """All knowledge bases by name."""
         ...
 
     async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of the names that no base has."""
+        """The names that no knowledge base has."""
         ...
 
     async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
-        """Chunks without a vector, in their order."""
+        """Chunks without a vector, in order."""
         ...
 
     async def set_vectors(self, model: str, vectors: Mapping[int, Sequence[float]]) -> None:
-        """Give chunks their vectors; chunks that are gone by now are passed over."""
+        """Store vectors of chunks. Chunks that no longer exist are skipped."""
         ...
 
     async def drop_vectors(self, base: str) -> None:
-        """Take the vectors of all chunks away, to give them those of another model."""
+        """Delete the vectors of all chunks, to replace them by those of another model."""
         ...
 
     async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
-        """What answers the question best, by words and by meaning; by words alone while the embedder is away."""
+        """The best matches for the question, by words and by meaning; by words only without an embedder."""
         ...

@@ -1,4 +1,4 @@
-"""Activity `catch_up`: what the bus lost, Redis and all, is made again from Temporal's history and given to memory."""
+"""Activity `catch_up`: rebuild what the bus lost from Temporal's history and store it in memory."""
 
 import asyncio
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from loom.domain.memory.backfill import CatchUpRequest, CaughtUp
 _log = structlog.get_logger("loom.memory")
 
 SETTLED_AFTER: Final = timedelta(seconds=30)
-"""Younger tasks are left to the bus, which says more exactly when they were made and how long they took."""
+"""Younger tasks are left to the bus, which records more precisely when they were created and how long they took."""
 AT_ONCE: Final = 200
 """Tasks in one transaction of the store."""
 _SEEN: Final = 20_000
@@ -31,31 +31,31 @@ _TOLD: Final = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moved:
-    """A run that may have tasks which memory has not."""
+    """A run that may have tasks that memory does not have."""
 
     run_id: str
     events: int
-    """Of its last execution: more than at the last look, or there is nothing new."""
+    """Number of events of its last execution. If it has not grown since the last pass, there is nothing new."""
 
 
 class UnreadableHistory(Exception):
-    """The history is gone, or holds what this worker cannot decode."""
+    """The history is gone, or contains what this worker cannot decode."""
 
 
 class Histories(Protocol):
     """The histories of runs on the Temporal server."""
 
     def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
-        """Runs that ended in between, and all that have not ended."""
+        """Runs that ended in this period, and all that have not ended."""
         ...
 
     async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """What the run's history says, all its executions; raises UnreadableHistory."""
+        """The facts of the run's history, over all executions; raises UnreadableHistory."""
         ...
 
 
 class CatchUp:
-    """Fills memory's gaps."""
+    """Fills gaps in memory."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class CatchUp:
         scoped: ScopedMemory | None = None,
         settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
-        """What runs were to do is shared in `scoped`, as the memory writer does it."""
+        """The tasks of runs are shared in `scoped`, as the memory writer does it."""
         self._scoped = scoped
         self._histories = histories
         self._store = store
         self._mask = mask
         self._settled_after = settled_after
         self._seen: OrderedDict[str, int] = OrderedDict()
-        """Events of each run when memory had all of it."""
+        """Number of events of each run when memory had all of it."""
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:
-        """Give memory what it has missed; safe to repeat, and to run beside itself."""
+        """Store what memory has missed. Safe to repeat and to run concurrently."""
         async with heartbeating():
             return await self.until(datetime.now(UTC) - self._settled_after, request.since)
 
@@ -107,13 +107,13 @@ class CatchUp:
             self._seen.move_to_end(run.run_id)
             if len(self._seen) > _SEEN:
                 self._seen.popitem(last=False)
-        await asyncio.sleep(0)  # making tasks is computing: let others of this worker have their turn
+        await asyncio.sleep(0)  # rebuilding tasks is CPU-bound: let other activities of this worker run
         return added
 
     async def _remember(self, tasks: Sequence[Task]) -> int:
         missing = await self._store.missing(tasks)
         if self._scoped is not None:
-            # First: once memory has them they are not missing any more, and nobody would share them.
+            # First: once memory has them, they are no longer missing, and they would never be shared.
             await share_tasks(self._scoped, missing)
         pages = range(0, len(missing), AT_ONCE)
         return sum([await self._store.remember(missing[start : start + AT_ONCE]) for start in pages])

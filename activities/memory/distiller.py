@@ -1,4 +1,4 @@
-"""Facts out of long texts, by a model."""
+"""Extract facts from long texts with a model."""
 
 import re
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ _MARK: Final = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
 
 
 class ModelDistiller:
-    """`Distiller` by a model of the worker's providers."""
+    """`Distiller` that uses a model of the worker's providers."""
 
     def __init__(self, providers: Providers, model: str) -> None:
-        """`model` is spelled like everywhere, with its prefix."""
+        """`model` has its usual form, with the prefix."""
         self._providers = providers
         self._model = model
 

@@ -1,4 +1,4 @@
-"""What memory needs from the world, as protocols."""
+"""The ports of memory, as protocols."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from loom.domain.memory.scopes import NodePath, ScopedEntry, ScopedWrite
 
 
 class EmbedderUnavailable(Exception):
-    """The embedder does not answer now; what needs it goes by words alone, or is done later."""
+    """The embedder does not respond now. Callers search by words only, or do the work later."""
 
 
 class TextRefused(EmbedderUnavailable):
-    """The embedder answers, but does not take one of these texts; it may take the others."""
+    """The embedder responds but rejects one of these texts. It may accept the others."""
 
 
 class DistillerUnavailable(Exception):
-    """The distiller does not answer now; the text's beginning is taken instead."""
+    """The distiller does not respond now. The start of the text is used instead."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of one model; vectors of different models are never compared."""
+    """Turns texts into vectors of one model. Vectors of different models are never compared."""
 
     @property
     def model(self) -> str:
-        """Names the model; another name means other vectors."""
+        """The name of the model. Another name means other vectors."""
         ...
 
     @property
@@ -35,15 +35,15 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
-        """One vector a text; `query` for questions, which some models treat apart.
+        """One vector for each text. Use `query` for questions, which some models treat differently.
 
-        Raises EmbedderUnavailable; TextRefused when it is due to one of the texts.
+        Raises EmbedderUnavailable, or TextRefused if one of the texts is the reason.
         """
         ...
 
 
 class Distiller(Protocol):
-    """Says in one to three facts what a long text says."""
+    """Extracts one to three facts from a long text."""
 
     async def facts(self, text: str) -> Sequence[str]:
         """The facts, most important first. Raises DistillerUnavailable."""
@@ -51,105 +51,105 @@ class Distiller(Protocol):
 
 
 class MemoryStore(Protocol):
-    """Everything that runs have said and done, as far as it is kept. All methods raise StoreUnavailable."""
+    """Everything that runs have said and done, as far as it is stored. All methods raise StoreUnavailable."""
 
     async def remember(self, tasks: Sequence[Task]) -> int:
-        """Take in Tasks of any runs; returns how many were new. A Task that was taken in before changes nothing."""
+        """Store tasks of any runs, and return how many were new. A task that is already stored has no effect."""
         ...
 
     async def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """Those of the Tasks that `remember` would take in: neither known nor of a session that was forgotten."""
+        """The tasks that `remember` would store: neither known nor of a deleted session."""
         ...
 
     async def recall(self, query: Query) -> tuple[Hit, ...]:
-        """What answers the question best, by words and by meaning; by words alone while the embedder is away."""
+        """The best matches for the question, by words and by meaning; by words only without an embedder."""
         ...
 
     async def recent(self, view: View) -> tuple[Hit, ...]:
-        """The newest first."""
+        """The newest memories first."""
         ...
 
     async def important(self, view: View) -> tuple[Hit, ...]:
-        """The most important first, and of equal ones the newest."""
+        """The most important memories first; of equally important ones, the newest."""
         ...
 
     async def by_action(self, view: View, action: str) -> tuple[Hit, ...]:
-        """The newest of one action."""
+        """The newest memories of one action."""
         ...
 
     async def by_node(self, view: View, node: str) -> tuple[Hit, ...]:
-        """The newest of one node."""
+        """The newest memories of one node."""
         ...
 
     async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
-        """One memory, also a superseded one, with its Task when that is kept; None when the session may not see it."""
+        """One memory, even if superseded, with its task if that is stored; None if the session may not see it."""
         ...
 
     def export(self, session_id: str) -> AsyncIterator[Memory]:
-        """Everything kept of a session, superseded memories too, oldest first."""
+        """Everything stored of a session, including superseded memories, oldest first."""
         ...
 
     async def forget(self, session_id: str) -> Forgotten:
-        """Delete everything of a session for good; its Tasks of until now are never taken in again.
+        """Delete everything of a session for good. Its existing tasks are never stored again.
 
-        With it goes what its runs left: their artifacts, and the effects of those that have ended.
+        This includes the artifacts of its runs, and the effects of those that have ended.
         """
         ...
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:
-        """How much is kept, of one session or of all."""
+        """How much is stored, of one session or of all."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """A memory that something is to be done with."""
+    """A memory that is due for processing."""
 
     id: int
     content: str
 
 
 class MemoryUpkeepStore(Protocol):
-    """What keeps the layers within their limits. Every method may be repeated, and run beside itself."""
+    """Keeps the layers within their limits. Every method can be repeated and run concurrently."""
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
-        """Important Tasks that leave L2, or whose run has ended, and of which there is no summary yet."""
+        """Important tasks that leave L2, or whose run has ended, and that have no summary yet."""
         ...
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
-        """Put the facts of a memory into L3, all at once; False when somebody else has done so."""
+        """Store the facts of a memory in L3, all at once. Return False if this was already done."""
         ...
 
     async def expire(self) -> int:
-        """Drop whole Tasks that are beyond their limits, important ones only after their summary; returns how many."""
+        """Delete whole tasks beyond their limits, important ones only after their summary. Return how many."""
         ...
 
     async def archive(self) -> int:
-        """Move summaries beyond their limits from L3 to L4; returns how many."""
+        """Move summaries beyond their limits from L3 to L4. Return how many."""
         ...
 
     async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
-        """Memories without a vector, or with one of another model, that are worth one."""
+        """Memories that should have a vector and have none, or one of another model."""
         ...
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
-        """Keep vectors of the store's model; what says the same as a newer memory is superseded by it."""
+        """Store vectors of the store's model. A newer memory supersedes an older one that says the same."""
         ...
 
 
 class ScopedMemory(Protocol):
-    """Memory that nodes of one tree write for themselves and each other. All methods raise StoreUnavailable."""
+    """Memory that runs of one tree write for themselves and each other. All methods raise StoreUnavailable."""
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """Keep a version; says in `conflicts_with` what it superseded unseen. Raises ReadOnlyScopeError."""
+        """Store a version. `conflicts_with` names a version that its writer did not know. Raises ReadOnlyScopeError."""
         ...
 
     async def read(self, entry_id: str, reader: NodePath) -> ScopedEntry | None:
-        """The newest version of the nearest entry of that id, with the scope that the reader has it in."""
+        """The newest version of the nearest entry with that id, and the scope in which the reader sees it."""
         ...
 
     async def entries(self, reader: NodePath) -> tuple[ScopedEntry, ...]:
-        """The newest version of every entry that the reader sees, nearest scope first."""
+        """The newest version of every entry that the reader can see, nearest scope first."""
         ...
 
     async def versions(self, entry_id: str, reader: NodePath) -> tuple[ScopedEntry, ...]:

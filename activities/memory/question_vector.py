@@ -1,4 +1,4 @@
-"""The vector of a question, as long as that does not keep anybody waiting: words alone find something, too."""
+"""The vector of a question, unless it takes too long: a search by words finds something too."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 _log = structlog.get_logger("loom.memory")
 
 PATIENT: Final = 30.0
-"""Seconds that a question of people waits for its vector."""
+"""Seconds that a person's question waits for its vector."""
 IN_A_RUN: Final = 1.5
-"""The same for one of a run; of the rest that it has, the search needs little."""
+"""The same for a run's question. The search needs little of the rest of its time."""
 
 
 async def question_vector(embedder: Embedder | None, text: str, within: float) -> Sequence[float] | None:
-    """None where there is no embedder, or none that answers in time: words alone are searched then."""
+    """None without an embedder, or if it does not respond in time. The search then uses words only."""
     if embedder is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What runs of a tree find of each other without asking: the task of each, shared from its start."""
+"""What runs of a tree know about each other without asking: the task of each, shared from its start."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from loom.domain.memory.scopes import ScopedWrite, path_of
 
 
 async def share_tasks(store: ScopedMemory, tasks: Sequence[Task]) -> None:
-    """Put the tasks of runs that have begun into SHARED, once each; raises StoreUnavailable."""
+    """Store the tasks of runs that have started in SHARED, once each; raises StoreUnavailable."""
     for begun in tasks:
         words = begun.parameters.get("task")
         if begun.action is not Action.START or not isinstance(words, str):

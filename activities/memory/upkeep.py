@@ -1,6 +1,6 @@
-"""Activities `promote_memories`, `expire_memories`, `embed_memories`: they keep the layers, off any run's path.
+"""Activities `promote_memories`, `expire_memories`, `embed_memories`: they maintain the layers, outside any run.
 
-Each may be repeated, run beside itself, and die at any point: what it had not finished is still due.
+Each can be repeated, run concurrently, and fail at any point: unfinished work is still due.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from loom.domain.memory.layers import MemorySettings
 _log = structlog.get_logger("loom.memory")
 
 MOST: Final = 1_000
-"""Memories of one activity; what is left is done a minute later."""
+"""Maximum memories of one activity. The rest is done a minute later."""
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 
 
 class MemoryKeeper:
-    """Promotes, expires and embeds; without a store there is nothing to do."""
+    """Promotes, expires and embeds memories. Without a store there is nothing to do."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class MemoryKeeper:
 
     @activity.defn(name="promote_memories")
     async def promote_memories(self) -> int:
-        """Summarise what leaves L2 or whose run has ended, and move full L3 on to L4; returns how many moved."""
+        """Summarize what leaves L2 or whose run has ended, and move excess of L3 to L4. Return how many moved."""
         if self._store is None:
             return 0
         async with heartbeating():
@@ -57,7 +57,7 @@ class MemoryKeeper:
 
     @activity.defn(name="expire_memories")
     async def expire_memories(self) -> int:
-        """Drop what is beyond the limits of L1 and L2; returns how many."""
+        """Delete what exceeds the limits of L1 and L2. Return how many."""
         if self._store is None:
             return 0
         async with heartbeating():
@@ -65,7 +65,7 @@ class MemoryKeeper:
 
     @activity.defn(name="embed_memories")
     async def embed_memories(self) -> int:
-        """Give vectors to what has none, in batches; an embedder that is away leaves them for later."""
+        """Compute missing vectors in batches. If the embedder is unavailable, this is done later."""
         if self._store is None or self._embedder is None:
             return 0
         async with heartbeating():
@@ -89,7 +89,7 @@ async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, setting
 async def embed(
     store: MemoryUpkeepStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
 ) -> int:
-    """Vectors for what has none, or with `other_models` for what has another model's; raises EmbedderUnavailable."""
+    """Compute missing vectors, and with `other_models` replace those of other models; raises EmbedderUnavailable."""
     kept = 0
     while most is None or kept < most:
         due = await store.due_for_vector(batch, other_models=other_models)
@@ -102,11 +102,11 @@ async def embed(
 
 
 async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
-    """A vector for each text, an empty one for what the embedder does not take; raises EmbedderUnavailable."""
+    """A vector for each text, an empty one for a text that the embedder rejects; raises EmbedderUnavailable."""
     try:
         return await embedder.embed(texts)
     except TextRefused:
-        # One that is set up wrongly may refuse all texts: then it is away, and none of them is given up.
+        # A misconfigured embedder may reject all texts. It then counts as unavailable, and all texts are retried.
         await embedder.embed([_TAKEN_BY_ALL])
     if len(texts) == 1:
         return [[]]
@@ -114,7 +114,7 @@ async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]
 
 
 async def _facts(memory: Due, distiller: Distiller | None, settings: MemorySettings) -> tuple[str, ...]:
-    """What is left of a whole Task: nothing of small talk, the facts of a long text, else its first sentences."""
+    """What remains of a whole task: nothing of small talk, the facts of a long text, else its first sentences."""
     if is_small_talk(memory.content):
         return ()
     summary = (summary_of(memory.content, settings.summary_length),)

@@ -1,10 +1,11 @@
-"""The memory writer: takes every task off the bus and gives it to memory, for as long as the worker lives.
+"""The memory writer: it moves every task from the bus to memory, for as long as the worker lives.
 
     take ─▶ remember ─▶ done
 
-A task is done only when memory has it for good, and memory takes one in once. So a writer may die anywhere, several
-may work side by side, and each task is kept exactly once. While Postgres is away the writer holds what it has taken and
-takes nothing more: the rest waits on the bus. What the bus itself loses is made again from history (`rebuilding`).
+A task is acknowledged only when memory has stored it, and memory stores a task once. A writer may therefore die at any
+point, several may work in parallel, and each task is stored exactly once. While Postgres is unavailable, the writer
+holds the tasks that it has read and reads no more; the others wait on the bus. What the bus itself loses is rebuilt
+from history (`backfill`).
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class MemoryWriter:
     """One consumer of the group that writes memory."""
 
     def __init__(self, inbox: Inbox, store: MemoryStore, after: After | None = None) -> None:
-        """`after` is told of what memory has for good; it may be told twice."""
+        """`after` is called with what memory has stored, sometimes twice."""
         self._inbox = inbox
         self._store = store
         self._after = after
@@ -56,10 +57,12 @@ class MemoryWriter:
         await patiently(lambda: self._inbox.done([delivery.entry for delivery in taken]))
 
     async def _remember(self, tasks: Sequence[Task]) -> None:
-        """All together; if that cannot be, each alone, so that one that cannot be kept does not keep out the others."""
+        """Store all tasks together. If that fails, store each alone, so that one invalid task does not block the
+        others.
+        """
         try:
             await patiently(lambda: self._store.remember(tasks))
-        except Exception as error:  # noqa: BLE001 - a task that no store can take must not stop the others
+        except Exception as error:  # noqa: BLE001 - a task that cannot be stored must not stop the others
             if len(tasks) == 1:
                 _log.error("task_not_kept", task_id=tasks[0].task_id, exc_info=error)
                 return
@@ -69,7 +72,7 @@ class MemoryWriter:
 
 @asynccontextmanager
 async def writing(inbox: Inbox, store: MemoryStore, after: After | None = None) -> AsyncIterator[None]:
-    """A memory writer beside the body; what it has not finished at the end is left to the next one."""
+    """Run a memory writer beside the body. What it has not finished at the end is left to the next one."""
     task = asyncio.create_task(MemoryWriter(inbox, store, after).run())
     task.add_done_callback(_tell_end)
     try:
@@ -91,7 +94,7 @@ def _tell_unreadable(taken: Sequence[Delivery]) -> None:
 
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """What the step gives, as soon as its store answers."""
+    """Return the result of the operation, as soon as its store responds."""
     pause = FIRST_PAUSE
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Arguments held against a JSON Schema that somebody else wrote, without trusting the schema either.
+"""Validate arguments against a JSON Schema from an untrusted source.
 
-Nothing is fetched for a `$ref`, and regular expressions of the schema are not run: one that backtracks for ever would
-stop the worker. The server that wrote them checks them itself.
+No `$ref` is fetched, and regular expressions of the schema are not run: one that backtracks forever would stop the
+worker. The server that wrote them checks them itself.
 """
 
 import json
@@ -22,7 +22,7 @@ _COMPLAINTS: Final = 5
 
 
 class ArgumentSchema:
-    """A schema that is fit for use."""
+    """A schema that is ready for use."""
 
     def __init__(self, schema: JsonObject) -> None:
         """Raises BrokenSchema."""
@@ -37,7 +37,7 @@ class ArgumentSchema:
             raise BrokenSchema(f"its schema has a $ref to nothing: {error.ref}") from None
 
     def check(self, tool: str, arguments: JsonObject) -> JsonObject:
-        """The arguments if they fit, with or without those given as null; raises ToolValidationError."""
+        """The arguments if they match, with or without those given as null; raises ToolValidationError."""
         _require_text(tool, arguments)
         if not (errors := self._errors(tool, arguments)):
             return arguments
@@ -75,7 +75,7 @@ def _fit(schema: JsonObject) -> Mapping[str, Any]:
 
 
 def _without_expressions(node: Any, *, names: bool = False) -> Any:
-    """The schema without regular expressions, and without the rules that mean nothing without them."""
+    """The schema without regular expressions and without the rules that depend on them."""
     if isinstance(node, list):
         return [_without_expressions(item) for item in node]
     if not isinstance(node, Mapping):
@@ -93,7 +93,7 @@ def _without_expressions(node: Any, *, names: bool = False) -> Any:
 
 
 def _require_text(tool: str, arguments: JsonObject) -> None:
-    """JSON's escapes can spell half a surrogate pair, which no server could be sent."""
+    """JSON escapes can encode half a surrogate pair, which cannot be sent to any server."""
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A name for a user's code as it stands: a digest of the source of a function, or of an object's class."""
+"""A digest of a user's code: of the source of a function, or of an object's class."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from loom.domain.core.messages import short_digest
 
 
 def code_digest(*pieces: Callable[..., Any] | None) -> str:
-    """Names the code of these, not what it calls; empty where there is no source to read."""
+    """The digest of this code, without what it calls; empty if there is no source."""
     try:
         return short_digest("".join(inspect.getsource(_written(piece)) for piece in pieces if piece is not None))
     except (OSError, TypeError):
@@ -17,7 +17,7 @@ def code_digest(*pieces: Callable[..., Any] | None) -> str:
 
 
 def _written(piece: Any) -> Any:
-    """What has a source: a function; of a method or of an object that can be called, the class."""
+    """The object that has a source: a function, or the class of a method or callable object."""
     while isinstance(piece, partial):
         piece = piece.func
     if inspect.ismethod(piece):

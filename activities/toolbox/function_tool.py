@@ -1,6 +1,6 @@
-"""A tool made of a pydantic model for its arguments and a function that does the work.
+"""A tool made from a pydantic model for its arguments and a function that does the work.
 
-Loom's own tools are made of this; `user_tool` makes tools of whatever a user's module brings.
+Loom's own tools are made this way; `user_tools` makes tools from a user's code.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from loom.domain.permissions.subjects import Subject
 
 
 class Arguments(BaseModel):
-    """The arguments of a tool: no field but the declared ones."""
+    """The arguments of a tool: only declared fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,32 +32,32 @@ A = TypeVar("A", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionTool(Generic[A]):
-    """A tool whose parts are given as values."""
+    """A tool whose attributes are given as values."""
 
     spec: ToolSpec
     arguments: type[A]
     function: Callable[[A, ToolContext], Awaitable[str | ToolOutput]]
     touches: Callable[[A, Path], Sequence[Subject]] | None = None
     granted: Callable[[A], Sequence[str]] | None = None
-    """None: an approval for the rest of the run covers the tool as a whole."""
+    """None: an approval for the rest of the run covers the whole tool."""
     missing: str | None = None
-    """What it lacks to work here, and what to do about it."""
+    """What is missing for it to work here, and what to do about it."""
     max_output: int = RESULT_LIMIT
 
     uses_state: ClassVar[bool] = False
     """Loom's own tools keep nothing in `ToolContext.state`."""
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         return self.missing
 
     def parse(self, arguments: JsonObject) -> A:
-        """Validated arguments; an argument given as null counts as not given."""
+        """Validate the arguments. An argument given as null counts as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
         return validated(self.spec, self.arguments, given)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are held against."""
+        """What permission patterns are matched against."""
         return self.touches(cast("A", arguments), workspace) if self.touches else ()
 
     def grants(self, arguments: object) -> Sequence[str]:
@@ -65,7 +65,7 @@ class FunctionTool(Generic[A]):
         return self.granted(cast("A", arguments)) if self.granted else (self.spec.name,)
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Do it."""
+        """Run the call."""
         return self.function(cast("A", arguments), context)
 
 
@@ -82,7 +82,7 @@ def tool_spec(
     queue: str | None = None,
     parallel: bool | None = None,
 ) -> ToolSpec:
-    """What model and run see of a tool with these arguments; tools that read run beside each other."""
+    """The spec of a tool with these arguments. Tools that only read may run in parallel."""
     return ToolSpec(
         name=name,
         description=description,
@@ -98,7 +98,7 @@ def tool_spec(
 
 
 class _Schema(GenerateJsonSchema):
-    """A default that JSON cannot say is left out of the schema, and nothing needs to be said of it."""
+    """A default that JSON cannot express is silently left out of the schema."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - the base's
 
@@ -111,7 +111,7 @@ def schema_of(arguments: type[BaseModel]) -> JsonObject:
 
 
 def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
-    """The arguments as a value of the model; raises ToolValidationError that names the field and the way out."""
+    """The arguments as a value of the model; raises ToolValidationError, which names the field and how to fix it."""
     if broken := [name for name, value in given.items() if not _is_text(value)]:
         raise ToolValidationError(f"`{broken[0]}` has half a surrogate pair in it: send whole characters")
     try:
@@ -135,7 +135,7 @@ def _small(key: str, value: Any) -> Any:
 
 
 def _is_text(value: object) -> bool:
-    """Every store and every model takes it; JSON's escapes can spell what UTF-8 cannot."""
+    """Whether stores and models accept the text, since JSON escapes can express what UTF-8 cannot."""
     try:
         (value if isinstance(value, str) else canonical({"": value})).encode()
     except UnicodeEncodeError:

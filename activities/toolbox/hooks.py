@@ -1,4 +1,4 @@
-"""Asking a user's hooks before a tool call. Whoever fails, or does not answer in time, objects."""
+"""Call a user's hooks before a tool call. A hook that fails, or does not respond in time, denies the call."""
 
 import asyncio
 import inspect
@@ -18,16 +18,16 @@ from loom.domain.core.tool_names import ASK_USER, DONE
 _log = structlog.get_logger("loom.hook")
 
 FREE = (DONE, ASK_USER)
-"""Calls that no hook and no interceptor sees: a run may always end itself, or ask."""
+"""Calls without hooks and interceptors: a run may always end itself, or ask."""
 
 
 def gates_of(registered: Sequence[Registered]) -> list[Hook]:
-    """Those of an agent's hooks that are asked before its tool calls."""
+    """The agent's hooks that are called before its tool calls."""
     return [each for each in registered if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
 
 
 async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Objection | None:
-    """The strictest objection of the hooks for this tool, which are asked at the same time."""
+    """The strictest verdict of the hooks for this tool, which are called concurrently."""
     if call.name in FREE:
         return None
     due = [hook for hook in hooks if hook.tools is None or call.name in hook.tools]
@@ -36,9 +36,9 @@ async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Ob
 
 
 async def answer_of(name: str, function: Callable[..., Any], *given: Any, patience: float | None) -> Any:
-    """What a user's function answers; raises HookFailedError with the reason when it does not.
+    """The return value of a user's function; raises HookFailedError with the reason if there is none.
 
-    `patience`: seconds that it has, or None for as long as it takes.
+    `patience` is its timeout in seconds, or None.
     """
     try:
         async with asyncio.timeout(patience):
@@ -49,7 +49,7 @@ async def answer_of(name: str, function: Callable[..., Any], *given: Any, patien
         if is_asked_to_stop():
             raise
         raise HookFailedError("something that it waited for was cancelled") from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a gate that breaks is shut
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a hook that fails denies the call
         _log.warning("user_code_failed", name=name, exc_info=True)
         raise HookFailedError(f"it failed with {type(error).__name__}: {error}") from None
 

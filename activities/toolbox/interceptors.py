@@ -1,7 +1,8 @@
-"""Interceptors around tool calls: the chain before the rules judge a call, and backwards over what came of it.
+"""Interceptors around tool calls: a chain before the rules judge a call, and in reverse over its result.
 
-What an interceptor makes of a call is what hooks, rules and people judge, and what runs: it is recorded in the call's
-plan, so an approval is for exactly that. One that fails stops the call; one that fails on a result withholds it.
+Hooks, rules and people judge the call that an interceptor returns, and exactly that call runs. It is recorded with the
+prepared call, so an approval covers exactly that. An interceptor that fails in `before` stops the call; one that fails
+in `after` withholds the result.
 """
 
 from collections.abc import Sequence
@@ -19,20 +20,20 @@ from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict, failed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intercepted:
-    """A tool call as the chain has left it."""
+    """A tool call after the chain."""
 
     call: ToolCall
     by: str = ""
-    """The interceptor that changed, answered or stopped it last."""
+    """The last interceptor that changed, answered or stopped it."""
     answer: str | None = None
     stopped: str = ""
 
     def laid_on(self, plan: CallPlan, asked: ToolCall) -> CallPlan:
-        """The plan of a call with what the chain made of it."""
+        """The prepared call with the changes of the chain."""
         if self.stopped:
             return replace(plan, stopped=self.stopped, interceptor=self.by)
         if self.answer is not None and plan.verdict is not Verdict.DENY and not plan.error:
-            # Nothing runs, so there is nothing to ask a person about.
+            # Nothing runs, so there is nothing to approve.
             return replace(plan, verdict=Verdict.ALLOW, answer=self.answer, interceptor=self.by, digest="", grants=())
         if canonical(self.call.arguments) != canonical(asked.arguments):
             return replace(plan, arguments=self.call.arguments, interceptor=self.by)
@@ -40,7 +41,7 @@ class Intercepted:
 
 
 async def before_call(call: ToolCall, run_id: str, agent: str, registered: Sequence[Registered]) -> Intercepted:
-    """The call after every interceptor, in their order; only cancellation gets out of here."""
+    """The call after all interceptors, in order. Raises nothing except cancellation."""
     met = Intercepted(call=call)
     passed: list[Interceptor] = []
     for each in _around_tools(call, registered):
@@ -60,7 +61,7 @@ async def before_call(call: ToolCall, run_id: str, agent: str, registered: Seque
 async def after_call(
     call: ToolCall, result: ToolResult, run_id: str, agent: str, registered: Sequence[Registered]
 ) -> ToolResult:
-    """The result after every interceptor, in the reverse of their order."""
+    """The result after all interceptors, in reverse order."""
     chain = _around_tools(call, registered)
     if not any(each.after for each in chain):
         return result
@@ -114,7 +115,7 @@ async def _backwards(chain: Sequence[Interceptor], call: ToolCall, content: str,
 
 
 def checked_text(answer: Any, before: str) -> str:
-    """What `after` made of a text; None leaves it as it is."""
+    """The text that `after` returned; None leaves it unchanged."""
     if answer is None:
         return before
     if not isinstance(answer, str):

@@ -1,4 +1,4 @@
-"""A tool of an MCP server as a tool of Loom's: its schema, its standing by the trust rule, the link to its server."""
+"""A tool of an MCP server as a tool of Loom's: its schema, its effect by trust, its connection to the server."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,59 +14,59 @@ from loom.domain.permissions.subjects import Subject
 from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, tool_name, traits_of
 
 TOOLS_LIMIT: Final = 500
-"""Tools that are taken from one server: each is part of every model call."""
+"""Maximum tools of one server, since each is part of every model call."""
 
 _SUBJECTS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpCall:
-    """One call on its way to a server."""
+    """One call to a server."""
 
     tool: str
-    """The server's own name of it."""
+    """The server's own name of the tool."""
     arguments: JsonObject
     effect: Effect
     timeout: float
     key: str | None = None
-    """Idempotency key, for tools that say that they may be repeated."""
+    """Idempotency key, for tools that declare that they can be repeated."""
     progress: Callable[[str], None] = lambda _text: None
 
 
 class McpLink(Protocol):
-    """The way to one server."""
+    """The connection to one server."""
 
     def trouble(self) -> str | None:
-        """None when it can be called; else why not, and what is being done about it."""
+        """None if the server can be called; otherwise why not, and what Loom does about it."""
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
-        """Send it once and return what came of it; raises the tool errors of `loom.domain.core.errors`."""
+        """Send the call once and return its result; raises the tool errors of `loom.domain.core.errors`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpTool:
-    """One tool of one server; lives as long as the server lists it, whether the server answers or not."""
+    """One tool of one server. It exists while the server lists it, whether the server is available or not."""
 
     spec: ToolSpec
     name: str
-    """The server's own name of it."""
+    """The server's own name of the tool."""
     schema: ArgumentSchema
     link: McpLink
     limit: float
-    """Seconds for the call itself; the spec's timeout has room for dialling a sleeping server, too."""
+    """Seconds for the call itself. The spec's timeout includes the time to wake a sleeping connection."""
 
     def is_available(self) -> str | None:
-        """None when its server answers; else what is wrong and what is being done."""
+        """None if its server responds; otherwise what is wrong and what Loom does about it."""
         return self.link.trouble()
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Every text among the arguments: which of them is a path or an address only the server knows."""
+        """Every text among the arguments, since only the server knows which of them is a path or an address."""
         del workspace
         found = list(dict.fromkeys(_texts(arguments)))
         kept = [Subject(text=text) for text in found[:_SUBJECTS]]
@@ -94,16 +94,16 @@ class McpTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """What a server's list of tools came to."""
+    """The outcome of a server's list of tools."""
 
     tools: Mapping[str, Tool]
-    """By name, sorted."""
+    """Sorted by name."""
     refused: tuple[str, ...] = ()
     """One sentence for each listed tool that cannot be used."""
 
 
 def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Offer:
-    """The tools of a server that can be used; the configuration's choice is kept to silently."""
+    """The usable tools of a server. Tools that the configuration excludes are left out silently."""
     tools: dict[str, Tool] = {}
     refused: list[str] = []
     for each in listed:

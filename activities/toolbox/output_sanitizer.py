@@ -1,4 +1,4 @@
-"""What becomes of a tool's output before anybody keeps it: no secrets, no null bytes, not too long, never empty."""
+"""Sanitize a tool's output before it is stored: no secrets, no null bytes, not too long, never empty."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ from loom.domain.core.tool_calls import EMPTY_OUTPUT
 _log = structlog.get_logger("loom.tool")
 
 LONGEST: Final = 4_000_000
-"""Characters of one output that are kept as an artifact; of more, the beginning and the end."""
+"""Maximum characters of one output that are stored as an artifact: the start and the end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,20 +22,20 @@ class SanitizedOutput:
 
     text: str
     artifact: str = ""
-    """Id of the whole, where `text` is not."""
+    """Id of the whole output, if `text` was cut."""
     length: int = 0
-    """Characters of the whole, where `text` is not."""
+    """Characters of the whole output, if `text` was cut."""
 
 
 class OutputSanitizer:
-    """Shapes output; keeps the whole of what is cut."""
+    """Sanitizes output, and stores the whole of what is cut."""
 
     def __init__(self, redactor: Redactor, artifacts: ArtifactStore | None) -> None:
         self._redactor = redactor
         self._artifacts = artifacts
 
     async def sanitize(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> SanitizedOutput:
-        """The output, after `note`, within `limit` characters and without secrets; never raises."""
+        """The output, after `note`, within `limit` characters and without secrets. Never raises."""
         text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
             return SanitizedOutput(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
@@ -44,7 +44,7 @@ class OutputSanitizer:
         return SanitizedOutput(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
 
     def clean(self, text: str) -> str:
-        """The text without secrets, as every store takes it."""
+        """The text without secrets, as every store accepts it."""
         return self._redactor.redact(well_formed(text))
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:

@@ -1,8 +1,8 @@
 """The six stages of a tool call: discover, validate, authorize, check-cancel, execute, format.
 
-`plan` goes through the first three when the model asks, and what it finds is recorded; `execute` goes through all six
-when the call runs. The verdict is not decided again there: between the two a person may have answered.
-A tool cannot break the pipeline: whatever it raises becomes a result that the model reads.
+`plan` runs the first three when the model makes the call, and the outcome is recorded. `execute` runs all six when the
+call runs. It does not decide on the verdict again, since a person may have answered in between. A tool cannot break the
+pipeline: everything that it raises becomes a result that the model reads.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ def plan(
     agents: Sequence[str] = (),
     objection: Objection | None = None,
 ) -> CallPlan:
-    """What the registry and the rules say of a call.
+    """What the registry and the rules say about a call.
 
-    `grants` are allow rules that a person gave for the run, `agents` are those that work can be delegated to,
-    `objection` is what a user's hooks have against it.
+    `grants` are allow rules that a person granted for the run, `agents` are those that work can be delegated to,
+    `objection` is the verdict of a user's hooks.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = CallPlan() if pinned is None else _limits(pinned)
@@ -83,7 +83,7 @@ def plan(
         if objection is not None:
             authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
         judged = authorized.judgement
-        # An allowed call's rule says it all; the sentence would cost every turn of every run some history.
+        # The rule of an allowed call is enough. A sentence would add to the history in every turn of every run.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
@@ -107,9 +107,9 @@ async def execute(
     note: str = "",
     after: Callable[[ToolResult], Awaitable[ToolResult]] | None = None,
 ) -> ToolResult:
-    """Run one call through all stages; only cancellation gets out of here.
+    """Run one call through all stages. Raises nothing except cancellation.
 
-    `after` is what a user's interceptors make of the result.
+    `after` applies a user's interceptors to the result.
     """
     watch = _Watch()
     limit = RESULT_LIMIT
@@ -120,7 +120,7 @@ async def execute(
         with watch.stage():
             arguments = _validate(call, tool)
         with watch.stage():
-            pass  # authorize: decided in the call's plan, or by a person since
+            pass  # authorize: decided when the call was prepared, or by a person since
         with watch.stage():
             _check(is_cancelled)
         with watch.stage():
@@ -150,7 +150,7 @@ async def execute(
 
 @dataclass(slots=True)
 class _Watch:
-    """Milliseconds spent per stage, a failing one included."""
+    """Milliseconds spent in each stage, including a failing one."""
 
     spent: list[float] = field(default_factory=list)
 
@@ -196,7 +196,7 @@ def _validate(call: ToolCall, tool: Tool) -> object:
 
 
 def _refuse_taken_name(call: ToolCall, spec: AgentSpec) -> None:
-    """What a person allowed one made tool to do must not become what another of its name does."""
+    """A grant for one created tool must not apply to another one of the same name."""
     name = f"{MADE}{call.arguments.get('name')}"
     if call.name == CREATE_TOOL and any(tool.name == name for tool in spec.tools):
         raise ToolValidationError(f"there is a tool {name} already: choose another name")
@@ -207,7 +207,7 @@ def _snippet(text: str) -> str:
 
 
 def _timeout(arguments: object, default: float) -> float:
-    """A call that names its own `timeout` gets it, with time to be stopped in order."""
+    """A call that sets its own `timeout` gets it, with additional time to stop."""
     wanted = getattr(arguments, "timeout", None)
     return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
 
@@ -239,7 +239,7 @@ def _unexpected(error: Exception) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Authorized:
-    """The judgement and what it was made of."""
+    """The judgement and its inputs."""
 
     judgement: Judgement
     subjects: Sequence[Subject]
@@ -247,14 +247,14 @@ class Authorized:
     place: Place
 
     def grants(self, tool: Tool, arguments: object) -> tuple[str, ...]:
-        """What approving for the run adds: after a scoped ask or a guard exactly this, or nothing."""
+        """What an approval for the run adds: after a scoped ask or a guard exactly this call, or nothing."""
         return _grants(self, tool, arguments)
 
 
 def authorize(
     call: ToolCall, tool: Tool | None, arguments: object, spec: AgentSpec, grants: Sequence[str] = ()
 ) -> Authorized:
-    """Judge a call whose arguments are valid; of a tool that is not known here no pattern can mean anything."""
+    """Judge a call with valid arguments. For an unknown tool, no pattern has a meaning."""
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
@@ -275,19 +275,19 @@ def authorize(
 
 
 def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:
-    """The levels that a call is judged by; what a person grants the run holds against those above it as well."""
+    """The levels by which a call is judged. Grants for the run also apply to the levels above it."""
     above = (replace(level, grants=(*level.grants, *grants)) for level in spec.above)
     return (*above, Level(whose=spec.name, rules=spec.permissions, mode=spec.mode, grants=tuple(grants)))
 
 
 def _pinned(name: str, tool: Tool | None, spec: AgentSpec) -> ToolSpec | None:
-    """The tool as the run began with it, not as this worker has it now."""
+    """The tool as it was when the run started, not as this worker has it now."""
     pinned = next((each for each in spec.tools if each.name == name), None)
     return pinned or (tool.spec if tool else None)
 
 
 def _validated(arguments: object, call: ToolCall) -> JsonObject:
-    """The arguments as the tool will get them, so that no other spelling of a value slips past a rule."""
+    """The arguments as the tool will get them, so that no other spelling of a value evades a rule."""
     if isinstance(arguments, BaseModel):
         return arguments.model_dump(mode="json")
     return call.arguments
@@ -302,7 +302,7 @@ def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
     if any(subject.opaque for subject in made.subjects):
         return ()
     exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in made.subjects))
-    # A part of them would leave the rest asked: worse than no offer.
+    # Offering some of them would leave the rest pending, which is worse than no offer.
     return exact if len(exact) <= MAX_GRANTS else ()
 
 

@@ -1,7 +1,7 @@
-"""A first look at Python that a model wrote: what asks for more than computing is refused before it runs.
+"""Check Python that a model wrote, and reject code that needs more than computing before it runs.
 
-A filter in front of the sandbox and never instead of it. Python can hide anything from somebody who only reads it; what
-this catches, it says in words that a model can act on.
+This is a filter before the sandbox and never replaces it. Python can hide anything from static analysis; what this
+check finds, it reports in a way that a model can act on.
 """
 
 import ast
@@ -18,7 +18,7 @@ MODULES: Final = frozenset(
     pwd grp spwd crypt nis syslog _testcapi _xxsubinterpreters interpreters _interpreters linecache traceback trace
     """.split()  # noqa: SIM905 - as a list it would take two screens
 )
-"""Modules with the system, other programs, the network or the interpreter behind them."""
+"""Modules that give access to the system, other programs, the network or the interpreter."""
 
 NAMES: Final = frozenset(
     """
@@ -26,7 +26,7 @@ NAMES: Final = frozenset(
     getattr setattr delattr __builtins__ __loader__ __spec__ __file__ __cached__
     """.split()  # noqa: SIM905 - as above
 )
-"""Built-in names through which one gets to anything else; `getattr` is fine with a name that is written there."""
+"""Built-in names that give access to anything else. `getattr` is fine with a literal name."""
 
 _REACHED: Final = frozenset(
     [
@@ -43,7 +43,7 @@ _REACHED: Final = frozenset(
         "methodcaller",
     ]
 )
-"""What modules that are allowed hold themselves, as `random._os`."""
+"""What allowed modules themselves contain, such as `random._os`."""
 
 _FRAMES: Final = frozenset(
     [
@@ -74,7 +74,7 @@ _FINE_DUNDERS: Final = frozenset(
 
 
 def complaints(code: str) -> tuple[str, ...]:
-    """What stands in the way of running this code, one sentence each with its line; empty when nothing does."""
+    """Why this code must not run, one sentence each with its line; empty if it may."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -142,7 +142,7 @@ def _leads_in(name: str) -> bool:
 
 
 def _names_a_way_in(text: str) -> bool:
-    """`__class__` or `a.__class__` is of use only for getting at it; so is a dot before it in a text for `format`."""
+    """Whether a name such as `__class__` or `a.__class__` is accessed, or a dot precedes it in a text for `format`."""
     if "{" in text:
         return any(f".{word}" in text for word in ("__", *_FRAMES))
     return any(_leads_in(part) for part in text.split("."))

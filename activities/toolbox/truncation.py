@@ -1,16 +1,16 @@
-"""Keeping output short: the beginning and the end stay, a note says what is missing between them."""
+"""Shorten output: the start and the end stay, with a note about what is missing between them."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 RESULT_LIMIT: Final = 10_000
-"""Characters of a tool result that the model reads."""
+"""Maximum characters of a tool result that the model reads."""
 
 _NOTE_ROOM: Final = 80
 
 
 def clip(text: str, limit: int = RESULT_LIMIT, more: str = "") -> str:
-    """`text`, or its beginning and its end within `limit` characters; the note between them says `more`."""
+    """`text`, or its start and its end within `limit` characters. The note between them says `more`."""
     if len(text) <= limit:
         return text
     half = (limit - _NOTE_ROOM - len(more)) // 2
@@ -19,7 +19,7 @@ def clip(text: str, limit: int = RESULT_LIMIT, more: str = "") -> str:
 
 @dataclass(slots=True)
 class Collected:
-    """Output as it arrives, in bounded memory: the first and the last part of whatever comes."""
+    """Output as it arrives, in bounded memory: its start and its end."""
 
     limit: int
     head: str = ""
@@ -32,11 +32,11 @@ class Collected:
 
     @property
     def truncated(self) -> bool:
-        """Something in the middle is gone."""
+        """Whether something in the middle is missing."""
         return self.length > self.limit
 
     def add(self, text: str) -> None:
-        """Take in the next piece."""
+        """Add the next chunk."""
         self.length += len(text)
         room = self.limit - len(self.head)
         self.head += text[:room]
@@ -45,10 +45,10 @@ class Collected:
             self.tail = (self.tail + rest)[-self.limit :]
 
     def text(self) -> str:
-        """What was kept, at most `limit` characters."""
+        """The stored text, at most `limit` characters."""
         if not self.truncated:
             return self.head
-        # At line ends where there are any, so that no half of a secret stays that nobody would know as one.
+        # At line ends if possible, so that no unrecognizable half of a secret remains.
         begin = self.head[: self._half]
         begin = begin[: begin.rfind("\n") + 1] or begin
         end = (self.head + self.tail)[-self._half :]

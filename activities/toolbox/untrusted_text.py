@@ -1,4 +1,4 @@
-"""Text that comes from strangers: readable for a model, and marked as data that it must not obey."""
+"""Text from untrusted sources: readable for a model, and marked as data that it must not obey."""
 
 import codecs
 import re
@@ -11,7 +11,7 @@ _ENCODINGS: Final = re.compile(
     r"utf-(?:8|16|32)(?:-(?:le|be|sig))?|iso8859-\d+|cp\d+|koi8-[rut]|gb(?:2312|k|18030)|big5(?:hkscs)?|tis-620"
     r"|euc_(?:jp|kr|jis_2004|jisx0213)|shift_jis\w*|iso2022_\w+|mac-\w+"
 )
-"""What pages are written in. Python knows more names, some of which take very long over a long text."""
+"""Encodings of web pages. Python knows more names, some of which take very long for a long text."""
 
 _AS_BROWSERS_DO: Final = {"ascii": "cp1252", "iso8859-1": "cp1252"}
 _MARKS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -25,13 +25,13 @@ _OUR_TAGS: Final = re.compile(rf"<(?=[^\w<>]{{0,8}}(?:{TAG}|system-reminder)\b)"
 
 
 def marked(text: str, source: str) -> str:
-    """The text between tags, with nothing in it that could end them early or pass for a note of Loom's."""
+    """The text between tags, without anything that could close them early or look like a message from Loom."""
     inside = _OUR_TAGS.sub("&lt;", text.strip())
     return f'{NOTICE}\n<{TAG} url="{source}">\n{inside}\n</{TAG}>'
 
 
 def decoded(body: bytes, charset: str) -> str:
-    """The body as text: by its byte order mark, the header, its meta element, else as UTF-8 or Windows-1252."""
+    """Decode the body: by its byte order mark, the header, its meta element, else as UTF-8 or Windows-1252."""
     text = _decoded(body, charset).replace("\r\n", "\n").replace("\r", "\n")
     return _UNSEEN.sub("", text)
 
@@ -44,7 +44,7 @@ def _decoded(body: bytes, charset: str) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A page cut in the middle of a character is UTF-8 all the same.
+        # A page that is cut in the middle of a character is still UTF-8.
         return body.decode("utf-8" if error.start > len(body) - 4 else "cp1252", "replace")
 
 

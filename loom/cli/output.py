@@ -11,10 +11,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
 
 WIDE: Final = 160
 """Columns of tables that do not go to a terminal."""
@@ -43,10 +42,8 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def console(*, wide: bool = False) -> "Console":
+def console(*, wide: bool = False) -> Console:
     """Standard output for people; markup in what is printed means nothing."""
-    from rich.console import Console  # noqa: PLC0415 - 50 ms that `--json` need not pay
-
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     width = WIDE if wide and not sys.stdout.isatty() else None

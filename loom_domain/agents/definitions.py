@@ -1,6 +1,6 @@
-"""Agents as a user's module or file defines them: what differs from the default agent, by name.
+"""Agents as a user's module or file defines them: by name, with what differs from the default agent.
 
-A definition becomes a spec when a run is prepared: everything that it leaves open comes from the default agent.
+A definition becomes a spec when a run is prepared. The default agent provides everything that it leaves out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,29 +19,29 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 COLLABORATION_TOOLS: Final = (MESSAGE_AGENT, SHARE)
-"""Tools that only make sense where several agents work at once."""
+"""Tools that only make sense if several agents work at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentDefinition:
-    """An agent by name; None, and whatever is empty, is: as the agent that it extends has it, or the default one."""
+    """A named agent. None, or an empty value, means: as in the agent that it extends, or in the default one."""
 
     name: str
     description: str = ""
-    """What it is good at, for whoever chooses among agents."""
+    """What the agent is good at, for people and models that choose an agent."""
     extends: str = ""
-    """The agent that it takes everything from which it leaves open; empty: the default one's settings only."""
+    """The agent that provides everything this one leaves out; empty: only the default agent's settings."""
     model: str | None = None
     """`provider:name`, or `demo`."""
     fallbacks: tuple[str, ...] = ()
-    """Models that take over, one after the other, when the one before does not answer."""
+    """Models that take over, in order, if the previous one fails."""
     system_prompt: str = ""
     tools: tuple[str, ...] | None = None
-    """The tools that it has, by name, `mcp__server` for all of a server; None: all. `done` it always has."""
+    """The names of its tools, `mcp__server` for all of a server; None: all. `done` is always included."""
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: Mode | None = None
     knowledge: tuple[str, ...] = ()
-    """Knowledge bases that are looked into whenever a person speaks, by name."""
+    """Names of knowledge bases to search whenever a person sends a message."""
     max_turns: int | None = None
     budget: Budget = field(default_factory=Budget)
     max_output_tokens: int | None = None
@@ -50,30 +50,30 @@ class AgentDefinition:
     approval_timeout: float | None = None
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None
-    """JSON Schema that its final answers have to fit, where the request brings none."""
+    """JSON Schema that its answers must match if the request has none."""
     pattern: Pattern | None = None
-    """How it reasons."""
+    """The reasoning pattern."""
     rounds: int | None = None
-    """Of the patterns `reflect` and `tree`."""
+    """For the patterns `reflect` and `tree`."""
     branches: int | None = None
-    """Of the pattern `tree`."""
+    """For the pattern `tree`."""
     evaluates: bool | None = None
-    """Its model rates each final answer."""
+    """Whether its model rates each answer."""
     config: AgentConfig = field(default_factory=AgentConfig)
-    """What children inherit: skills, and tools beside and off the list."""
+    """What children inherit: skills, and tools to add to and remove from the list."""
     activation: Activation | None = None
     hooks: tuple[str, ...] = ()
-    """Hooks and interceptors that are not for every agent, by name."""
+    """Names of hooks and interceptors that do not apply to every agent."""
     origin: str = ""
-    """Where it was defined, for people."""
+    """Where it was defined, for error messages."""
 
     def has(self, tool: str) -> bool:
-        """Whether it was given this tool."""
+        """Whether the agent was given this tool."""
         return self.config.chooses_tool(tool, self.tools)
 
 
 def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
-    """The agent as it runs, without its tools: those are chosen from what the worker has when a run is prepared."""
+    """The agent's spec without its tools, which are selected from the worker's when a run is prepared."""
     open_ones = (
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
         *("output_schema", "pattern", "rounds", "evaluates"),
@@ -94,7 +94,7 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
 
 
 def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Those of the worker's tools that the agent has, sorted by name; all of them for one without a definition."""
+    """The worker's tools that the agent has, sorted by name; all of them for an agent without a definition."""
     chosen = (tool for tool in tools if definition is None or definition.has(tool.name))
     return tuple(sorted(chosen, key=lambda tool: tool.name))
 
@@ -102,7 +102,7 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
 def with_collaboration_tools(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:
-    """The tools without those for working together, but for agents that others work beside, or that name them."""
+    """The tools without those for cooperation, unless other agents work beside the agent, or it names them."""
     named = definition.tools or ()
     alone = tuple(tool for tool in chosen if tool.name not in COLLABORATION_TOOLS or tool.name in named)
     if lineage is None or not lineage.named or lineage.tools:
@@ -113,9 +113,9 @@ def with_collaboration_tools(
 
 
 def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], servers: Sequence[str] = ()) -> None:
-    """Refuse an agent that names a tool which nobody has; raises BadRequest with the nearest name.
+    """Reject an agent that names an unknown tool; raises BadRequest with the nearest name.
 
-    The tools of MCP servers come and go, so of those only the server is checked.
+    The tools of MCP servers come and go, so only the server's name is checked.
     """
     known = sorted(tools)
     for definition in definitions:

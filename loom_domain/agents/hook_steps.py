@@ -1,11 +1,11 @@
-"""A user's code around a run, step by step: interceptors before and after, hooks at its start and its end.
+"""A user's code around a run: interceptors before and after it, hooks at its start and its end.
 
     before …  on_start …  ⟨the run⟩  … after  on_complete … or on_error …
 
-Interceptors go in their order before the run and backwards after it. Which steps a run has is pinned into its spec when
-it is prepared, so a run without any pays nothing. What stands between a run and its start is a gate: it stops the run
-when it says so, and when it fails. What comes once the run has ended changes nothing of its outcome by failing, except
-`after`: a result that an interceptor could not look at is withheld.
+Interceptors run in their order before the run and in reverse after it. The list of hooks is pinned into the spec when
+the run is prepared, so a run without hooks pays nothing. A hook before the run can stop it, and stops it if it fails. A
+hook after the run cannot change its outcome by failing, except `after`: a result that an interceptor could not check is
+withheld.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from typing import Final, Literal, TypeAlias
 from loom.domain.core.requests import RunStatus
 
 DEFAULT_HOOK_TIMEOUT: Final = 10.0
-"""Seconds that a hook has to answer, where its registration says nothing."""
+"""Timeout in seconds of a hook whose registration sets none."""
 
 
 class Moment(StrEnum):
-    """When a step is due."""
+    """When a hook is called."""
 
     BEFORE = "before"
     START = "on_start"
     TOOL_CALL = "on_tool_call"
-    """Inside the activities that judge tool calls; never a step of its own."""
+    """Inside the activities that judge tool calls, never separately."""
     AFTER = "after"
     COMPLETE = "on_complete"
     ERROR = "on_error"
@@ -36,7 +36,7 @@ BEFORE_FIRST_TURN: Final = (Moment.BEFORE, Moment.START)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookStep:
-    """One hook, or one side of an interceptor, at one moment of a run."""
+    """A hook, or one side of an interceptor, at one moment of a run."""
 
     moment: Moment
     name: str
@@ -51,29 +51,29 @@ HookVerdict: TypeAlias = Literal["allow", "ask", "deny"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookAnswer:
-    """What a step came to."""
+    """The result of a hook."""
 
     verdict: HookVerdict = "allow"
     reason: str = ""
     text: str | None = None
-    """In the place of the task before the run, of the result after it; None leaves them as they are."""
+    """Replaces the task before the run, or the result after it; None leaves them unchanged."""
     instead: bool = False
-    """`text` is the result: the run does not take place."""
+    """`text` is the result, and the run does not take place."""
 
 
 def steps_before_run(steps: Sequence[HookStep]) -> tuple[HookStep, ...]:
-    """What is due before the first turn: interceptors, then hooks, each in the order of their registration."""
+    """What runs before the first turn: interceptors, then hooks, each in order of registration."""
     return tuple(step for moment in BEFORE_FIRST_TURN for step in steps if step.moment is moment)
 
 
 def steps_after_run(steps: Sequence[HookStep], left: Sequence[HookStep]) -> tuple[HookStep, ...]:
-    """What may be due once the run has an outcome; interceptors that were never reached (`left`) are not asked."""
+    """What may run once the run has an outcome. Interceptors that were never reached (`left`) are not called."""
     unreached = {step.name for step in left if step.moment is Moment.BEFORE}
     after = [step for step in steps if step.moment is Moment.AFTER and step.name not in unreached]
     return (*reversed(after), *(step for step in steps if step.moment in (Moment.COMPLETE, Moment.ERROR)))
 
 
 def next_step_after_run(left: Sequence[HookStep], status: RunStatus) -> HookStep | None:
-    """The next of these that fits how the run ends."""
+    """The next of these steps that applies to this status."""
     unfit = Moment.COMPLETE if status is RunStatus.FAILED else Moment.ERROR
     return next((step for step in left if step.moment is not unfit), None)

@@ -1,7 +1,7 @@
-"""Hooks and interceptors as a user's module registers them, and what a hook may have against a tool call.
+"""Hooks and interceptors as a user's module registers them, and the verdict of a hook on a tool call.
 
-A gate (`on_start`, `on_planning`, `on_tool_call`) answers None (no objection), `Deny` or `Ask`. It can only make a
-verdict stricter: what the rules deny stays denied, whatever a hook says. A gate that fails or does not answer objects.
+`on_start`, `on_planning` and `on_tool_call` return None (no objection), `Deny` or `Ask`. They can only make a verdict
+stricter: what the rules deny stays denied. A hook that fails, or does not respond, denies the call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,15 +23,15 @@ class Deny:
     """The call must not run."""
 
     reason: str
-    """The model reads it."""
+    """Shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person has to allow the call."""
+    """A person has to approve the call."""
 
     reason: str
-    """The person reads it."""
+    """Shown to the person."""
 
 
 Answer: TypeAlias = Deny | Ask | None
@@ -39,14 +39,14 @@ Answer: TypeAlias = Deny | Ask | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objection:
-    """What a hook has against a call."""
+    """A hook's verdict on a call."""
 
     hook: str
     answer: Deny | Ask
 
     @property
     def rule(self) -> str:
-        """As it is recorded in the place of a rule."""
+        """Recorded in place of a rule."""
         return f"hook {self.hook}"
 
 
@@ -57,26 +57,26 @@ def strictest(objections: Iterable[Objection]) -> Objection | None:
 
 
 def stricter_of(judged: Judgement, objection: Objection | None) -> Judgement:
-    """The verdict of the rules, or the objection where that is stricter."""
+    """The verdict of the rules, or the objection if that is stricter."""
     if objection is None:
         return judged
     verdict = Verdict.DENY if isinstance(objection.answer, Deny) else Verdict.ASK
     if STRICTNESS.index(verdict) <= STRICTNESS.index(judged.verdict):
         return judged
-    # An approval for the rest of the run adds rules, and no rule answers a hook: it would be asked again.
+    # An approval for the rest of the run adds rules, and a hook ignores rules: it would ask again.
     return Judgement(verdict=verdict, rule=objection.rule, reason=objection.answer.reason, can_be_granted=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What an interceptor has in the place of a result: the task does not take place."""
+    """An interceptor's own result: the task does not take place."""
 
     result: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """What a hook is told of the run that it stands beside."""
+    """What a hook receives about its run."""
 
     run_id: str
     agent: str
@@ -87,20 +87,20 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hook:
-    """A function of a user's that is asked, or told, at one moment."""
+    """A user's function that is called at one moment."""
 
     moment: Moment
     name: str
     function: Callable[..., Any]
     agents: tuple[str, ...] | None = None
-    """For these agents, and those that name the hook; None: for every agent."""
+    """Applies to these agents and to those that name the hook; None: to every agent."""
     tools: tuple[str, ...] | None = None
-    """Before a tool call: only of these tools."""
+    """Before a tool call: only for these tools."""
     timeout: float = DEFAULT_HOOK_TIMEOUT
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """When it is due."""
+        """When it is called."""
         return (self.moment,)
 
 
@@ -110,7 +110,7 @@ TOOL: Final = "tool"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interceptor:
-    """A user's code around tasks: `before` may change what is asked or stop it, `after` may change what comes of it."""
+    """A user's code around tasks: `before` may change or stop the request, `after` may change the result."""
 
     name: str
     before: Callable[..., Any] | None = None
@@ -121,7 +121,7 @@ class Interceptor:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """When it is due around a run."""
+        """When it is called around a run."""
         sides = ((Moment.BEFORE, self.before), (Moment.AFTER, self.after))
         return tuple(moment for moment, side in sides if side is not None and RUN in self.around)
 
@@ -130,22 +130,22 @@ Registered: TypeAlias = Hook | Interceptor
 
 
 def functions_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
-    """A user's own code in it."""
+    """The user's own code in it."""
     return (registered.function,) if isinstance(registered, Hook) else (registered.before, registered.after)
 
 
 def applies_to(registered: Registered, agent: str, named: Iterable[str]) -> bool:
-    """Whether a hook or an interceptor is one of this agent's, which names some of them itself."""
+    """Whether a hook or an interceptor applies to this agent, which names some of them itself."""
     return registered.agents is None or agent in registered.agents or registered.name in named
 
 
 def hook_names_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
-    """The names of all hooks and interceptors that an agent has, around its runs and around its tool calls."""
+    """The names of all hooks and interceptors of an agent, around its runs and around its tool calls."""
     return tuple(dict.fromkeys(each.name for each in registered if applies_to(each, agent, named)))
 
 
 def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookStep, ...]:
-    """Everything of these that an agent has, to be pinned into its runs."""
+    """All of these that apply to an agent, to be pinned into its runs."""
     return tuple(
         HookStep(moment=moment, name=each.name, timeout=each.timeout)
         for each in registered
@@ -155,7 +155,7 @@ def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str])
 
 
 def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefinition]) -> None:
-    """Refuse names given twice, and names that nobody has; raises BadRequest with the nearest one."""
+    """Reject duplicate and unknown names; raises BadRequest with the nearest one."""
     taken = [(moment, each.name) for each in registered for moment in each.moments]
     if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
         raise BadRequest(

@@ -1,12 +1,12 @@
-"""Agents that extend others: what a definition leaves open comes from the one that it names.
+"""Inheritance between agents: an agent that extends another one takes from it what it leaves out.
 
-Given values take the place of the other's. Rules are laid over its rules, key by key. Hooks add up. For skills and
-tools:
+Given values replace those of the other agent. Permission rules are merged key by key, and hooks are added up. For
+skills and tools:
 
     child = (parent + added) − removed
 
 What is removed stays removed: the disabled sets only grow from parent to child, so that no descendant gets back what
-one of its ancestors was denied, however often it is added.
+one of its ancestors disabled, even if it adds it again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 
 DEFAULT_AGENT: Final = "default"
-"""The agent that is always there; a definition of this name takes its place."""
+"""The built-in agent. A definition of this name replaces it."""
 
 _INHERITED: Final = (
     *("description", "model", "fallbacks", "system_prompt", "tools", "mode", "max_turns", "max_output_tokens"),
@@ -37,7 +37,7 @@ def inherit(
     remove_tools: Iterable[str] = (),
     activation: Activation | None = None,
 ) -> AgentConfig:
-    """The child's configuration: (parent + added) − removed, where what the parent was denied counts as removed."""
+    """The child's configuration: (parent + added) − removed, where what the parent disabled counts as removed."""
     disabled_skills = _union(parent.disabled_skills, remove_skills)
     disabled_tools = _union(parent.disabled_tools, remove_tools)
     skills = _union(parent.enabled_skills, add_skills)
@@ -52,26 +52,26 @@ def inherit(
 
 
 def with_inherited(agents: Mapping[str, AgentDefinition]) -> Mapping[str, AgentDefinition]:
-    """The same agents, with what they inherit; raises BadRequest for a name that is not there and for a cycle."""
+    """The same agents with what they inherit; raises BadRequest for an unknown name and for a cycle."""
     known = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **agents}
     return {name: _resolved(_lineage(agent, known)) for name, agent in agents.items()}
 
 
 def inheritance_tree(agents: Mapping[str, AgentDefinition]) -> str:
-    """Who extends whom, as lines for people; one that extends nobody named stands at the margin."""
+    """Which agents extend which, as lines for people. Agents that extend none start at the margin."""
     names = sorted({DEFAULT_AGENT, *agents})
     children: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
         if name in agents and agents[name].extends in children:
             children[agents[name].extends].append(name)
     roots = [name for name in names if name not in agents or agents[name].extends not in children]
-    # A root that nobody extends and nobody wrote says nothing.
+    # A root that no agent extends and no user wrote is left out.
     shown = [root for root in roots if root in agents or children[root]]
     return "\n".join(line for root in shown for line in (root, *_below(root, children, "")))
 
 
 def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> list[AgentDefinition]:
-    """The agent and those that it extends, nearest first."""
+    """The agent and its ancestors, nearest first."""
     line = [agent]
     while name := line[-1].extends:
         if name not in known:
@@ -116,7 +116,7 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
 
 def _is_open(agent: AgentDefinition, name: str) -> bool:
     value = getattr(agent, name)
-    return value is None or (value in ("", ()) and name != "tools")  # no tools at all is something to say
+    return value is None or (value in ("", ()) and name != "tools")  # an empty list of tools differs from none
 
 
 def _below(name: str, children: Mapping[str, list[str]], margin: str) -> Iterator[str]:

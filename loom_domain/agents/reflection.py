@@ -1,11 +1,11 @@
-"""The pattern `reflect`: an answer is a draft first, which the model criticises and revises, for a few rounds at most.
+"""The pattern `reflect`: an answer is first a draft, which the model criticizes and revises, for a few rounds.
 
     draft ──▶ critique ──good──▶ the answer
                  │  ▲
-            not good└── an answer ── revision      at most `rounds` times; then the answer is what it is
+            not good└── an answer ── revision      at most `rounds` times; then the last revision is the answer
 
-Each is a turn of the same run. A critique is asked for by a late reminder and made without tools; a revision may use
-them all. A word from a person goes before any critique: what it changes is a new draft.
+Each of these is a turn of the same run. A late reminder requests a critique, which is made without tools; a revision
+may use all of them. A message from a person takes precedence over a critique, and the reply to it is a new draft.
 """
 
 import re
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Pattern: TypeAlias = Literal["react", "reflect", "tree"]
-"""How an agent reasons; `branching` has the last one."""
+"""How an agent reasons; `tree_pattern` implements the last one."""
 Stage: TypeAlias = Literal["", "draft", "critique", "revision"]
-"""What a turn is for; empty in a run that does not reflect."""
+"""The purpose of a turn; empty in a run that does not reflect."""
 
 MOST_ROUNDS: Final = 10
 
@@ -34,14 +34,14 @@ REVISE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reflection:
-    """How far a run that reflects has come."""
+    """The progress of a run that reflects."""
 
     stage: Stage = ""
     round: int = 0
-    """Critiques so far, the one that is being made included."""
+    """Number of critiques so far, including the current one."""
 
 
 def approves(critique: str) -> bool:
-    """Whether a critique lets the answer go out, by the last verdict in it; one without a verdict does not."""
+    """Whether a critique approves the answer, by the last verdict in it. Without a verdict, it does not."""
     verdicts = _VERDICT.findall(critique)
     return bool(verdicts) and verdicts[-1] == "true"

@@ -1,4 +1,4 @@
-"""What one request wants otherwise than its agent, in `metadata.loom`: the request's own fields stay as they are."""
+"""Options of one request that override its agent's, in `metadata.loom`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FIELD: Final = f"metadata.{KEY}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """None is: as the agent has it."""
+    """None means: as in the agent."""
 
     evaluate: bool | None = None
     pattern: Pattern | None = None
@@ -25,7 +25,7 @@ class RunOptions:
 
 
 def read_options(metadata: JsonObject) -> RunOptions:
-    """The options of a request; raises BadRequest that names the one which is wrong."""
+    """The options of a request; raises BadRequest, which names the invalid one."""
     given = metadata.get(KEY)
     if given is None:
         return RunOptions()
@@ -48,7 +48,7 @@ def read_options(metadata: JsonObject) -> RunOptions:
 
 
 def checked_pattern(pattern: Any, where: str) -> Pattern | None:
-    """The pattern, if there is one of that name; raises BadRequest."""
+    """The pattern with that name; raises BadRequest."""
     if pattern is not None and pattern not in get_args(Pattern):
         raise BadRequest(f"{where}: the pattern is one of {', '.join(get_args(Pattern))}, not {pattern!r}", field=where)
     known: Pattern | None = pattern
@@ -56,7 +56,7 @@ def checked_pattern(pattern: Any, where: str) -> Pattern | None:
 
 
 def checked_rounds(rounds: Any, where: str) -> int | None:
-    """The number of rounds; raises BadRequest."""
+    """Validate the number of rounds. Raises BadRequest."""
     if rounds is None:
         return None
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:

@@ -1,4 +1,4 @@
-"""Which skills a run has: those that its agent enables, and others, by how well their words fit the task."""
+"""Selecting the skills of a run: those that its agent enables, and others whose words match the task."""
 
 import math
 from collections import Counter
@@ -12,22 +12,22 @@ from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import CATALOG_TOKENS, PinnedSkill, Skill, line_of
 
 MOST_FITTING: Final = 3
-"""Skills that a run is told of as fitting its task."""
+"""Number of fitting skills that the model is informed about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """Which skills a run has."""
+    """The skills of a run."""
 
     skills: tuple[Skill, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Names for which the catalog has no room."""
+    """Names that do not fit into the catalog."""
     missing: tuple[str, ...] = ()
-    """Names that the agent enables and nobody has."""
+    """Names that the agent enables but that do not exist."""
 
 
 def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tuple[Skill, ...]]:
-    """One skill of each name, from the first level that has it, sorted by name; and those that had to give way."""
+    """One skill of each name, from the first place that has it, sorted by name; and the hidden ones."""
     everyone = [skill for level in levels for skill in level]
     first = {skill.name: skill for skill in reversed(everyone)}
     return _sorted(first.values()), tuple(skill for skill in everyone if first[skill.name].root != skill.root)
@@ -36,10 +36,10 @@ def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tupl
 def chosen(
     skills: Sequence[Skill], config: AgentConfig, task: str, *, wanted: Sequence[str] = (), room: int = CATALOG_TOKENS
 ) -> Chosen:
-    """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and by its activation others.
+    """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and others by its activation.
 
-    Explicit: no others. Auto and hybrid: all that are there, and where the catalog has no room for them, those that fit
-    the task best. What the agent disables is not there at all.
+    Explicit: no others. Auto and hybrid: all of them, or if the catalog is too small, those that fit the task best.
+    Skills that the agent disables are left out.
     """
     there = {skill.name: skill for skill in skills if skill.name not in config.disabled_skills}
     enabled = () if config.activation is Activation.AUTO else config.enabled_skills
@@ -61,7 +61,7 @@ def chosen(
 
 
 def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, float]:
-    """The skills that share a word of their name, or two of their description, with the task; the best one first."""
+    """The skills that share a word of their name, or two of their description, with the task, the best match first."""
     asked = set(asked_lexemes(task))
     named = {skill.name: set(lexemes_of(skill.name)) for skill in skills}
     words = {skill.name: named[skill.name] | set(lexemes_of(skill.description)) for skill in skills}
@@ -70,20 +70,21 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
     for skill in skills:
         shared = sorted(asked & words[skill.name])
         if named[skill.name].intersection(shared) or len(shared) > 1:
-            # A word that every skill has says nothing, and one of the name says more than one of the description.
+            # A word that every skill has carries no information, and one of the name counts more than one of the
+            # description.
             weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
             scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())
     return dict(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
 
 
 def hint(skills: Iterable[PinnedSkill], task: str) -> str:
-    """What a run is told before its first answer; empty where no skill fits its task."""
+    """The hint before the model's first reply; empty if no skill fits the task."""
     names = list(relevance([skill for skill in skills if not skill.body], task))[:MOST_FITTING]
     return f"By its words this task is one for: {', '.join(names)}. Load what fits before you begin." if names else ""
 
 
 def _fitted(skills: Iterable[Skill], room: int) -> list[Skill]:
-    """As many of these skills, from the first on, as have room in the catalog."""
+    """As many of these skills, from the first on, as fit into the catalog."""
     kept: list[Skill] = []
     for skill in skills:
         room -= text_tokens(line_of(skill.name, skill.description))

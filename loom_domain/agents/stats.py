@@ -1,4 +1,4 @@
-"""What an agent has done so far, from the runs that the server knows: nothing of it is kept anywhere else."""
+"""What an agent has done so far, from the runs that the server has. Loom does not store it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from loom.domain.core.requests import RunStatus
 
 
 class NodeState(StrEnum):
-    """What an agent is at: `running` while any run of it goes on, else how the last one ended."""
+    """The state of an agent: `running` while any run of it is going on, else how the last one ended."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -19,36 +19,36 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """One execution of a run; a run that continued as new has several, of which only the last counts as a run."""
+    """One execution of a run. A run that continued as new has several, and only the last one counts as a run."""
 
     status: str
     started_at: datetime
     closed_at: datetime | None = None
     goes_on: bool = False
-    """It was continued as new: the run is the same, and so is its time."""
+    """Whether it continued as new. The next execution belongs to the same run and continues its time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentStats:
-    """An agent's state and figures."""
+    """An agent's state and statistics."""
 
     state: NodeState = NodeState.IDLE
     execution_count: int = 0
-    """Runs, those that go on included."""
+    """Number of runs, including those that are going on."""
     running_count: int = 0
     success_count: int = 0
     failure_count: int = 0
-    """The rest was aborted or ran into a limit."""
+    """The other runs that did not complete were aborted or reached a limit."""
     total_duration: float = 0.0
-    """Seconds of all runs that have ended, waits included."""
+    """Total seconds of all runs that have ended, including waiting times."""
     last_execution: datetime | None = None
-    """When the newest run began."""
+    """Start of the newest run."""
     is_complete: bool = True
-    """False: there are more runs than were looked at; the newest ones are counted."""
+    """False: there are more runs than were examined; the newest ones are counted."""
 
 
 def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> AgentStats:
-    """The figures of these executions, the newest first."""
+    """The figures of these executions, newest first."""
     runs = [each for each in executions if not each.goes_on]
     counts = {
         status: sum(run.status == status and run.closed_at is not None for run in runs)
@@ -69,7 +69,7 @@ def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> Ag
 
 
 def _state(runs: Sequence[Execution]) -> NodeState:
-    """An abort or a limit is nobody's failure: an agent whose last run ended so is idle."""
+    """An abort or a limit is not a failure: an agent whose last run ended that way is idle."""
     if any(run.closed_at is None for run in runs):
         return NodeState.RUNNING
     last = max(runs, key=lambda run: run.closed_at or run.started_at, default=None)

@@ -1,4 +1,4 @@
-"""The agent of a child run: less than the one it is made of, and never more than those above it."""
+"""Derive the agent of a child run. It never has more rights than the runs above it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,9 +13,9 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 TOOLS: Final = ("read_file", "glob", "grep")
-"""What a sub-agent has when nobody says what it gets."""
+"""The default tools of a sub-agent."""
 MAX_TURNS: Final = 10
-"""Of a sub-agent whose definition names no limit."""
+"""The default maximum number of turns of a sub-agent."""
 SUB_AGENT: Final[Mapping[str, str]] = {
     "read_file": "allow",
     "glob": "allow",
@@ -34,13 +34,13 @@ SUB_AGENT: Final[Mapping[str, str]] = {
     "message_agent": "allow",
     "default": "deny",
 }
-"""The rules of a sub-agent that has none of its own."""
+"""The default rules of a sub-agent."""
 
 
 def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) -> AgentSpec:
-    """`spec`, which was made of `definition` as if for a run of its own, as its parent may have it.
+    """The child's version of `spec`, which was resolved from `definition` as if for a run of its own.
 
-    Raises BadRequest for a tool that it was given and does not have.
+    Raises BadRequest for a tool that the call names and the agent does not have.
     """
     has_rules = lineage.named and definition.permissions
     return replace(
@@ -54,23 +54,23 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
 
 
 def with_rights_of_parent(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
-    """The crew of a plan: it may what the run may that made it, and adds no rules of its own."""
+    """The crew of a plan. It has the rights of the run that created it and adds no rules of its own."""
     maker = lineage.above[-1]
     return replace(spec, permissions=maker.rules, mode=maker.mode)
 
 
 def default_child_tools(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """What a child that is made of its parent has when nobody says what it gets: of the few, those its parent has."""
+    """The default tools of a child that is derived from its parent: those of TOOLS that the parent has."""
     return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
 
 
 def _rules(given: Iterable[str]) -> Mapping[str, str]:
-    """Of an agent without rules: what it was expressly given it may, as far as those above it may."""
+    """For an agent without rules: it may use the tools that it was explicitly given, as far as those above it may."""
     return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
 
 
 def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
-    """Its own, else its parent's: who lets a run bypass its rules has let it hand that on."""
+    """Its own mode, else its parent's: bypassing the rules of a run includes its children."""
     if spec.mode is not Mode.DEFAULT or not lineage.above:
         return spec.mode
     return lineage.above[-1].mode

@@ -1,9 +1,9 @@
-"""The pattern `tree`: branches work on the task at once, each a child run; their answers are scored, the best goes on.
+"""The pattern `tree`: several branches work on the task at once, each in a child run, and the best answer is used.
 
-    level 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ level 2: improve on it … ──▶ the best is the answer
+    round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 
-It is a crew that is made on the spot, of one agent several times over, in the mode `tree`. So it is run, watched,
-steered, paid for, recovered and forked like any crew.
+It creates a crew of one agent several times over, in the mode `tree`. It is therefore run, watched, steered, paid for,
+recovered and forked like any crew.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from loom.domain.crews.crew import (
 from loom.domain.tree.lineage import TreeLimits
 
 BRANCHES: Final = 3
-"""Of an agent that does not say how many."""
+"""Default number of branches."""
 LEVELS: Final = 1
 
 
 def checked_branches(branches: Any, where: str) -> int | None:
-    """The number of branches; raises BadRequest."""
+    """Validate the number of branches. Raises BadRequest."""
     if branches is None:
         return None
     if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
@@ -42,7 +42,7 @@ def checked_branches(branches: Any, where: str) -> int | None:
 
 
 def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
-    """The crew of an agent's branches, each with these tools of its own, or with all; raises BadRequest."""
+    """The crew of an agent's branches, each with these tools, or with all; raises BadRequest."""
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
         raise BadRequest(f"the pattern tree has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
@@ -50,7 +50,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
     return Crew(
         name=agent,
         mode=CrewMode.TREE,
-        # A branch that failed is left out: the others are there for that.
+        # A failed branch is dropped, since there are others.
         members=tuple(Member(name=name, agent=agent, tools=tuple(tools), retries=0) for name in names),
         judge=Judge(rounds=levels),
         origin="pattern tree",
@@ -58,7 +58,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
 
 
 def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
-    """The agent as one whose turns a crew decides: all that it does itself is to give out work."""
+    """The agent as one whose turns a crew decides. All it does itself is to assign work."""
     return replace(
         spec,
         crew=crew,
@@ -72,7 +72,7 @@ def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
 
 
 def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, depth: int) -> None:
-    """Raise BadRequest for a tree that could not grow in a run at this depth, or not within what it may use up."""
+    """Raise BadRequest if the branches would exceed the depth or the number of children that a run may have."""
     deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
     if depth >= deep:
         raise BadRequest(
@@ -99,12 +99,12 @@ def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, de
 
 
 def is_tree(spec: AgentSpec) -> bool:
-    """Whether the members of a run of this agent are branches."""
+    """Whether the members of this agent's crew are branches of a tree."""
     return spec.crew is not None and spec.crew.mode is CrewMode.TREE
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """The request of a child, with what was asked of the run whose branch it is; a judge has a form of its own."""
+    """The request of a child, with the options of the run whose branch it is. A judge has its own output schema."""
     if spec.pattern != "tree":
         return child
     model = child.model or spec.model

@@ -1,11 +1,11 @@
-"""Putting a context together from components, within a budget of tokens.
+"""Assemble a context from components within a budget of tokens.
 
-What has to go goes by priority, lowest first, and of one priority in the order given, so oldest first; critical
-components never go. What stays keeps its order, so that a provider's prompt cache still fits:
+If not everything fits, components of the lowest priority are removed first, the oldest first. Critical components are
+never removed. The others keep their order, so that a provider's prompt cache stays valid:
 
-    primacy    the system prompt, which hardly ever changes
+    primacy    the system prompt, which rarely changes
     body       the conversation, which only grows
-    recency    what is new with every call, last, where a model looks first and no cache suffers
+    recency    what is new in every call, at the end, where it gets attention and leaves the cache intact
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,24 +17,24 @@ from loom.domain.core.messages import Message, reminder, user
 from loom.domain.core.tokens import MESSAGE, conversation_tokens, message_tokens, text_tokens, within
 
 BUDGET: Final = 100_000
-"""Tokens of a context, where nobody says otherwise."""
+"""Default number of tokens of a context."""
 WORTH_KEEPING: Final = 30
-"""Tokens below which the beginning of a text says too little to stay."""
+"""Tokens below which the beginning of a text is not worth keeping."""
 
 
 class Priority(IntEnum):
-    """How much a context needs a component."""
+    """How important a component is for a context."""
 
     LOW = 0
     MEDIUM = 1
     HIGH = 2
     ESSENTIAL = 3
     CRITICAL = 4
-    """Never left out and never cut, whatever the budget."""
+    """Never removed and never cut, whatever the budget."""
 
 
 class Placement(StrEnum):
-    """Where in the context a component stands."""
+    """Where in the context a component is placed."""
 
     PRIMACY = "primacy"
     BODY = "body"
@@ -43,48 +43,48 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """A piece of a context that stays or goes as one: a text, or messages that belong together."""
+    """A unit of a context that stays or is removed as a whole: a text, or messages that belong together."""
 
     name: str
     source: str
-    """Where it comes from, for people."""
+    """Where it is defined, for people."""
     text: str = ""
     messages: tuple[Message, ...] = ()
-    """Only in the body, where they stand as they are."""
+    """Only in the body, at their own position."""
     priority: Priority = Priority.MEDIUM
     place: Placement = Placement.BODY
     truncatable: bool = False
-    """Its beginning alone is worth something."""
+    """Whether its beginning alone is useful."""
     tagged: bool = True
-    """Its text stands in an XML tag of its name."""
+    """Whether its text is enclosed in an XML tag with its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextPart:
-    """What became of one component."""
+    """The outcome for one component."""
 
     component: Component
     tokens: int
-    """As it stands in the context; 0 when it was left out."""
+    """Its tokens in the context; 0 if it was removed."""
     cut: int = 0
-    """Tokens that it lost."""
+    """Tokens that were cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """Exactly what one model call sees, apart from the tools."""
+    """Exactly what one model call sees, except the tools."""
 
     system: str
     messages: tuple[Message, ...]
     parts: tuple[ContextPart, ...]
     tokens: int
-    """All of it by Loom's own count, with what was reserved."""
+    """All tokens as Loom counts them, including the reserved ones."""
 
 
 def assemble(
     components: Sequence[Component], *, budget: int = BUDGET, reserved: int = 0, sizes: Sequence[int] = ()
 ) -> Assembled:
-    """The context of these components in at most `budget` tokens, `reserved` ones included; `sizes` where known."""
+    """The context of these components in at most `budget` tokens, including `reserved` ones. Pass known `sizes`."""
     parts = _fitted(components, sizes or [size_of(component) for component in components], budget - reserved)
     tokens = reserved + sum(part.tokens for part in parts)
     gap = any(part.component.messages and not part.tokens for part in parts)
@@ -102,7 +102,7 @@ def assemble(
 
 
 def size_of(component: Component) -> int:
-    """About how many tokens the component has, its tag included."""
+    """Approximate tokens of the component, including its tag."""
     return conversation_tokens(component.messages) + (
         MESSAGE + text_tokens(rendered(component)) if component.text else 0
     )
@@ -121,7 +121,7 @@ _NOTE_TOKENS: Final = message_tokens(_NOTE)
 
 
 def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) -> tuple[ContextPart, ...]:
-    """What becomes of each component, so that together they have the room, with a note where one is missing."""
+    """The outcome for each component, so that together they fit, with a note where one is missing."""
     parts = [ContextPart(component=c, tokens=size) for c, size in zip(components, sizes, strict=True)]
     over = sum(sizes) - room
     if over <= 0:
@@ -138,7 +138,7 @@ def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) ->
 
 
 def _cut(component: Component, room: int) -> Component | None:
-    """The component in at most `room` tokens, or None when that is not worth it."""
+    """The component in at most `room` tokens, or None if that is not worth it."""
     if not component.truncatable or room < WORTH_KEEPING:
         return None
     around = size_of(replace(component, text="x"))
@@ -151,7 +151,7 @@ def _messages(components: Iterable[Component]) -> tuple[Message, ...]:
 
 
 def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
-    """The messages that stay, with a note where the first ones are missing."""
+    """The messages that stay, with a note if the first ones are missing."""
     body = [part for part in parts if part.component.messages]
     gap = next(place for place, part in enumerate(body) if not part.tokens)
     before, after = body[:gap], [part for part in body[gap:] if part.tokens]
@@ -159,7 +159,7 @@ def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
 
 
 def _texts(components: Iterable[Component], place: Placement) -> str:
-    # A text has no place among messages: one that names none stands at the end.
+    # A text has no position among the messages. Without a placement, it is at the end.
     places = (place, Placement.BODY) if place is Placement.RECENCY else (place,)
     wanted = (c for c in components if c.place in places and c.text.strip())
     return "\n\n".join(map(rendered, wanted))

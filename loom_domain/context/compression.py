@@ -1,12 +1,12 @@
-"""Making a conversation shorter: what stays as it is, and one message that stands for the rest.
+"""Compress a conversation: some messages stay, and one message replaces the rest.
 
-    before   task, turns, what people said, turns, … the last turns
-    after    [summary] task, what people said, … the last turns
+    before   task, turns, messages from people, turns, … the last turns
+    after    [summary] task, messages from people, … the last turns
 
-What people said, the last turns, instructions of skills and every call without a result stay word for word, and a call
-always stays with its result. The summary has eight sections that need judgement, written by a model or, where it fails,
-by counting; lists of things to do, files, skills, artifacts, pending approvals and the budget are filled in from what
-the run knows.
+Messages from people, the last turns, instructions of skills and calls without a result stay word for word, and a call
+always stays with its result. Eight sections of the summary need judgment; a model writes them, or they are built by
+counting if it fails. To-do lists, files, skills, artifacts, pending approvals and the budget are filled in from the
+run's state.
 """
 
 import re
@@ -33,14 +33,14 @@ from loom.domain.skills.active import staying_skills, told
 from loom.domain.tools.todos import Todo, as_text
 
 LEAST_ROOM: Final = 400
-"""Tokens that a compressed conversation may have, however small the window is."""
+"""Minimum tokens of a compressed conversation, however small the window is."""
 SECTIONS_SHARE: Final = 0.35
 FACTS_SHARE: Final = 0.1
 PEOPLE_SHARE: Final = 0.2
 RECENT_SHARE: Final = 0.25
-"""Of the room for the conversation: the sections, the lists, what people said, the last turns."""
+"""Shares of the conversation: the sections, the lists, messages from people, the last turns."""
 QUOTE: Final = 40
-"""Tokens of a message of a person that is too long, or too old, to stay whole."""
+"""Tokens that stay of a person's message that is too long or too old to stay whole."""
 MOST_FILES: Final = 60
 
 _LEFT_OUT: Final = " older ones left out)"
@@ -49,21 +49,21 @@ _PATHS: Final = ("path", "file_path", "file", "filename")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownFacts:
-    """What the run knows by itself and no model has to remember."""
+    """What the run's state contains, so that no model has to remember it."""
 
     todos: tuple[Todo, ...] = ()
     artifacts: tuple[JsonObject, ...] = ()
     approvals: tuple[str, ...] = ()
-    """Calls that wait for a person."""
+    """Calls that need approval."""
     budget: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staying:
-    """What of a conversation stays word for word."""
+    """What stays of a conversation word for word."""
 
     kept: tuple[Group, ...]
-    """Positions, joined where they meet."""
+    """Ranges of positions, joined where they meet."""
     quoted: tuple[int, ...]
     """Messages of people of which only the beginning can stay."""
 
@@ -80,29 +80,29 @@ class Shorter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compressing:
-    """A conversation that is to become shorter, and what it has to fit."""
+    """A conversation to compress, and its limits."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     facts: KnownFacts
     room: int
-    """Tokens that the conversation may have afterwards, by Loom's own count."""
+    """Maximum tokens of the compressed conversation, as Loom counts them."""
     section_tokens: int
     at: str
     """When, in ISO 8601."""
     turn: int
     count: Callable[[Sequence[Message]], int] = field(default=conversation_tokens)
-    """Tokens of a conversation as a model call sees it, without what is around it."""
+    """Counts the tokens of a conversation as a model call sees it, without what surrounds it."""
 
     @property
     def section_limit(self) -> int:
-        """Tokens that one section may have."""
+        """Maximum tokens of one section."""
         share = int(max(self.room, LEAST_ROOM) * SECTIONS_SHARE / len(SECTIONS))
         return max(20, min(self.section_tokens, share))
 
     @property
     def earlier(self) -> str:
-        """The text of the last summary, if there is one."""
+        """The text of the previous summary, if there is one."""
         return next((message.text for message in self.messages if is_summary(message)), "")
 
     @property
@@ -112,7 +112,7 @@ class Compressing:
 
 
 def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
-    """The conversation within the room; less of people's words and of the sections stays where that is too much."""
+    """The conversation within the limit. If necessary, less of people's messages and of the sections stays."""
     shorter = _compressed(work, sections, 1.0)
     for share in (0.5, 0.25, 0.1, 0.0):
         if shorter.tokens <= work.room:
@@ -122,13 +122,13 @@ def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
 
 
 def promising(work: Compressing) -> bool:
-    """Whether a summary can gain anything: not where nearly all has to stay in any case."""
+    """Whether a summary can save anything. It cannot if nearly everything has to stay."""
     stays = rebuilt(work.messages, staying(work.messages, room=work.room).kept)
     return work.count(stays) + 2 * len(SECTIONS) * QUOTE < 0.9 * work.count(work.messages)
 
 
 def staying(messages: Sequence[Message], *, room: int, share: float = 1.0) -> Staying:
-    """What stays word for word of these messages when the conversation may have `room` tokens."""
+    """What stays word for word of these messages if the conversation may have `room` tokens."""
     groups = [(a, b) for a, b in groups_of(messages) if not is_summary(messages[a])]
     stays = _last_ones(messages, groups, int(RECENT_SHARE * share * room))
     if share:
@@ -154,7 +154,7 @@ def rebuilt(messages: Sequence[Message], kept: Iterable[Group]) -> tuple[Message
 
 
 def transcript_after(messages: Sequence[Message], summary: Message, kept: Iterable[Group]) -> Transcript:
-    """The conversation that a summary and the kept messages make."""
+    """The conversation that a summary and the remaining messages make."""
     return transcript_of((summary, *rebuilt(messages, kept)))
 
 
@@ -166,7 +166,7 @@ def _compressed(work: Compressing, sections: Mapping[str, str], share: float) ->
 
 
 def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
-    """What may not go: the last turn, what a person said last, calls without results; and what fits beside them."""
+    """What must stay: the last turn, a person's last message, calls without results; and what fits beside them."""
     answered = last_turn(messages, groups)
     said = max((a for a, _ in groups if is_from_person(messages[a])), default=-1)
     stays = {(a, b) for a, b in groups if a in (said, answered) or b == len(messages) or unanswered(messages[a:b])}
@@ -212,12 +212,12 @@ def _summary(work: Compressing, sections: Mapping[str, str], stay: Staying, shar
 
 
 def _inert(text: str) -> str:
-    """The text without tags of the record's own: the next compression reads those as what people said, or touched."""
+    """The text without the record's own tags, which the next compression would misread."""
     return _OWN_TAG.sub(r"<\\", text)
 
 
 def _filled(work: Compressing, stay: Staying, room: int) -> dict[str, str]:
-    """The lists that need no judgement, each in a fifth of the room at least."""
+    """The lists that need no judgment, each in at least a fifth of the space."""
     facts = work.facts
     quoted = [work.messages[place] for place in stay.quoted]
     kept = rebuilt(work.messages, stay.kept)
@@ -242,7 +242,7 @@ def _quote(message: Message) -> str:
 
 
 def _newest(lines: Sequence[str], room: int) -> str:
-    """The last lines that fit, and how many do not."""
+    """The last lines that fit, and the number of the others."""
     lines = [line for line in lines if line and not line.endswith(_LEFT_OUT)]
     kept: list[str] = []
     for line in reversed(lines):
@@ -255,7 +255,9 @@ def _newest(lines: Sequence[str], room: int) -> str:
 
 
 def _files(work: Compressing) -> list[str]:
-    """Every file that a call named, the last touched last; what was changed is told apart from what was read."""
+    """Every file that a call named, the most recent last. Changed files are listed separately from files that were
+    read.
+    """
     reading = {tool.name for tool in work.tools if tool.effect is Effect.READ}
     touched: dict[str, bool] = {}
     for line in tag_of(work.earlier, "files_touched").splitlines():
@@ -267,6 +269,6 @@ def _files(work: Compressing) -> list[str]:
         if path:
             changed = touched.pop(path, False) or call.name not in reading
             touched[path] = changed
-    # What was changed comes last, since the first lines go where there are too many.
+    # Changed files come last, because the first lines are dropped if there are too many.
     names = sorted(touched.items(), key=lambda file: file[1])[-MOST_FILES:]
     return [f"- {'changed' if changed else 'read'} {within(' '.join(path.split()), QUOTE)}" for path, changed in names]

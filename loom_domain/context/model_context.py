@@ -1,18 +1,18 @@
-"""What a model call sees: the system prompt, the conversation as far as it fits, and what is late and short.
+"""Build what a model call sees: the system prompt, the conversation as far as it fits, and late reminders.
 
     conversation ──without_ephemeral──collapsed──limited──▶ components ──assemble──▶ system, messages
                                           ▲
-             from half of the window on, in steps, so that most turns leave a provider's prompt cache alone
+             from half of the window on, in batches, so that most turns leave a provider's prompt cache intact
 
-`build_context` decides it, inside the activity that calls the model: how many tokens there are, up to where old results
-are collapsed, and whether the conversation has to be compressed first. What it decides comes back with the answer and
-is recorded. `context_parts` explains the context of any turn of the past.
+`build_context` runs in the activity that calls the model. It decides how many tokens there are, up to which position
+old results are collapsed, and whether the conversation has to be compressed first. Its decision is returned with the
+reply and recorded. `context_parts` explains the context of any past turn.
 
-Tool results that are no longer new are shown shorter. The conversation itself keeps them whole:
+Older tool results are shown shortened. The conversation itself keeps them whole:
 
-    ephemeral   of a tool marked so, only the results of its last uses stay
-    collapsed   before a point, results and long arguments are cut to their beginning; not instructions of skills
-    limited     one turn's results never take more than a share of the window
+    ephemeral   for a tool marked so, only the results of its last uses stay
+    collapsed   before a position, results and long arguments are cut to their beginning; not instructions of skills
+    limited     the results of one turn never take more than a share of the window
 """
 
 from collections import Counter
@@ -39,28 +39,28 @@ from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.active import skill_in
 
 RECENT: Final = 0.1
-"""Share of the window at the conversation's end that is never collapsed."""
+"""Share of the window at the end of the conversation that is never collapsed."""
 STEP: Final = 0.05
-"""Share of the window that collapsing more has to win: below it the prompt cache is worth more."""
+"""Minimum share of the window that collapsing more has to save. Below it, the prompt cache is worth more."""
 ONE_TURN: Final = 0.4
-"""Share of the window that the results of one turn may have."""
+"""Maximum share of the window for the results of one turn."""
 
 KEEP_WHOLE: Final = 4
-"""Messages at the end that `shortened` never cuts."""
+"""Number of messages at the end that `shortened` never cuts."""
 SHORT: Final = 200
 """Characters of an old tool result that `shortened` leaves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measures:
-    """What a run knows of its window before a model call."""
+    """What a run knows about its window before a model call."""
 
     size: int = 0
-    """Tokens of the window as the provider told; 0: as the agent says."""
+    """Size of the window in tokens as the provider reported it; 0: the agent's."""
     ratio: float = 1.0
-    """Tokens of the provider for one of Loom's own count."""
+    """Tokens that the provider counts for one of Loom's."""
     collapsed: int = 0
-    """Messages at the beginning whose results are collapsed already."""
+    """Number of messages at the beginning whose results are already collapsed."""
 
     def window(self, spec: AgentSpec) -> int:
         """The window's size."""
@@ -75,21 +75,21 @@ class ModelContext:
     sizes: tuple[int, ...]
     """Tokens of each component."""
     collapsed: int
-    """Messages at the beginning whose results are collapsed now."""
+    """Number of messages at the beginning whose results are now collapsed."""
     estimated: int
-    """Tokens by Loom's own count, tools included."""
+    """Tokens as Loom counts them, including tools."""
     tokens: int
-    """The same as the provider would count, as far as is known."""
+    """Tokens as the provider would count them, as far as known."""
     window: int
     is_full: bool
-    """The conversation has to be compressed before the model is asked."""
+    """Whether the conversation has to be compressed before the model is called."""
     reserved: int
     """Tokens of the tools."""
     budget: int
-    """Tokens that the context may have, by Loom's own count."""
+    """Maximum tokens of the context, as Loom counts them."""
 
     def assembled(self) -> Assembled:
-        """The context within the budget, whatever has to be left out for it."""
+        """The context within the budget, without the components that had to be removed."""
         return assemble(self.components, budget=self.budget, reserved=self.reserved, sizes=self.sizes)
 
 
@@ -101,7 +101,7 @@ def build_context(
     measures: Measures,
     fixed: bool = False,
 ) -> ModelContext:
-    """What a call with this conversation sees; `fixed`: as far collapsed as measured, as in a turn of the past."""
+    """What a call with this conversation sees. `fixed`: collapsed as far as measured, for a past turn."""
     window = measures.window(spec)
     reserved = tools_tokens(tools)
     groups = groups_of(messages)
@@ -142,7 +142,7 @@ def context_parts(
     tools: Sequence[ToolSpec],
     measures: Measures,
 ) -> tuple[ContextPart, ...]:
-    """Each part of the context of a model call: its source, its tokens by Loom's own count, and what it lost."""
+    """The components of a model call's context: their sources, their tokens as Loom counts them, and what was cut."""
     context = build_context(spec, messages, tools=tools, measures=measures, fixed=True)
     names = ", ".join(tool.name for tool in tools)
     described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
@@ -151,12 +151,12 @@ def context_parts(
 
 
 def is_summary(message: Message) -> bool:
-    """Whether this message stands for a part of the conversation that was compressed."""
+    """Whether this message is the summary of compressed messages."""
     return message.role == "system" and bool(message.metadata.get("compressed"))
 
 
 def shortened(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation with old tool results cut to their beginning; calls and results stay together."""
+    """The conversation with old tool results cut to their beginning. Calls and results stay together."""
     head = messages[: max(0, len(messages) - KEEP_WHOLE)]
     return tuple(_cut(message) for message in head) + tuple(messages[len(head) :])
 
@@ -168,7 +168,7 @@ def _seen(
 
 
 def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
-    """The position before which everything is old: after it stand the last turn and what fits beside it."""
+    """The position before which everything is old. The last turn and what fits beside it come after it."""
     point = last_turn(messages, groups)
     left = recent - conversation_tokens(messages[point:])
     for start, stop in reversed(groups):
@@ -245,20 +245,20 @@ def _priority(messages: Sequence[Message], *, is_task: bool) -> Priority:
 
 
 def _cut(message: Message) -> Message:
-    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that what was cut once stays as it is
+    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that what was cut once stays unchanged
         return message
     dropped = len(message.text) - SHORT
     return replace(message, content=f"{message.text[:SHORT]}\n[{dropped} characters dropped to fit the model's window]")
 
 
 SHORT_ENOUGH: Final = 400
-"""Characters of a result or an argument that is left as it is: a note instead would hardly be shorter."""
+"""Maximum characters of a result or an argument that is left as it is. A note would hardly be shorter."""
 BEGINNING: Final = 200
-"""Characters that stay of what is collapsed."""
+"""Characters that remain of a collapsed text."""
 
 
 def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-    """The messages with the large results of ephemeral tools only where they are of the last uses."""
+    """The messages, with large results of ephemeral tools only from their last uses."""
     stay = {tool.name: tool.ephemeral for tool in tools if tool.ephemeral}
     if not stay:
         return tuple(messages)
@@ -280,11 +280,11 @@ def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
 
 
 def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[Message, ...]:
-    """The messages with the results of each group cut evenly, where a group has more than `most` tokens."""
+    """The messages, with the results of a group cut evenly if the group has more than `most` tokens."""
     shown = list(messages)
     for start, stop in groups:
         results = [place for place in range(start, stop) if messages[place].role == "tool"]
-        # A text has no more tokens than characters, and counting those is nothing.
+        # A text has no more tokens than characters, which are fast to count.
         if sum(len(messages[place].text) for place in results) <= most // 2:
             continue
         if conversation_tokens(messages[start:stop]) <= most:
@@ -301,7 +301,7 @@ def _is_large(message: Message) -> bool:
 
 
 def _pointer(message: Message) -> str:
-    """How the model can get at the whole."""
+    """How the model can read the full text."""
     artifact = message.metadata.get("artifact")
     return f"; read_artifact shows it: artifact {artifact}" if artifact else "; call it again if you need it"
 

@@ -1,7 +1,7 @@
-"""What a run is reminded of when a person has spoken: what other runs of its session left, and what knowledge says.
+"""What is recalled for a run when a person has sent a message: memories of its session, and knowledge.
 
-It is asked for once for each time that people speak, and what comes back becomes a message of the conversation. So it
-enters history once, stays where the model read it, and is compressed like everything else.
+It is recalled once for each time that people write, and becomes a message of the conversation. It therefore enters
+history once, stays where the model read it, and is compressed like everything else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ SAID: Final[Mapping[Action, tuple[str, str]]] = {
     Action.MESSAGE: ("user", "text"),
     Action.COMPLETE: ("assistant", "output"),
 }
-"""Who speaks in a Task, and where its words are; what is not here is no part of a conversation."""
+"""The speaker of a task's text, and its field. Other actions are not part of a conversation."""
 MOST_TOKENS: Final = 4_000
-"""Of what knowledge bases bring at once."""
+"""Maximum tokens that knowledge bases contribute at once."""
 _LEAST: Final = 20
-"""Tokens below which the beginning of an entry says too little."""
+"""Tokens below which the beginning of an entry is not worth showing."""
 _SHARE: Final = 4
-"""One entry gets at most this part of all."""
+"""Maximum share of one entry."""
 
 
 def asked(messages: Sequence[Message]) -> str:
-    """What people have said since the model spoke last; empty when nobody has."""
+    """What people have written since the model's last reply; empty if nothing."""
     new: list[str] = []
     for message in reversed(messages):
         if message.role == "assistant":
@@ -44,9 +44,9 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Sequence[Hit], most: int) -> str:
-    """What other runs of the session left, in at most so many tokens; empty when there is nothing."""
+    """What other runs of the session have left, within that many tokens; empty if nothing."""
     told = {hit.memory.task_id for hit in recent if _said(hit.memory)}
-    # A Task of the last day is there whole, and once more as its summary when its run has ended.
+    # A task of the last day is stored whole, and also as its summary if its run has ended.
     whole = {hit.memory.task_id for hit in important}
     others = [hit for hit in important if hit.memory.task_id not in told]
     others += [hit for hit in summaries if hit.memory.task_id not in told | whole]
@@ -59,9 +59,9 @@ def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Seque
 
 
 def looked_up(hits: Sequence[KnowledgeHit], missing: Sequence[str] = (), most: int = MOST_TOKENS) -> str:
-    """Passages of knowledge bases with the places to cite, in at most so many tokens; empty when there are none.
+    """Passages of knowledge bases with citations, within that many tokens; empty if there are none.
 
-    `missing` are bases that the agent names and nobody has.
+    `missing` are knowledge bases that the agent names but that do not exist.
     """
     passages = [f"- {hit.base}: {place_of(hit.path, hit.chunk)}\n{hit.chunk.text}" for hit in hits]
     absent = [f"- {name}: there is no knowledge base of this name." for name in missing]
@@ -79,7 +79,7 @@ def _when(hit: Hit) -> tuple[object, int]:
 
 
 def _said(memory: Memory) -> str:
-    """One line of a conversation, or nothing for what is no part of one."""
+    """One line of a conversation; empty for a task that is not part of one."""
     task = memory.task
     if task is None or task.action not in SAID:
         return ""
@@ -96,7 +96,7 @@ def _fact(memory: Memory) -> str:
 
 
 def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> str:
-    """The sections with a heading each; of what does not fit the oldest of a conversation goes, else the last."""
+    """The sections, each with a heading. If not all fit, the oldest line is dropped, else the last."""
     texts, share = [], most // _SHARE
     for heading, entries, direction in sections:
         room = most - text_tokens(heading)
@@ -108,7 +108,7 @@ def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> st
 
 
 def _within(entries: Sequence[str], room: int, share: int) -> Iterator[str]:
-    """Of each entry the beginning that fits: at most its share, so that a long one leaves room for others."""
+    """The beginning of each entry, up to its share, so that a long one leaves room for others."""
     for entry in entries:
         most = min(room, share) - 1
         if most >= _LEAST or text_tokens(entry) <= most:

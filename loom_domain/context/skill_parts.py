@@ -1,4 +1,4 @@
-"""What a model call sees of skills beside its conversation: the catalog, what is active from the start, a hint."""
+"""What a model call sees of skills besides its conversation: the catalog, initially active skills, and a hint."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from loom.domain.skills.catalog import LOAD_SKILL, PinnedSkill, active_instructi
 
 
 def skill_parts(skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec]) -> tuple[Component, ...]:
-    """The parts of the system prompt; no catalog for a model that cannot load anything."""
+    """The components of the system prompt. A model that cannot load skills gets no catalog."""
     told: list[Component] = []
     if text := active_instructions(skills):
         names = ", ".join(skill.name for skill in skills if skill.body)
@@ -24,7 +24,7 @@ def skill_parts(skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec]) -> tup
 def late_hint(
     skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec], messages: Sequence[Message]
 ) -> tuple[Component, ...]:
-    """Which skills fit the task, until the model has answered for the first time."""
+    """The hint which skills fit the task, until the model has replied for the first time."""
     if not skills or not _can_load(tools) or any(message.role == "assistant" for message in messages):
         return ()
     text = hint(skills, next((message.text for message in messages if is_from_person(message)), ""))

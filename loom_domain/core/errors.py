@@ -1,12 +1,12 @@
-"""Everything that can go wrong in a run, by type.
+"""Every error of a run, by type.
 
     LoomError
     ├── BadRequest                the caller's fault: unknown field, agent, model, workspace
-    ├── RunNotFoundError          no run of that id
-    ├── RunExistsError            there is a run of that id already
-    ├── RefusedError              the run cannot do that now: it has ended, nothing waits, the digest is another
-    ├── UnreachableError          no server, or no worker, answers
-    ├── RecoverableError          the run can go on: retry, other model, or tell the model
+    ├── RunNotFoundError          no run with that id
+    ├── RunExistsError            a run with that id exists already
+    ├── RefusedError              the run cannot do that now: it has ended, nothing waits, the digest differs
+    ├── UnreachableError          no server, or no worker, responds
+    ├── RecoverableError          the run can continue: retry, use another model, or inform the model
     │   ├── ToolNotFoundError
     │   ├── ToolUnavailableError
     │   ├── ToolValidationError
@@ -30,15 +30,15 @@
         ├── HookFailedError
         └── CircuitBreakerOpenError
 
-A tool's error becomes a tool result that the model reads; a provider's error crosses the activity boundary as an
-application failure of the same type name and `context` (`activities/failures.py` is that border).
+A tool's error becomes a tool result that the model reads. A provider's error crosses the activity boundary as an
+application failure with the same type name and `context` (see `activities/failures.py`).
 """
 
 from typing import Any, ClassVar
 
 
 class LoomError(Exception):
-    """Root of the tree; `context` carries the facts, the message says what to do."""
+    """Base class of all errors. `context` contains the facts, and the message says what to do."""
 
     recoverable: ClassVar[bool] = False
 
@@ -49,45 +49,45 @@ class LoomError(Exception):
 
 
 class BadRequest(LoomError):
-    """The caller asked for something that cannot be: `field` names it."""
+    """The request is invalid; `field` names the reason."""
 
 
 class RunNotFoundError(LoomError):
-    """There is no run of that id in this namespace."""
+    """There is no run with that id in this namespace."""
 
 
 class RunExistsError(LoomError):
-    """A run of that id was started before; ids are never used twice."""
+    """A run with that id was started before. Ids are used only once."""
 
 
 class RefusedError(LoomError):
-    """The run cannot do that in the state it is in."""
+    """The run cannot do that in its current state."""
 
 
 class UnreachableError(LoomError):
-    """The Temporal server, or a worker behind it, does not answer."""
+    """The Temporal server, or a worker behind it, does not respond."""
 
 
 class RecoverableError(LoomError):
-    """The run can go on after this."""
+    """The run can continue after this error."""
 
     recoverable = True
 
 
 class ToolNotFoundError(RecoverableError):
-    """No tool of that name is registered for this agent."""
+    """No tool with that name is registered for this agent."""
 
 
 class ToolUnavailableError(RecoverableError):
-    """The tool is registered but cannot work here and now."""
+    """The tool is registered but cannot work on this worker now."""
 
 
 class ToolValidationError(RecoverableError):
-    """The arguments do not fit the tool's schema, or cannot be carried out as given."""
+    """The arguments do not match the tool's schema, or cannot be executed as given."""
 
 
 class ToolExecutionTimeout(RecoverableError):
-    """The tool did not finish within its time limit."""
+    """The tool did not finish within its timeout."""
 
 
 class ToolExecutionError(RecoverableError):
@@ -95,64 +95,64 @@ class ToolExecutionError(RecoverableError):
 
 
 class LLMRateLimitError(RecoverableError):
-    """The provider asks to slow down; `context["retry_after"]` in seconds when it said so."""
+    """The provider limits the request rate; `context["retry_after"]` is in seconds if it is known."""
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds to wait before the next try, as the provider asked."""
+        """Seconds to wait before the next attempt, as the provider requested."""
         return self.context.get("retry_after")
 
 
 class LLMContextLengthError(RecoverableError):
-    """The conversation is longer than the model takes; `context` has `tokens` and `limit` where known."""
+    """The conversation is longer than the model accepts; `context` has `tokens` and `limit` if known."""
 
 
 class LLMUnavailableError(RecoverableError):
-    """The provider could not be reached, failed, or broke off in the middle of an answer."""
+    """The provider could not be reached, failed, or the connection was lost during a reply."""
 
 
 class LLMBadResponseError(RecoverableError):
-    """The provider answered with something that is not a model's answer."""
+    """The provider returned something that is not a model's reply."""
 
 
 class CompressionFailedError(RecoverableError):
-    """The conversation could not be made shorter."""
+    """The conversation could not be compressed."""
 
 
 class TerminalError(LoomError):
-    """The run ends with this."""
+    """The run ends with this error."""
 
 
 class PermissionDeniedError(TerminalError):
-    """The rules or a person said no."""
+    """The rules or a person denied it."""
 
 
 class LLMConfigurationError(TerminalError):
-    """Key, address or model name are wrong; trying again cannot help."""
+    """The key, address or model name is wrong. A retry cannot help."""
 
 
 class LLMRefusedError(TerminalError):
-    """The model or its provider declined to answer."""
+    """The model or its provider declined to reply."""
 
 
 class OutputSchemaError(TerminalError):
-    """The answer does not fit the output schema, also after repairs; `context` has `problems` and the last `answer`."""
+    """The answer does not match the output schema, even after repairs; `context` has `problems` and `answer`."""
 
 
 class ExecutionAbortedError(TerminalError):
-    """Somebody stopped the run."""
+    """The run was aborted."""
 
 
 class BudgetExceededError(TerminalError):
-    """The run has spent what it was given."""
+    """The run's budget is exhausted."""
 
 
 class ManifestChangedError(TerminalError):
-    """The worker's tools are no longer those that the run was started with, and the settings say to refuse."""
+    """The worker's tools differ from those that the run was started with, and the settings reject such runs."""
 
 
 class CrewFailedError(TerminalError):
-    """A crew cannot do its task: a member that it cannot do without has failed, or whoever leads it."""
+    """A crew cannot do its task: an indispensable member, or its coordinator, has failed."""
 
 
 class NoMemberFitsError(TerminalError):
@@ -160,11 +160,11 @@ class NoMemberFitsError(TerminalError):
 
 
 class HookFailedError(TerminalError):
-    """A hook around the run raised, took too long or answered what means nothing; `hook` and `moment` name it."""
+    """A hook around the run raised, timed out or returned an invalid value; `hook` and `moment` name it."""
 
 
 class CircuitBreakerOpenError(TerminalError):
-    """The provider has failed too often, and every fallback is spent."""
+    """The provider has failed too often, and so has every fallback."""
 
 
 def _tree(root: type[LoomError]) -> dict[str, type[LoomError]]:
@@ -175,4 +175,4 @@ def _tree(root: type[LoomError]) -> dict[str, type[LoomError]]:
 
 
 BY_NAME: dict[str, type[LoomError]] = _tree(LoomError)
-"""Every type of the tree by its name, which is also its name in Temporal's failures."""
+"""All error types by name, which is also their type in Temporal's failures."""

@@ -1,7 +1,8 @@
-"""Words of a text as a full-text index takes them: for English, for source code, and for scripts without spaces.
+"""Words of a text for a full-text index: for English, for source code, and for scripts without spaces.
 
-Chinese, Japanese and Korean text becomes overlapping pairs of characters: every word of two characters is one of them,
-and no dictionary has to be right. A name with parts (`readFile`, `web_fetch`, `src/app.py`) is found whole and by part.
+Chinese, Japanese and Korean text becomes overlapping pairs of characters. Every word of two characters is one of these
+pairs, and no dictionary is needed. A compound name (`readFile`, `web_fetch`, `src/app.py`) is found as a whole and by
+its parts.
 """
 
 import re
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 MOST: Final = 2_000
-"""Lexemes of one text; what comes after them is not searched."""
+"""Maximum lexemes of one text. Further ones are not searched."""
 MOST_ASKED: Final = 24
-"""Different lexemes of one question."""
+"""Maximum different lexemes of one question."""
 
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN: Final = re.compile(rf"[{_CJK}]+|(?:(?![{_CJK}])\w)+(?:[./-](?:(?![{_CJK}])\w)+)*")
@@ -29,7 +30,7 @@ _COMMON: Final = frozenset(_COMMON_WORDS.split())
 
 
 def lexemes_of(text: str) -> list[str]:
-    """The lexemes of a text in their order."""
+    """The lexemes of a text in order."""
     found: list[str] = []
     for lexeme in _lexemes(text):
         found.append(lexeme)
@@ -39,7 +40,7 @@ def lexemes_of(text: str) -> list[str]:
 
 
 def asked_lexemes(text: str) -> list[str]:
-    """The different lexemes of a question; words that every text has only where there are no others."""
+    """The different lexemes of a question, with very common words only if there are no others."""
     asked = list(dict.fromkeys(lexemes_of(text)))
     telling = [lexeme for lexeme in asked if lexeme not in _COMMON]
     return (telling or asked)[:MOST_ASKED]
@@ -68,7 +69,7 @@ def _words(token: str) -> Iterator[str]:
 
 
 def _singular(word: str) -> str:
-    """English plurals as their singular, by the three oldest rules; other words as they are."""
+    """The singular of English plurals, by the three most common rules. Other words are unchanged."""
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
     if word.endswith("ies") and not word.endswith(("eies", "aies")):

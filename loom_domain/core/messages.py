@@ -17,20 +17,20 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 JsonObject: TypeAlias = Mapping[str, Any]
-"""A decoded JSON object; its values are whatever JSON can say."""
+"""A decoded JSON object with any JSON values."""
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One piece of multimodal content: text inline, anything else by media type and base64 data or URL."""
+    """One part of a message: inline text, or other content by media type and base64 data or URL."""
 
     type: Literal["text", "image", "audio", "file"]
     text: str = ""
     media_type: str = ""
     data: str = ""
-    """Base64, empty when `url` is given."""
+    """Base64; empty if `url` is set."""
     url: str = ""
     name: str = ""
 
@@ -43,7 +43,7 @@ class ToolCall:
     name: str
     arguments: JsonObject = field(default_factory=dict)
     malformed: str | None = None
-    """The argument text as the model wrote it, when it was not a JSON object."""
+    """The argument text as the model wrote it, if it was not a JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +54,10 @@ class Message:
     content: str | tuple[Part, ...] = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """Set on role `tool`: the call that this answers."""
+    """Set for the role `tool`: the call that this is the result of."""
     name: str | None = None
     is_error: bool = False
-    """Set on role `tool`: the call failed, and the content says why."""
+    """Set for the role `tool`: the call failed, and the content says why."""
     id: str | None = None
     parent_id: str | None = None
     timestamp: datetime | None = None
@@ -66,48 +66,48 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The textual content, parts joined by newlines."""
+        """The textual content, with parts joined by newlines."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if part.type == "text")
 
 
 def user(text: str, **metadata: Any) -> Message:
-    """A message from a person, or from Loom on their behalf: then `metadata["kind"]` says what it is."""
+    """A message from a person, or from Loom on their behalf, in which case `metadata["kind"]` says what it is."""
     return Message(role="user", content=text, metadata=metadata)
 
 
 AGENT: Final = "agent"
-"""The kind of a message that another agent has sent."""
+"""The kind of a message from another agent."""
 
 
 def reminder(text: str) -> Message:
-    """A short note of the framework to the model, told apart from what people say."""
+    """A short message from Loom to the model, marked as not from a person."""
     return user(f"<system-reminder>{text}</system-reminder>", kind="reminder")
 
 
 def recollection(text: str, source: str) -> Message:
-    """What Loom found for the words before it; `source` tells people where."""
+    """What was recalled for the messages before it; `source` names its origin for people."""
     inside = text.replace("</memory>", "<\\/memory>")
     return user(f"<memory>\n{inside}\n</memory>", kind="memory", by=source)
 
 
 def well_formed(text: str) -> str:
-    """The text as every store takes it: no NUL, no half of a surrogate pair."""
+    """The text as every store accepts it: no NUL, no half surrogate pairs."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def last_text(messages: Sequence[Message]) -> str:
-    """What the assistant said last, or an empty string."""
+    """The assistant's last text, or an empty string."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Tokens of one or many model calls, as the provider counts them."""
+    """Tokens of one or more model calls, as the provider counts them."""
 
     input_tokens: int = 0
-    """All prompt tokens, cached ones included."""
+    """All prompt tokens, including cached ones."""
     output_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens read from the provider's cache."""
@@ -133,13 +133,13 @@ Group: TypeAlias = tuple[int, int]
 
 
 def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """The groups in order, together the whole conversation; a message that stands for itself is one of its own."""
+    """The groups in order, which together are the whole conversation. A single message is a group of its own."""
     ends = _ends(messages)
     groups: list[Group] = []
     place = 0
     while place < len(messages):
         start, stop = place, place + 1
-        while place < stop:  # what stands inside may reach further
+        while place < stop:  # groups inside may extend further
             stop = max(stop, ends[place])
             place += 1
         groups.append((start, stop))
@@ -147,7 +147,7 @@ def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
 
 
 def last_turn(messages: Sequence[Message], groups: Sequence[Group]) -> int:
-    """The position of the model's last answer, whose results it has not seen yet; the end where it has said nothing."""
+    """The position of the model's last reply, whose results it has not seen yet; the end if there is none."""
     return next((start for start, _ in reversed(groups) if messages[start].role == "assistant"), len(messages))
 
 
@@ -158,12 +158,12 @@ def unanswered(messages: Sequence[Message]) -> bool:
 
 
 def is_from_person(message: Message) -> bool:
-    """Whether a person said this; reminders and recollections are the framework's."""
+    """Whether a person wrote this. Reminders and recollections come from Loom."""
     return message.role == "user" and "kind" not in message.metadata
 
 
 def _ends(messages: Sequence[Message]) -> list[int]:
-    """For each message the position after the last that answers a call in it."""
+    """For each message, the position after the last result of its calls."""
     ends = [place + 1 for place in range(len(messages))]
     callers: dict[str, int] = {}
     for place, message in enumerate(messages):
@@ -179,23 +179,23 @@ def canonical(arguments: JsonObject) -> str:
 
 
 def call_digest(run_id: str, call: ToolCall) -> str:
-    """12 hex digits that name this call, of this run, with these arguments."""
+    """12 hex digits that identify this call, of this run, with these arguments."""
     return short_digest("\0".join((run_id, call.id, call.name, canonical(call.arguments))))
 
 
 def short_digest(text: str) -> str:
-    """12 hex digits that name this text (BLAKE2b-48)."""
+    """12 hex digits that identify this text (BLAKE2b-48)."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def arguments_digest(arguments: JsonObject) -> str:
-    """12 hex digits that name these arguments."""
+    """12 hex digits that identify these arguments."""
     return short_digest(canonical(arguments))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranscriptRef:
-    """A conversation by name."""
+    """A conversation by its digest."""
 
     count: int = 0
     digest: str = ""
@@ -203,26 +203,26 @@ class TranscriptRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultRef:
-    """A tool result that an activity produced: known to workers by its call and digest."""
+    """A tool result that an activity produced, known to workers by its call and digest."""
 
     call_id: str
     digest: str
 
 
 TailItem: TypeAlias = ResultRef | Message
-"""What follows a named transcript: results by reference, everything else inline."""
+"""What follows a cached transcript: results by reference, everything else inline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transcript:
-    """The messages of a run's current window with their name."""
+    """The messages of a run's current window with their digest."""
 
     messages: tuple[Message, ...] = ()
     digest: str = ""
 
     @property
     def ref(self) -> TranscriptRef:
-        """This transcript's name."""
+        """This transcript's reference."""
         return TranscriptRef(count=len(self.messages), digest=self.digest)
 
     def extended(self, messages: Iterable[Message]) -> "Transcript":
@@ -240,7 +240,7 @@ def transcript_of(messages: Iterable[Message]) -> Transcript:
 
 
 def message_digest(message: Message) -> str:
-    """12 hex digits that name what the model sees of this message; metadata and ids do not count."""
+    """12 hex digits that identify what the model sees of this message. Metadata and ids do not count."""
     calls = [(call.id, call.name, call.arguments, call.malformed) for call in message.tool_calls]
     seen = (message.role, _content(message), calls, message.tool_call_id, message.is_error)
     return short_digest(json.dumps(seen, sort_keys=True, ensure_ascii=False, default=str))
@@ -258,7 +258,7 @@ def _part(part: Part) -> tuple[str, str, str, str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """The messages after a named transcript, in order, each inline or by reference."""
+    """The messages after a cached transcript, in order, each inline or by reference."""
 
     base: TranscriptRef = field(default_factory=TranscriptRef)
     items: tuple[TailItem, ...] = ()

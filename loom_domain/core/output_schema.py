@@ -1,4 +1,4 @@
-"""An answer that has to be JSON of a given schema: saying so to the model, finding the JSON, saying what is wrong."""
+"""Answers that must match a JSON Schema: the instructions, finding the JSON, and describing what is wrong."""
 
 import json
 import re
@@ -11,27 +11,27 @@ from loom.domain.core.tool_calls import read_done
 
 _FENCE: Final = re.compile(r"^[ \t]*```[\w-]*[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 _OPENING: Final = re.compile(r"^[ \t]*(?=[{\[])", re.MULTILINE)
-"""Where JSON may begin in the middle of an answer: at the beginning of a line."""
+"""Where JSON may start within an answer: at the beginning of a line."""
 _MOST_OPENINGS: Final = 50
 _THOUGHT: Final = re.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedAnswer:
-    """What an output schema says of an answer. Made where the model is called; recorded, never recomputed."""
+    """The result of validating an answer. Computed where the model is called, recorded, never recomputed."""
 
     value: Any = None
-    """The answer as JSON says it, where nothing is wrong."""
+    """The answer as a JSON value, if it is valid."""
     problems: tuple[str, ...] = ()
-    """What is wrong, each with its place."""
+    """What is wrong, each with its location."""
 
 
 class NotJson(ValueError):
-    """There is no JSON in the answer; the message says why."""
+    """The answer contains no JSON; the message says why."""
 
 
 def instructions(schema: JsonObject, *, through_done: bool) -> str:
-    """What a model is told of the form that its answer has to have."""
+    """The instructions about the form of the answer."""
     how = (
         "Call `done` with it as `result`, written as JSON text." if through_done else "Answer with it and nothing else."
     )
@@ -40,16 +40,16 @@ def instructions(schema: JsonObject, *, through_done: bool) -> str:
 
 
 def repair(problems: Sequence[str], *, through_done: bool = False) -> str:
-    """What a model reads whose answer does not fit."""
+    """What the model reads if its answer does not match."""
     listed = "\n".join(f"- {problem}" for problem in problems)
     again = "Call `done` again with" if through_done else "Answer again with"
     return f"Your answer does not fit the schema that was asked for:\n{listed}\n{again} the whole corrected JSON."
 
 
 def values_of(text: str) -> tuple[Any, ...]:
-    """The JSON values that this answer may mean, likeliest first; raises NotJson.
+    """The JSON values that this answer may contain, most likely first; raises NotJson.
 
-    All of it, else what stands in code fences (the last first), else what begins on a line of its own.
+    The whole answer, else the content of code fences (the last first), else what starts on a line of its own.
     """
     said = _THOUGHT.sub("", text).strip()
     try:
@@ -62,7 +62,7 @@ def values_of(text: str) -> tuple[Any, ...]:
 
 
 def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
-    """The same for a call of `done`, in whose arguments models put it in every way; raises NotJson."""
+    """The same for a call of `done`, to which models pass it in many ways; raises NotJson."""
     given = call.arguments.get("result")
     if isinstance(given, dict | list):
         return (given,)
@@ -76,7 +76,7 @@ def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
 
 
 def read_json(text: str) -> Any:
-    """JSON as it is defined, and nothing that only Python takes; raises NotJson."""
+    """Parse strict JSON, without Python's extensions; raises NotJson."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         json.dumps(value, ensure_ascii=False).encode()
@@ -104,7 +104,7 @@ def _all_json(texts: Iterator[str]) -> Iterator[Any]:
 
 
 def _embedded(text: str) -> Iterator[Any]:
-    """Objects and arrays that begin on a line of their own, one after the other."""
+    """Objects and arrays that start on a line of their own, one after the other."""
     decoder, after = json.JSONDecoder(parse_constant=_refuse), 0
     for opening in list(_OPENING.finditer(text))[:_MOST_OPENINGS]:
         if opening.end() < after:

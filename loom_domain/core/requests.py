@@ -1,4 +1,4 @@
-"""What a caller asks for and what it gets back: the public contract in types."""
+"""Requests and results: the public contract as types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from loom.domain.core.messages import JsonObject
 
 
 class RunStatus(StrEnum):
-    """Where a run stands, in the words of the public contract."""
+    """The status of a run, as in the public contract."""
 
     RUNNING = "running"
     WAITING_FOR_APPROVAL = "waiting_for_approval"
@@ -28,24 +28,24 @@ ENDED: Final = frozenset(
 
 
 LONGEST_RUN: Final = 10 * 366 * 24 * 3600.0
-"""Seconds that a budget may name."""
+"""Maximum seconds of a budget."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What a run may spend; None is without limit."""
+    """What a run may use. None means unlimited."""
 
     tokens: int | None = None
     cost_usd: float | None = None
     tool_calls: int | None = None
     seconds: float | None = None
-    """Wall time since the start, pauses and waits included."""
+    """Wall-clock time since the start, including pauses and waiting times."""
     turns: int | None = None
-    """Of the run and everything that it delegates, while `max_turns` is of the run alone."""
+    """Of the run and everything that it delegates, while `max_turns` applies to the run alone."""
     depth: int | None = None
     """Levels of sub-agents."""
     children: int | None = None
-    """Sub-agents in all."""
+    """Total number of sub-agents."""
 
     def or_else(self, other: "Budget") -> "Budget":
         """This budget, with the other's limits where it has none."""
@@ -55,17 +55,17 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForkedFrom:
-    """The turn of another run at whose end this one begins."""
+    """The turn of another run at whose end this one starts."""
 
     run_id: str
     turn: int
-    """0: before its first."""
+    """0: before its first turn."""
     message: str | None = None
-    """Said to the agent there."""
+    """A message to the agent at that point."""
 
 
 def fork_view(forked: ForkedFrom | None) -> JsonObject | None:
-    """Which turn of which run a fork began at."""
+    """The run and turn at which a fork starts."""
     return None if forked is None else {"run_id": forked.run_id, "turn": forked.turn}
 
 
@@ -81,21 +81,21 @@ class RunRequest:
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: str | None = None
     max_turns: int | None = None
-    """None: as many as the agent has by default."""
+    """None: the agent's default."""
     budget: Budget = field(default_factory=Budget)
     require_done_tool: bool | None = None
     skills: tuple[str, ...] = ()
-    """Skills that are active from the start, beside those that the agent may load."""
+    """Skills that are active from the start, in addition to those that the agent may load."""
     output_schema: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
     forked_from: ForkedFrom | None = None
     crew: str | JsonObject | None = None
-    """The crew that does it, in the place of an agent: a registered one by name, or the whole of one."""
+    """The crew that does the task in place of an agent: the name of a registered one, or its definition."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunError:
-    """Why a run ended short of success; `type` is a name of `loom.domain.core.errors` or of a limit."""
+    """Why a run did not succeed; `type` is a name of `loom.domain.core.errors` or of a limit."""
 
     type: str
     message: str
@@ -113,12 +113,12 @@ class RunResult:
     turns: int
     usage: JsonObject
     cost: float | None
-    """US dollars; None when the model's price is unknown."""
+    """US dollars; None if the price of the model is unknown."""
     quality_metrics: JsonObject | None
     tool_calls: int
     artifacts: tuple[JsonObject, ...]
     error: RunError | None
     children: tuple[JsonObject, ...] = ()
-    """The runs that it delegated work to; usage, cost and tool calls above include theirs."""
+    """The runs that it delegated work to. Usage, cost and tool calls above include theirs."""
     own: JsonObject | None = None
-    """Usage, cost and tool calls without theirs; None where there are none."""
+    """Usage, cost and tool calls without theirs; None if there are none."""

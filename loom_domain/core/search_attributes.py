@@ -1,4 +1,6 @@
-"""Names that runs can be listed by, and what kind of value each holds; never content, they are not encrypted."""
+"""Search attributes for lists of runs, with their types. They contain names, never content, since they are not
+encrypted.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,9 +1,10 @@
-"""Which tasks a subscriber gets: its pattern held against a task's action; and handlers as a module registers them.
+"""Which tasks a subscriber gets: its pattern is matched against a task's action. Also, handlers as a module registers
+them.
 
-pattern        takes
-`*`            everything
-`node.*`       every action that begins with `node.`
-`node.error`   this one
+    pattern        matches
+    `*`            everything
+    `node.*`       every action that starts with `node.`
+    `node.error`   this action
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ _REST: Final = ".*"
 
 
 def checked(pattern: str) -> str:
-    """The pattern, if it is one; raises BadRequest."""
+    """The pattern, if it is valid; raises BadRequest."""
     named = pattern.removesuffix(_REST)
     if pattern != EVERYTHING and (not named or "*" in named or named.startswith(".") or named.endswith(".")):
         raise BadRequest(
@@ -29,7 +30,7 @@ def checked(pattern: str) -> str:
 
 
 def takes(pattern: str, action: str) -> bool:
-    """Whether a subscriber with this pattern gets tasks of this action."""
+    """Whether a subscriber with this pattern gets tasks with this action."""
     if pattern.endswith(_REST):
         return action.startswith(pattern.removesuffix("*"))
     return pattern in (EVERYTHING, action)
@@ -37,10 +38,10 @@ def takes(pattern: str, action: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskHandler:
-    """A user's function, async or not, that gets each task that its pattern takes."""
+    """A user's function, async or not, that gets each task that matches its pattern."""
 
     name: str
-    """Workers share the tasks of one name, and it is what the bus knows the handler by after a restart."""
+    """Workers share the tasks of one name, by which the bus also recognizes the handler after a restart."""
     pattern: str
     function: Callable[..., Any]
     origin: str = ""
@@ -48,7 +49,7 @@ class TaskHandler:
 
 
 def check_arrives(pattern: str) -> None:
-    """Refuse a pattern by which nothing would ever come: no action is called so, or only pieces of text are."""
+    """Reject a pattern that never matches: no action has that name, or only fragments of text do."""
     taken = [action for action in Action if takes(checked(pattern), action)]
     if not taken:
         known = ", ".join(action for action in Action if action not in SHOWN_ONLY)

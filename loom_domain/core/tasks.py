@@ -1,4 +1,4 @@
-"""The unit of communication (axiom A2): one entry of the live stream, the same shape for every kind."""
+"""The unit of communication (axiom A2): one entry of the live stream, with the same shape for every kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from loom.domain.core.messages import JsonObject
 
 
 class Action(StrEnum):
-    """What a task says. The dotted names are the public contract."""
+    """The action of a task. The dotted names are the public contract."""
 
     EXECUTE = "execute"
     REGISTERED = "tool.registered"
@@ -41,53 +41,53 @@ class Action(StrEnum):
 FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
 
 SHOWN_ONLY = frozenset({Action.THINKING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
-"""Pieces of text on their way to a screen. Whole they are in another task, so neither the bus nor memory has them."""
+"""Fragments of text for a screen. Another task contains the whole text, so they are not on the bus or in memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """Something that happened while no activity ran; it rides on the next one to the stream."""
+    """Something that happened while no activity ran. The next activity publishes it."""
 
     action: Action
     key: str
-    """With action and run it names the task, so that writing it twice changes nothing."""
+    """Identifies the task together with action and run, so that writing it twice has no effect."""
     at: datetime
     parameters: JsonObject = field(default_factory=dict)
     status: str = "completed"
     result: JsonObject | None = None
     target_agent: str | None = None
-    """The agent that is given work, or told something."""
+    """The agent that receives work or a message."""
 
 
 CORRELATION: Final = "correlation_id"
-"""In the metadata of a request, if the caller has an id of its own, and of every Task."""
+"""In the metadata of a request, if the caller has an id of its own, and of every task."""
 
 
 def correlation_of(metadata: Mapping[str, object]) -> str:
-    """The id that a request gives; nothing where it gives none, or no text."""
+    """The id in a request; empty if it has none, or it is not a string."""
     given = metadata.get(CORRELATION)
     return given if isinstance(given, str) else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Whose tasks these are."""
+    """The run that tasks belong to."""
 
     run_id: str
     root_run_id: str = ""
     session_id: str = ""
     agent: str = "default"
     correlation_id: str = ""
-    """What the caller knows the work by; nothing: the root run's id."""
+    """The caller's id of the work; empty: the root run's id."""
 
     @property
     def correlated(self) -> str:
-        """What ties together everything that one piece of work caused, in events and logs."""
+        """Connects everything that one request caused, in events and logs."""
         return self.correlation_id or self.root_run_id or self.run_id
 
     @property
     def log_ids(self) -> Mapping[str, str]:
-        """What each line that a worker logs of the run has."""
+        """The ids in each line that a worker logs about the run."""
         return {"run_id": self.run_id, "correlation_id": self.correlated}
 
     @property
@@ -97,7 +97,7 @@ class Origin:
 
 
 def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
-    """The runs that a run was delegated by, root first: a child's id is its parent's with one more part."""
+    """The runs above a run, root first: a child's id is its parent's with one more segment."""
     if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
         return ()
     parts = run_id.removeprefix(f"{root_run_id}/").split("/")
@@ -105,13 +105,13 @@ def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
 
 
 def is_last(task: "Task", run_id: str) -> bool:
-    """Whether this task ends the stream of that run; those of runs below it do not."""
+    """Whether this task ends the stream of that run. The last tasks of child runs do not."""
     return task.action in FINAL_ACTIONS and task.run_id == run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """One attempt at one stretch of the stream; a later attempt fences off the earlier ones."""
+    """One attempt at one segment of the stream. A later attempt fences off the earlier ones."""
 
     name: str
     """For example `t3-model` or `t3-call-call_1`."""
@@ -120,7 +120,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One entry of the stream as it is published; the store adds the offset."""
+    """A task as it is published. The store adds the offset."""
 
     task_id: str
     run_id: str
@@ -139,10 +139,10 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """What the activity `publish` was given to tell, for history: its input is not there, since it runs locally."""
+    """What the activity `publish` had to publish, for history: as a local activity, its input is not recorded."""
 
     notices: tuple[Notice, ...] = ()
-    """Without the run's last one, which the end of the history tells."""
+    """Without the run's last one, which the end of the history contains."""
 
 
 def task_of(
@@ -157,7 +157,7 @@ def task_of(
     parent_task_id: str | None = None,
     target_agent: str | None = None,
 ) -> Task:
-    """The task of one run that `key` names; the same key and action give the same `task_id`, whoever makes it."""
+    """The task of one run with that `key`. The same key and action always give the same `task_id`."""
     return Task(
         task_id=f"{origin.run_id}/{key}/{action}",
         run_id=origin.run_id,

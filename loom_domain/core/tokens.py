@@ -1,8 +1,8 @@
-"""How many tokens a context has, estimated without any provider's tokenizer and corrected by what providers count.
+"""Estimate the tokens of a context without a tokenizer, corrected by what providers count.
 
-Latin letters come four to a token. Digits cost more, letters of two bytes (Cyrillic, Greek, Arabic) half a token, and a
-character of three bytes or more (Chinese, Japanese, Korean, emoji) a whole one: at four to a token, Chinese would be
-counted four times too low. What is left of the error is the run's own: `learned` takes it from the provider's figures.
+Four Latin letters are one token. Digits count more, two-byte letters (Cyrillic, Greek, Arabic) half a token, and a
+character of three or more bytes (Chinese, Japanese, Korean, emoji) one token: at four to a token, the estimate for
+Chinese would be four times too low. `learned` corrects the remaining error with the provider's counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,16 @@ from loom.domain.core.messages import Message, Part, ToolCall, canonical
 from loom.domain.core.tool_calls import ToolSpec
 
 MESSAGE: Final = 4
-"""Tokens around a message: its role, and where it begins and ends."""
+"""Tokens around a message: its role and its delimiters."""
 TOOL: Final = 8
 """Tokens around a tool's description."""
 IMAGE: Final = 1600
-"""What providers take for an image of usual size; they scale larger ones down."""
+"""What providers count for an image of usual size. They scale larger ones down."""
 BINARY: Final = 20
-"""Base64 characters of a file or a recording for one token."""
+"""Base64 characters of a file or a recording per token."""
 
 PLAUSIBLE: Final = (0.5, 3.0)
-"""What a provider may count for one token of ours; figures beyond are about something else."""
+"""Plausible ratios of a provider's count to Loom's. Others refer to something else."""
 
 _DIGITS: Final = b"0123456789"
 _TWO_BYTES: Final = bytes(range(0xC2, 0xE0))
@@ -29,7 +29,7 @@ _MORE_BYTES: Final = bytes(range(0xE0, 0xF8))
 
 
 def text_tokens(text: str) -> int:
-    """About how many tokens this text has."""
+    """Approximate tokens of a text."""
     data = text.encode("utf-8", "surrogatepass")
     digits = _count(data, _DIGITS)
     if text.isascii():
@@ -39,34 +39,34 @@ def text_tokens(text: str) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """About how many tokens this message has."""
+    """Approximate tokens of a message."""
     content = message.content
     said = text_tokens(content) if isinstance(content, str) else sum(map(_part_tokens, content))
     return MESSAGE + said + sum(map(_call_tokens, message.tool_calls))
 
 
 def conversation_tokens(messages: Iterable[Message]) -> int:
-    """About how many tokens these messages have."""
+    """Approximate tokens of these messages."""
     return sum(map(message_tokens, messages))
 
 
 def tools_tokens(tools: Sequence[ToolSpec]) -> int:
-    """About how many tokens the descriptions of these tools have."""
+    """Approximate tokens of the descriptions of these tools."""
     return sum(TOOL + text_tokens(tool.name + tool.description + canonical(tool.parameters)) for tool in tools)
 
 
 def learned(ratio: float, *, counted: int, estimated: int) -> float:
-    """Tokens of the provider for one of ours, after it has counted what we had estimated: half of it as before."""
+    """The new ratio of the provider's count to Loom's: half of the old one, half of the latest."""
     return round((ratio + counted / estimated) / 2, 3) if is_plausible(counted, estimated) else ratio
 
 
 def is_plausible(counted: int, estimated: int) -> bool:
-    """Whether a provider's count can be about what we had estimated."""
+    """Whether a provider's count can refer to what was estimated."""
     return PLAUSIBLE[0] * estimated <= counted <= PLAUSIBLE[1] * estimated if estimated else False
 
 
 def within(text: str, most: int, note: str = " …") -> str:
-    """The beginning of the text in at most so many tokens, with a note where it was cut."""
+    """The beginning of the text in at most that many tokens, with a note where it was cut."""
     if text_tokens(text) <= most:
         return text
     length = len(text)

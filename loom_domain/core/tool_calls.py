@@ -1,4 +1,4 @@
-"""Tool calls: what a model may ask for, what was planned for it, and what came of it."""
+"""Tool calls: what a model may call, how a call was judged, and its result."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ ErrorType: TypeAlias = Literal[
     "lost",
     "unknown",
 ]
-"""Why a tool call failed; `lost` means that its worker died and nobody knows whether it took effect."""
+"""Why a tool call failed; `lost` means that its worker died and the outcome is unknown."""
 
 
 EMPTY_OUTPUT: Final = "(the tool finished without output)"
 
 
 class Effect(StrEnum):
-    """What running a tool twice would do."""
+    """What happens if a tool runs twice."""
 
     READ = "read"
     IDEMPOTENT = "idempotent"
@@ -39,7 +39,7 @@ class Effect(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What the rules say of a call."""
+    """What the rules decide about a call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -47,25 +47,25 @@ class Verdict(StrEnum):
 
 
 class Scope(StrEnum):
-    """Where a tool does what it does; it decides what confines it."""
+    """Where a tool has its effects, which decides how it is confined."""
 
     SANDBOXED = "sandboxed"
     """Files inside the workspace, and nothing else."""
     SYSTEM = "system"
     """Programs and the network, each under its own guard."""
     MCP = "mcp"
-    """A server of somebody else's."""
+    """An external server."""
     CONTEXT = "context"
-    """What Loom itself keeps: artifacts, memory, the run's own lists."""
+    """Loom's own data: artifacts, memory, the run's own lists."""
 
 
 STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
-"""Verdicts from the laxest to the strictest."""
+"""Verdicts from the most lenient to the strictest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
-    """A tool as the model and the run see it; pinned into the run at its start."""
+    """A tool as the model and the run see it. It is pinned into the run at its start."""
 
     name: str
     description: str
@@ -73,70 +73,70 @@ class ToolSpec:
     """JSON Schema of the arguments."""
     effect: Effect = Effect.ONCE
     parallel: bool = False
-    """May run beside other calls: it reads, or its server names it as if it did."""
+    """Whether it may run in parallel with other calls: it only reads, or its name suggests that."""
     timeout: float = 120.0
     """Seconds for one call."""
     queue: str | None = None
-    """Task queue to run on; None is the run's own."""
+    """Task queue to run on; None: the run's own."""
     scope: Scope = Scope.SANDBOXED
     declared: Verdict | None = None
-    """The verdict where no rule names the tool, as its registration says; None: by the built-in table."""
+    """The verdict if no rule names the tool, from its registration; None: the built-in default."""
     ephemeral: int = 0
-    """Only the results of its last so many uses stay in the context; 0: all of them."""
+    """Keep only the results of this many last uses in the context; 0: all of them."""
     source: str = ""
-    """Python of a tool that an agent made at run time; empty for registered ones."""
+    """The Python code of a tool that an agent created; empty for registered tools."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPlan:
-    """What the registry and the rules say of one tool call, at the time it was made. Recorded, never recomputed."""
+    """What the registry and the rules say about a tool call when it is made. Recorded, never recomputed."""
 
     verdict: Verdict = Verdict.ALLOW
     rule: str = ""
     """The rule that decided, as written; `built-in` for a default."""
     reason: str = ""
     error: str = ""
-    """Not empty: the call cannot run (unknown tool, invalid arguments); the text says what to do."""
+    """If not empty, the call cannot run (unknown tool, invalid arguments), and this says what to do."""
     error_type: ErrorType | None = None
     effect: Effect = Effect.ONCE
     parallel: bool = False
     timeout: float = 120.0
     queue: str | None = None
     digest: str = ""
-    """Binds an approval to this tool with these arguments; set for asks."""
+    """Binds an approval to this tool with these arguments. Set for the verdict `ask`."""
     grants: tuple[str, ...] = ()
-    """The allow rules that an approval for the rest of the run would add; set for asks."""
+    """The allow rules that an approval for the rest of the run would add. Set for the verdict `ask`."""
     interceptor: str = ""
     """The interceptor that changed, answered or stopped the call."""
     arguments: JsonObject | None = None
-    """In the place of the model's own, as the interceptor left them; what was judged, and what runs."""
+    """The interceptor's arguments, which replace the model's. They were judged, and they run."""
     answer: str | None = None
-    """The interceptor's result: nothing runs."""
+    """The interceptor's result. Nothing runs."""
     stopped: str = ""
-    """Why the interceptor does not let the call run."""
+    """Why the interceptor stopped the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
-    """What came of one tool call."""
+    """The result of a tool call."""
 
     content: str
     status: Literal["success", "error", "warning"] = "success"
     error_type: ErrorType | None = None
     stage_ms: tuple[float, ...] = ()
-    """Milliseconds spent in each of `STAGES`, for as far as the call got."""
+    """Milliseconds spent in each of `STAGES` that the call reached."""
     resend: bool = False
-    """The activity needs the arguments inline; nothing has run."""
+    """The activity needs the arguments inline. Nothing has run."""
     parts: tuple[Part, ...] = ()
-    """Images and files beside the text, for models that take them."""
+    """Images and files in addition to the text, for models that accept them."""
     artifact: str = ""
-    """Id under which the whole output is kept, where `content` is only its head and tail."""
+    """Id under which the whole output is stored, if `content` was cut."""
     length: int = 0
-    """Characters of the whole output, where it was cut."""
+    """Characters of the whole output, if it was cut."""
 
     @property
     def metadata(self) -> JsonObject:
-        """The result's facts in the words of the public contract."""
+        """The result's metadata, as in the public contract."""
         return {
             "execution_time": round(sum(self.stage_ms) / 1000, 6),
             "stage_breakdown": dict(zip(STAGES, self.stage_ms, strict=False)),
@@ -148,7 +148,7 @@ class ToolResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A person's answer to an ask, or the answer that time gave for them."""
+    """A person's decision on a pending call, or its expiry."""
 
     approved: bool
     scope: Literal["once", "run"] = "once"
@@ -160,7 +160,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenCall:
-    """A tool call of the current turn on its way from plan to result."""
+    """A tool call of the current turn, from its judgement to its result."""
 
     call: ToolCall
     plan: CallPlan
@@ -169,19 +169,19 @@ class OpenCall:
     result: ToolResult | None = None
     attempt: int = 1
     inline: bool = False
-    """The next request carries the arguments: its worker did not have them."""
+    """The next request contains the arguments, since its worker did not have them."""
     begun: bool = False
-    """An earlier attempt may have begun, and nobody has seen its end."""
+    """An earlier attempt may have started, and its outcome is unknown."""
     away: int = 0
-    """Attempts that found the account of effects away."""
+    """Number of attempts that found the effect ledger unavailable."""
     lost: int = 0
-    """Attempts that a dead worker took with it."""
+    """Number of attempts whose worker died."""
     stale: int = 0
-    """How often rules or arguments changed since the plan was made: it has to be made again."""
+    """How often rules or arguments have changed since the call was judged. It has to be judged again."""
 
     @property
     def awaits_person(self) -> bool:
-        """Nobody has yet answered the ask."""
+        """Whether the call still needs approval."""
         return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
 
 
@@ -191,12 +191,12 @@ def artifact_id(turn: int, call_id: str) -> str:
 
 
 def kept_artifact(call_id: str, tool: str, result: ToolResult) -> JsonObject:
-    """An output that is kept whole, as a run's result names it."""
+    """A stored output, as a run's result names it."""
     return {"id": result.artifact, "call_id": call_id, "tool": tool, "characters": result.length}
 
 
 def describe(call: ToolCall, width: int = 60) -> str:
-    """One short line for people: the tool and its most telling argument."""
+    """One short line for people: the tool and its most informative argument."""
     if call.malformed is not None:
         return f"{call.name}: malformed arguments"
     value = next((v for v in call.arguments.values() if isinstance(v, str) and v.strip()), "")
@@ -230,12 +230,12 @@ def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any]
 
 
 def failed(content: str, error_type: ErrorType) -> ToolResult:
-    """A call that did not succeed; `content` tells the model what to try next."""
+    """A call that did not succeed. `content` tells the model what to try next."""
     return ToolResult(content=content, status="error", error_type=error_type)
 
 
 def read_done(call: ToolCall) -> str:
-    """The answer inside a `done` call, under whichever common name the model gave it."""
+    """The answer in a `done` call, under whichever common name the model used."""
     named = (call.arguments.get(key) for key in ("result", "output", "answer", "summary", "message"))
     return next((_text_of(value) for value in named if value and isinstance(value, str | dict | list)), "")
 
@@ -245,7 +245,7 @@ def _text_of(value: str | dict[str, Any] | list[Any]) -> str:
 
 
 def made_tool(arguments: JsonObject) -> ToolSpec:
-    """The tool that a call of `create_tool` describes; the call has been carried out, and so was checked."""
+    """The tool that a call of `create_tool` describes. The call has been executed, so it is valid."""
     return ToolSpec(
         name=f"{MADE}{arguments['name']}",
         description=str(arguments["description"]),

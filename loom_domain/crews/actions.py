@@ -1,4 +1,4 @@
-"""What a crew can do next: hand out work, compare, answer, give up."""
+"""What a crew can do next: assign work, compare, answer, give up."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from loom.domain.crews.log import Choice, Job, JobAttempt
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssignJobs:
-    """Give out these jobs, all at once."""
+    """Assign these jobs, all at once."""
 
     jobs: tuple[Job, ...]
     text: str
     choice: Choice | None = None
-    """Why they go where they go, when that was chosen in this step."""
+    """Why they were assigned to these members, if this was just decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareDescriptions:
-    """Find the member whose description is most like the task."""
+    """Find the member whose description is most similar to the task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Answer:
 
     text: str
     choice: Choice | None = None
-    """Why it is this one, when that was chosen in this step."""
+    """Why this answer was chosen, if this was just decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,20 +37,20 @@ class GiveUp:
 
     error: str
     no_match: bool = False
-    """It is because no member fits."""
+    """Whether this is because no member fits."""
 
 
 Step: TypeAlias = AssignJobs | CompareDescriptions | Answer | GiveUp
 
 
 def no_answer(over: Sequence[JobAttempt]) -> GiveUp:
-    """Nobody has brought anything, and why."""
+    """No member has produced anything, and why."""
     said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
     return GiveUp(error=f"no member came to an answer: {said}")
 
 
 def assignees(jobs: Sequence[Job]) -> str:
-    """Who gets these jobs."""
+    """The members that get these jobs."""
     return ", ".join(_names(jobs))
 
 

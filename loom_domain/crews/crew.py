@@ -1,14 +1,14 @@
 """Crews: several agents on one task, and how they share it.
 
-    sequential     one after the other, each with what those before it brought
-    parallel       all at once; their answers are put together
-    coordinated    a coordinator splits the task, gives out the parts, reads what came, and answers
+    sequential     one after the other, each with the results of those before it
+    parallel       all at once; their answers are combined
+    coordinated    a coordinator splits the task, assigns the work, reads the results, and answers
     routed         the one member that fits the task best does it
-    planned        each as soon as those that it waits for are done; what waits for one that failed is not begun
-    tree           all at once on the whole task; their answers are scored, and the best one is improved on, or answers
+    planned        each as soon as the members that it depends on are done; a failure blocks its dependents
+    tree           all at once on the whole task; their answers are scored, and the best is used or improved on
 
-A crew is run like an agent: each step is a turn in which it hands work to members, each of them a run of its own. What
-a member's failure means is the member's own business: tried again, handed to another, left out, or the crew's end.
+A crew runs like an agent: in each turn, it assigns work to members, each of which is a run of its own. Each member
+defines what its failure means: a retry, a substitute, going on without it, or the end of the crew.
 """
 
 import re
@@ -27,12 +27,12 @@ AggregateBy: TypeAlias = Literal["concat", "merge", "structured"]
 OnFailure: TypeAlias = Literal["stop", "skip"]
 
 ANYBODY: Final = "default"
-"""The agent of a member that names none."""
+"""The agent of a member that does not name one."""
 FEWEST_BRANCHES: Final = 2
 MOST_BRANCHES: Final = 10
-"""Members of a tree."""
+"""Maximum members of a crew with branches."""
 MOST_LEVELS: Final = 5
-"""Rounds of a tree."""
+"""Maximum rounds of a crew with branches."""
 
 
 class CrewMode(StrEnum):
@@ -48,42 +48,42 @@ class CrewMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One of a crew: an agent with a part in it."""
+    """A member of a crew: an agent with a share of the task."""
 
     name: str
     agent: str = ANYBODY
     description: str = ""
-    """What it is good at, for whoever chooses among members."""
+    """What it is good at, for people and models that choose a member."""
     capabilities: tuple[str, ...] = ()
-    """The same in single words."""
+    """The same as single words."""
     task: str = ""
-    """Its part of every task."""
+    """Its share of every task."""
     model: str | None = None
-    """None: its agent's."""
+    """None: the agent's model."""
     tools: tuple[str, ...] = ()
-    """Of its agent's tools; none: all of them."""
+    """A subset of its agent's tools; empty: all of them."""
     after: tuple[str, ...] = ()
-    """In a planned crew, the members whose answers it waits for."""
+    """In a planned crew, the members whose answers it needs."""
     retries: int = 1
-    """How often it may try again when it failed."""
+    """Maximum number of retries."""
     substitute: str = ""
-    """The member that takes over once it has failed for good."""
+    """The member that takes over after all retries."""
     on_failure: OnFailure | None = None
-    """And if there is none; None: sequential and routed crews stop, the others do without it."""
+    """What happens if there is none; None: sequential and routed crews stop, the others continue without it."""
 
     @property
     def about(self) -> str:
-        """One line for whoever chooses among members."""
+        """One line for people and models that choose a member."""
         able = f"can: {', '.join(self.capabilities)}" if self.capabilities else ""
         return "; ".join(part for part in (self.description, able) if part) or self.task or f"agent {self.agent}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """Tasks that a pattern is found in go to a member."""
+    """Tasks that match a pattern go to a member."""
 
     match: str
-    """A regular expression, whatever the case."""
+    """A regular expression, matched regardless of case."""
     member: str
 
 
@@ -93,51 +93,53 @@ class Router:
 
     by: RouteBy = "rules"
     rules: tuple[Route, ...] = ()
-    """The first that matches counts; without rules, a member's capability that is found in the task."""
+    """The first match decides. Without rules, a member's capability that occurs in the task."""
     agent: str = ANYBODY
-    """Who chooses, by model."""
+    """The agent that chooses, for `model`."""
     model: str | None = None
     threshold: float | None = None
-    """By embedding: the least likeness of a task and what a member is good at; None: as the embedder's model needs."""
+    """For `embedding`: the minimum similarity of a task and a member's description; None: the default of the embedder's
+    model.
+    """
     fallback: str = ""
-    """The member for tasks that nobody fits; none: such a task fails."""
+    """The member for tasks that no member fits; empty: such a task fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregation:
-    """How the answers of a parallel crew become one."""
+    """How the answers of a parallel crew are combined."""
 
     by: AggregateBy = "concat"
     agent: str = ANYBODY
-    """Who merges them."""
+    """The agent that merges them."""
     model: str | None = None
     task: str = ""
-    """What to make of them."""
+    """The instructions for merging."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coordinator:
-    """Who leads a coordinated crew."""
+    """The agent that leads a coordinated crew."""
 
     agent: str = ANYBODY
     model: str | None = None
     max_rounds: int = 3
-    """Times that it may give out work before it has to answer."""
+    """How often it may assign work before it has to answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judge:
-    """Who scores the answers of a tree's members, and how often the best one goes round."""
+    """The agent that scores the answers of branches, and the number of rounds."""
 
     agent: str = ANYBODY
     model: str | None = None
     rounds: int = 1
-    """Levels: in each after the first, the members improve on the best answer so far."""
+    """In each round after the first, the members improve on the best answer so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crew:
-    """Several agents and how they work together; pinned into its run at the start."""
+    """Several agents and how they work together. Pinned into its run at the start."""
 
     name: str
     mode: CrewMode
@@ -148,17 +150,17 @@ class Crew:
     aggregate: Aggregation = field(default_factory=Aggregation)
     judge: Judge = field(default_factory=Judge)
     permissions: Mapping[str, str] = field(default_factory=dict)
-    """Rules above those of every member, who never may more."""
+    """Rules that apply in addition to those of every member, which never has more rights."""
     origin: str = ""
-    """Where it was defined, for people."""
+    """Where the crew was defined, for error messages."""
 
     def member(self, name: str) -> Member | None:
-        """The member of that name."""
+        """The member with that name."""
         return next((member for member in self.members if member.name == name), None)
 
     @property
     def agents(self) -> frozenset[str]:
-        """Every agent that it takes to run it."""
+        """Every agent that the crew needs."""
         extra = {
             CrewMode.COORDINATED: (self.coordinator.agent,),
             CrewMode.ROUTED: (self.router.agent,) if self.router.by == "model" else (),
@@ -171,24 +173,24 @@ class Crew:
 
     @property
     def is_answered_by_one(self) -> bool:
-        """Its answer is what one run has answered, so that a form can be asked of that run."""
+        """Whether one run produces the crew's answer, so that this run can be given an output schema."""
         by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
         return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
     def carries_on_without(self, member: Member) -> bool:
-        """Whether the crew goes on when the member has failed for good."""
+        """Whether the crew continues after the member has failed for good."""
         if member.on_failure is not None:
             return member.on_failure == "skip"
         return self.mode not in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
 
 
 def branch_name(number: int) -> str:
-    """How a member of a tree is called that nobody has named."""
+    """The name of a branch without a name of its own."""
     return f"branch-{number}"
 
 
 def check_crew(crew: Crew) -> Crew:
-    """The crew itself; raises BadRequest with everything that is wrong with it, a line each."""
+    """The crew itself; raises BadRequest with everything that is wrong with it, one line each."""
     if wrong := list(complaints(crew)):
         where = f"crew {crew.name!r}" + (f" ({crew.origin})" if crew.origin else "")
         raise BadRequest("\n".join(f"{where}: {each}" for each in wrong), field="crew")
@@ -196,7 +198,7 @@ def check_crew(crew: Crew) -> Crew:
 
 
 def complaints(crew: Crew) -> Iterator[str]:
-    """What is wrong with a crew, a sentence each."""
+    """What is wrong with a crew, one sentence each."""
     names = [member.name for member in crew.members]
     if not names:
         yield "it has no members: name at least one"

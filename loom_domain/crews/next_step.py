@@ -1,7 +1,7 @@
-"""What a crew does next, from its log alone: hand out work, choose a member, answer, or give up.
+"""What a crew does next, from its log alone: assign work, choose a member, answer, or give up.
 
-`next_step` is asked once a turn. A job that failed is tried again as its member allows, then handed to the member's
-substitute, and only then the crew does without it or stops.
+`next_step` is called once a turn. A failed job is retried as its member allows, then assigned to the member's
+substitute. Only then does the crew continue without it or stop.
 """
 
 import json
@@ -51,7 +51,7 @@ def next_step(crew: Crew, log: Log) -> Step:
 
 
 def so_far(log: Log) -> str:
-    """What a crew has that has to end before it is done."""
+    """What a crew has produced if it must stop early."""
     best = None if log.choice is None else log.answer_to(log.choice.key)
     tried = log.brought if best is None else [best]
     brought = [f"## {each.member}{'' if each.is_done else ' (not done)'}\n\n{each.output}" for each in tried]
@@ -59,7 +59,7 @@ def so_far(log: Log) -> str:
 
 
 def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:
-    """The step after a member was looked for; nobody fits: the fallback, or the end."""
+    """What follows after a member was looked for. If none fits, it is the fallback, or the end."""
     if choice is None and crew.router.fallback:
         choice = Choice(member=crew.router.fallback, by="fallback", reason=f"nobody fits{tried}")
     if choice is None:
@@ -105,7 +105,7 @@ def _parallel(crew: Crew, log: Log) -> Step:
 
 
 def _planned(crew: Crew, log: Log) -> Step:
-    """Whoever waits for nothing any more, all at once; the answer says of each step what came of it."""
+    """All members whose dependencies are done, at once. The answer contains the outcome of each step."""
     done = {member.name: answer for member in crew.members if (answer := log.answer_to(_step(member.name))) is not None}
     work = [
         JobTemplate(
@@ -214,7 +214,7 @@ def _ask(unanswered: NextQuestion | Unrecoverable, text: str) -> Step:
 
 
 def _value(output: str) -> Any:
-    """A member's answer as a value, where it is one."""
+    """A member's answer as a JSON value, if it is one."""
     try:
         return json.loads(output)
     except ValueError:

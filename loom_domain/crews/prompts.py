@@ -1,4 +1,4 @@
-"""What the members of a crew are told, and how a coordinator's or router's answer is read."""
+"""The prompts for the members of a crew, and parsing the replies of a coordinator or router."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,17 +9,17 @@ from loom.domain.crews.crew import Crew, Member
 from loom.domain.crews.log import Choice, JobAttempt, Log
 
 INLINE: Final = 6000
-"""Characters of a member's answer that others are given; the rest is an artifact that they can read."""
+"""Maximum characters of a member's answer that others see. The rest is an artifact that they can read."""
 
 CREW_TASK: Final = "The crew's task: "
 HEARD: Final = "People have said since:"
 BROUGHT: Final = "What members have brought:"
-"""How the parts of a member's prompt begin."""
+"""Headings of the sections of a member's prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assigned:
-    """Work that a coordinator gives to a member."""
+    """Work that a coordinator assigns to a member."""
 
     member: str
     task: str
@@ -27,23 +27,23 @@ class Assigned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """What a coordinator wants next: give out work, or answer."""
+    """A coordinator's decision: assign work, or answer."""
 
     work: tuple[Assigned, ...] = ()
     answer: str | None = None
 
 
 class Unreadable(ValueError):
-    """An answer that is not in the form that was asked for; the message tells the model what to do."""
+    """A reply without the required form; the message tells the model what to do."""
 
 
 def artifact_of(key: str) -> str:
-    """The id under which a job's whole answer is kept for the crew."""
+    """The id under which a job's whole answer is stored for the crew."""
     return f"crew-{key}"
 
 
 def part_prompt(crew: Crew, log: Log, before: Sequence[JobAttempt], member: Member) -> str:
-    """A member's part of the crew's task."""
+    """A member's share of the crew's task."""
     return _joined(
         f"You are {member.name!r} in the crew {crew.name!r}. {member.description}".strip(),
         f"Your part: {member.task}" if member.task else "",
@@ -54,7 +54,7 @@ def part_prompt(crew: Crew, log: Log, before: Sequence[JobAttempt], member: Memb
 
 
 def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttempt] | None, member: Member) -> str:
-    """A branch's task: all of it, by a way of its own; from the second level on, with what it has to improve on."""
+    """A branch's task: the whole task with its own approach, and from the second round on the answer to improve on."""
     improve = ""
     if best is not None:
         choice, tried = best
@@ -74,7 +74,7 @@ def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttem
 
 
 def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
-    """What came of each step of a plan, for whoever made it; None: it was not begun."""
+    """The outcome of each step of a plan, for the agent that created it; None: it did not start."""
     told = []
     for name, tried in steps:
         if tried is None:
@@ -87,7 +87,7 @@ def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
 
 
 def assigned_prompt(crew: Crew, log: Log, task: str, member: Member) -> str:
-    """What the coordinator wants of a member."""
+    """The work that the coordinator assigns to a member."""
     return _joined(
         f"You are {member.name!r} in the crew {crew.name!r}. {member.description}".strip(),
         f"Your part: {member.task}" if member.task else "",
@@ -97,7 +97,7 @@ def assigned_prompt(crew: Crew, log: Log, task: str, member: Member) -> str:
 
 
 def lead_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt], *, is_last: bool) -> str:
-    """What the coordinator decides about, with everything that has come so far."""
+    """What the coordinator decides about, with all results so far."""
     form = (
         'Answer now, with JSON and nothing else: {"answer": "…"}. There is no more time to give out work.'
         if is_last
@@ -117,7 +117,7 @@ def lead_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt], *, is_last: bo
 
 
 def merge_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt]) -> str:
-    """What one agent makes one answer of."""
+    """The answers that one agent merges into one."""
     return _joined(
         crew.aggregate.task or "Make one answer of what the members of a crew have brought. Say where they disagree.",
         f"The task was: {log.task}",
@@ -127,7 +127,7 @@ def merge_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt]) -> str:
 
 
 def route_prompt(crew: Crew, log: Log) -> str:
-    """Who shall do the task."""
+    """The prompt for choosing a member."""
     return _joined(
         "Choose the one member of a crew that fits a task best. Do nothing of the task yourself.",
         f"The task: {log.task}",
@@ -137,13 +137,13 @@ def route_prompt(crew: Crew, log: Log) -> str:
 
 
 def again(prompt: str, tried: JobAttempt) -> str:
-    """The same once more, with what went wrong."""
+    """The same prompt again, with what went wrong."""
     wrong = f"{tried.error or f'it ended as {tried.status}'}{_part(tried)}"
     return f"{prompt}\n\nAn earlier attempt at this ({tried.member}, attempt {tried.attempt}) failed: {wrong}"
 
 
 def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
-    """What a coordinator has answered; raises Unreadable."""
+    """Parse a coordinator's reply; raises Unreadable."""
     said = _json_in(answer)
     text = said.get("answer")
     if isinstance(text, str) and text.strip():
@@ -156,7 +156,7 @@ def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
 
 
 def read_choice(crew: Crew, answer: str) -> tuple[str | None, str]:
-    """The member that a router has chosen, or None, and why; raises Unreadable."""
+    """Parse a router's answer: the chosen member, or None, and the reason. Raises Unreadable."""
     said = _json_in(answer)
     name, reason = said.get("member"), str(said.get("reason") or "no reason given")
     if name is not None and crew.member(str(name)) is None:
@@ -174,7 +174,7 @@ def _assigned(crew: Crew, each: Any) -> Assigned:
 
 
 def _json_in(answer: str) -> Mapping[str, Any]:
-    """The JSON object in an answer, whatever stands around it."""
+    """The JSON object in a reply, with any surrounding text."""
     start, end = answer.find("{"), answer.rfind("}")
     try:
         found = json.loads(answer[start : end + 1]) if 0 <= start < end else None
@@ -201,7 +201,7 @@ def _answer(log: Log, tried: JobAttempt) -> str:
 
 
 def _part(tried: JobAttempt) -> str:
-    """What it has brought until it had to end, if anything."""
+    """What it found before it stopped, if anything."""
     if not tried.is_part:
         return ""
     cut = tried.output if len(tried.output) <= INLINE else f"{tried.output[:INLINE]}\n[…cut after {INLINE} characters]"

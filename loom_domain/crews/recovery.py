@@ -1,6 +1,6 @@
-"""A crew's work that failed: tried again by the same member, then by its substitute, and then done without or given up.
+"""Failed work of a crew: retried by the same member, then by its substitute, then skipped or given up.
 
-Who leads, chooses or merges is asked again, too, when its answer is not in the form that was asked for.
+A coordinator, router or merging agent is also asked again if its reply does not have the required form.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +15,19 @@ from loom.domain.crews.prompts import Unreadable, again
 T = TypeVar("T")
 
 MAX_FORMAT_ATTEMPTS: Final = 3
-"""Attempts at an answer in the form that was asked for."""
+"""Maximum attempts at a reply with the required form."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unrecoverable:
-    """The crew cannot do without what failed."""
+    """The crew cannot continue without what failed."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextQuestion:
-    """Somebody has to be asked, or asked once more."""
+    """An agent has to be asked, or asked again."""
 
     job: Job
     because: str = ""
@@ -35,17 +35,17 @@ class NextQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobProgress:
-    """How far some jobs are."""
+    """The progress of some jobs."""
 
     open: tuple[Job, ...]
-    """To be given out now."""
+    """Jobs to assign now."""
     over: tuple[JobAttempt, ...]
-    """In the order of the jobs, what came of those that need no more attempt."""
+    """In the order of the jobs, the outcomes of those that need no further attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTemplate:
-    """Something for a member, or for whoever takes its place, to do."""
+    """Work for a member or its substitute."""
 
     key: str
     member: Member
@@ -54,7 +54,7 @@ class JobTemplate:
     form: JsonObject | None = None
 
     def job(self, member: Member, attempt: int = 1, before: JobAttempt | None = None) -> Job:
-        """The same as this member is to do it."""
+        """The job as this member is to do it."""
         prompt = self.prompt(member)
         return Job(
             key=self.key,
@@ -70,7 +70,7 @@ class JobTemplate:
 
 
 def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgress | Unrecoverable:
-    """The work after everything that was tried; GivenUp when one has failed that the crew cannot do without."""
+    """The work after all attempts so far; raises GivenUp if an indispensable job has failed."""
     open_ones: list[Job] = []
     over: list[JobAttempt] = []
     for one in work:
@@ -90,7 +90,7 @@ def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgres
 
 
 def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion | Unrecoverable:
-    """What an agent of the crew's own has answered, as `read` makes it; GivenUp when it never does as asked."""
+    """The reply of one of the crew's own agents, parsed with `read`; or Unrecoverable if it stays invalid."""
     tried, wrong = log.of(job.key), ""
     for attempt in tried:
         try:
@@ -108,7 +108,7 @@ def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion 
 
 
 def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) -> Job | None:
-    """The job as it is to be tried next: by its member, then by the substitute; None when nobody is left."""
+    """The next attempt at the job: by its member, then by the substitute; None if there is none."""
     if not tried:
         return work.job(work.member)
     last = tried[-1]
@@ -116,7 +116,7 @@ def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) ->
     if member is None:
         return None
     own = [each for each in tried if each.member == member.name]
-    # Who stopped a member on purpose does not want it again, and what it may spend is spent.
+    # A member that a person aborted is not retried, and an exhausted budget stays exhausted.
     if last.status not in ("aborted", "budget_exhausted") and len(own) <= member.retries:
         return work.job(member, last.attempt + 1, last)
     substitute = crew.member(member.substitute)

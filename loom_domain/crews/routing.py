@@ -1,4 +1,4 @@
-"""Which member of a crew a task goes to, and why: by rules, or by how like it is to what members are good at."""
+"""Which member of a crew gets a task, and why: by rules, or by similarity to the members' descriptions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Choice
 
 ALIKE: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.8}
-"""By model, the cosine from which a task is like what a member is good at; to anything at all E5 gives 0.7 and more."""
+"""For each model, the minimum cosine of a task and a matching description. E5 gives 0.7 and more to anything."""
 ALIKE_OTHERWISE: Final = 0.3
 
 
 def by_rules(crew: Crew, task: str) -> Choice | None:
-    """The member of the first rule that matches; without rules, the one with most of its capabilities in the task."""
+    """The member of the first matching rule. Without rules, the one with the most capabilities in the task."""
     for route in crew.router.rules:
         if (found := re.search(route.match, task, re.IGNORECASE)) is not None:
             return Choice(member=route.member, by="rules", reason=f"{found.group(0)!r} matches {route.match!r}")
@@ -28,7 +28,7 @@ def by_rules(crew: Crew, task: str) -> Choice | None:
 
 
 def descriptions(crew: Crew) -> tuple[str, ...]:
-    """What each member is good at, as it is compared with a task."""
+    """The text of each member that is compared with a task."""
     return tuple(
         ". ".join(p for p in (m.description, ", ".join(m.capabilities), m.task) if p) or m.name for m in crew.members
     )
@@ -37,9 +37,9 @@ def descriptions(crew: Crew) -> tuple[str, ...]:
 def by_similarity(
     crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]], model: str = ""
 ) -> tuple[Choice | None, str]:
-    """The member whose vector is most like the task's, if it is like it enough; and how like it the best one is.
+    """The member whose vector is most similar to the task's, if it is similar enough, and the highest similarity.
 
-    What is enough depends on the model whose vectors they are, where the router does not say it.
+    Without a threshold in the router, it depends on the model of the vectors.
     """
     asked = crew.router.threshold
     needed = asked if asked is not None else ALIKE.get(model, ALIKE_OTHERWISE)
@@ -55,7 +55,7 @@ def by_similarity(
 
 
 def no_match(crew: Crew, tried: str = "") -> str:
-    """Why a task goes to nobody, and what the crew can do."""
+    """Why no member gets the task, and what the crew can do."""
     able = "; ".join(f"{member.name} ({', '.join(member.capabilities) or member.about})" for member in crew.members)
     return (
         f"no member of the crew {crew.name!r} fits the task{tried}. It has {able}. Name a fallback, or ask another crew"

@@ -1,7 +1,7 @@
-"""Which of several answers to one task is the best: what a judge is asked, and reading its scores.
+"""Select the best of several answers to one task: the prompt for a judge, and parsing its scores.
 
-A judge's answer is held against its form where it arises, so the run that scores repairs it itself; what cannot be read
-all the same leaves the first answer in its place, and says so.
+A judge's reply is validated against its schema, so the run that scores repairs it itself. If it still cannot be parsed,
+the first answer is used, and the reason says so.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from loom.domain.core.tokens import within
 from loom.domain.crews.log import Choice, JobAttempt, Log, Score
 
 ANSWER_TOKENS: Final = 3000
-"""Of each answer that the judge sees."""
+"""Maximum tokens of each answer that the judge sees."""
 REASON: Final = 300
-"""Characters of a reason that are kept."""
+"""Maximum characters of a reason that are stored."""
 
 
 def score_prompt(log: Log, answers: Sequence[JobAttempt]) -> str:
-    """What the judge is asked."""
+    """The judge's prompt."""
     shown = "\n\n".join(
         f'<answer name="{_name(number)}">\n{_enclosed(tried.output)}\n</answer>'
         for number, tried in enumerate(answers, 1)
@@ -35,7 +35,7 @@ def score_prompt(log: Log, answers: Sequence[JobAttempt]) -> str:
 
 
 def form_of(answers: Sequence[JobAttempt]) -> JsonObject:
-    """JSON Schema of the judge's answer."""
+    """JSON Schema of the judge's reply."""
     score = {
         "type": "object",
         "properties": {"reason": {"type": "string"}, "score": {"type": "number", "minimum": 0, "maximum": 1}},
@@ -46,7 +46,7 @@ def form_of(answers: Sequence[JobAttempt]) -> JsonObject:
 
 
 def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
-    """The answer that a judge scored best, of equally good ones the first; without scores the first."""
+    """The answer with the best score, the first of equally good ones; without scores, the first answer."""
     try:
         scores = read_scores(answers, judge)
     except NotJson as error:
@@ -60,7 +60,7 @@ def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
 
 
 def read_scores(answers: Sequence[JobAttempt], judge: JobAttempt) -> tuple[Score, ...]:
-    """The score of each answer; raises NotJson that says why there is none."""
+    """The score of each answer; raises NotJson, which says why there is none."""
     if not judge.is_done:
         raise NotJson(judge.error or f"the judge's run ended as {judge.status}")
     given = next((value for value in values_of(judge.output) if isinstance(value, dict)), None)

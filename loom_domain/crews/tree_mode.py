@@ -1,8 +1,8 @@
-"""What a crew in the mode `tree` does next: its branches, the judge of their answers, and the next level.
+"""What a crew in the mode `tree` does next: its branches, the judge of their answers, and the next round.
 
-    level 1: all members ──▶ the judge ──▶ the best answer ──▶ level 2: all members improve on it … ──▶ the best answers
+    round 1: all members ──▶ the judge ──▶ the best answer ──▶ round 2: all members improve on it … ──▶ the best answer
 
-A branch that fails is left out. One that is alone needs no judge; without scores the first answer counts.
+A failed branch is dropped. A single answer needs no judge, and without scores the first answer is used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ JUDGE: Final = "judge"
 
 
 def tree_step(crew: Crew, log: Log) -> Step:
-    """A level's branches at once, then whoever scores them; the best answer goes on, and is the crew's in the end."""
+    """A round's branches at once, then the judge. The best answer is improved on, and finally is the crew's."""
     best: Choice | None = None
     for level in range(1, crew.judge.rounds + 1):
         told = best if len(log.choices) < level - 1 else None
@@ -44,7 +44,7 @@ def tree_step(crew: Crew, log: Log) -> Step:
 
 
 def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator[JobTemplate]:
-    """What each member does on a level."""
+    """The work of each member in a round."""
     tried = None if best is None else log.answer_to(best.key)
     before = None if best is None or tried is None else (best, tried)
     for number, member in enumerate(crew.members, 1):
@@ -56,7 +56,7 @@ def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator
 
 
 def _best(crew: Crew, log: Log, level: int, done: Sequence[JobAttempt], before: Choice | None) -> Choice | Step:
-    """The best answer of a level, or what has to be done to find it; of equally good ones the first."""
+    """The best answer of a round, the first of equally good ones, or what has to be done to find it."""
     if not done and before is not None:
         reason = f"no branch of level {level} came to an answer: the one before stays"
         return replace(before, by="fallback", reason=reason, scores=())

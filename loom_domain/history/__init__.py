@@ -1,5 +1,5 @@
-"""What Temporal's history tells about a run: its turns, its events, and where a fork begins.
+"""What Temporal's history says about a run: its turns, its tasks, and where a fork starts.
 
-`facts` is the decoded history, `past_turns` the run turn by turn, `task_rebuilding` the events of its stream made
-again, `forks` a new run from one of its turns, `diffs` two runs side by side.
+`facts` is the decoded history, `past_turns` the run turn by turn, `task_rebuilding` recreates the tasks of its stream,
+`forks` starts a new run from one of its turns, and `diffs` compares two runs.
 """

@@ -1,7 +1,7 @@
-"""Two runs beside each other: where they part, and what each came to.
+"""Compare two runs: where they differ, and how each ended.
 
-Turns are compared by what the model said, which tools it called with which arguments, and what those brought. A fork's
-first turn stands beside the turn of the other run that followed the fork.
+Turns are compared by the model's text, its tool calls with their arguments, and their results. The first turn of a fork
+is aligned with the other run's turn after the fork point.
 """
 
 from collections import Counter
@@ -15,35 +15,35 @@ from loom.domain.core.requests import ForkedFrom
 from loom.domain.history.past_turns import PastTurn
 
 Aspect: TypeAlias = Literal["model", "text", "calls", "results"]
-"""In what a turn can differ from another; not having happened is a difference in all of them."""
+"""In what two turns can differ. A missing turn differs in all of them."""
 
 _ASPECTS: tuple[Aspect, ...] = ("model", "text", "calls", "results")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnSeen:
-    """A turn as far as it can be compared."""
+    """A turn as far as it is compared."""
 
     number: int
-    """As its own run counts."""
+    """Its number in its own run."""
     model: str
     text: str
     calls: tuple[str, ...]
-    """Name and arguments."""
+    """Names and arguments."""
     results: tuple[str, ...]
-    """In the order of the calls; empty for one that brought nothing."""
+    """In the order of the calls; empty for a call without a result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnPair:
-    """The same turn in both runs; None: it did not come to that."""
+    """The same turn in both runs; None: this run has no such turn."""
 
     a: TurnSeen | None
     b: TurnSeen | None
 
     @property
     def differs(self) -> tuple[Aspect, ...]:
-        """In what; empty for two that are the same. Another model that does the same is no difference."""
+        """In what they differ; empty if they are the same. Another model with the same output is no difference."""
         a, b = self.a, self.b
         if a is None or b is None:
             return _ASPECTS[1:]
@@ -53,7 +53,7 @@ class TurnPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two runs."""
+    """One of the two compared runs."""
 
     run_id: str
     turns: Sequence[PastTurn]
@@ -61,7 +61,7 @@ class Side:
 
 
 def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
-    """The turns of both that stand beside each other, from where both have their own."""
+    """The aligned turns of both runs, from the first that they do not share."""
     skip_a, skip_b = _shared(a, b)
     ours = [_seen(turn) for turn in a.turns if turn.number > skip_a]
     theirs = [_seen(turn) for turn in b.turns if turn.number > skip_b]
@@ -69,12 +69,12 @@ def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
 
 
 def first_difference(pairs: Sequence[TurnPair]) -> TurnPair | None:
-    """Where the two part; None when all they did is the same."""
+    """The first turn that differs; None if all are the same."""
     return next((pair for pair in pairs if pair.differs), None)
 
 
 def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
-    """How often each tool came to a result."""
+    """How many results each tool has returned."""
     done = {(tool.request.call_id, tool.request.tool) for turn in turns for tool in turn.tools if tool.result}
     for turn in turns:
         handed_on = {child.call_id for child in turn.children}
@@ -83,7 +83,7 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:
-    """The turns at the beginning of each that the other has by being its fork, or by being another fork of one run."""
+    """The number of initial turns of each that they share, as one is a fork of the other, or both of a third."""
     at_a, at_b = a.forked_from, b.forked_from
     if at_b is not None and at_b.run_id == a.run_id:
         return at_b.turn, 0

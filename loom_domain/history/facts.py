@@ -1,4 +1,4 @@
-"""What the history of a run says, decoded: who asked what of which activity, what came of it, and how the run ended."""
+"""The decoded history of a run: its activities with their inputs and results, and how the run ended."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ ActivityOutcome: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSettings:
-    """What a task shows of the agent's spec."""
+    """The settings of the agent's spec that events show."""
 
     model: str = ""
     approval_timeout: float | None = None
@@ -61,35 +61,35 @@ class PinnedSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionStarted:
-    """An execution of the run: the first, or one that goes on where the last one left off."""
+    """The start of an execution of the run: the first, or one after continue-as-new."""
 
     origin: Origin
     pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
-    """Of the spec that the run brought along, by the spec's digest."""
+    """What is known of the spec in the run's input, by its digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActivityAttempt:
-    """One attempt at one activity that is over."""
+    """One finished attempt at one activity."""
 
     request: ActivityRequest
     outcome: ActivityOutcome | None = None
-    """None: its worker died, or it was cancelled."""
+    """None if the worker died or the attempt was cancelled."""
     began: datetime | None = None
-    """None: no worker has begun it."""
+    """None: no worker has started it."""
     ended: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedNotices:
-    """Notices that no activity of the run carried."""
+    """Notices that no activity of the run published."""
 
     published: Published
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """The run has its result."""
+    """The end of the run, with its result."""
 
     result: RunResult
     at: datetime
@@ -99,7 +99,7 @@ Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnd
 
 
 class History:
-    """What facts say about each other."""
+    """What facts tell about each other."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)
@@ -111,11 +111,11 @@ class History:
             self._learn(fact)
 
     def pinned(self, request: ModelRequest | CompressRequest | EvaluateRequest) -> PinnedSettings:
-        """What is known of the spec that the activity went by."""
+        """What is known of the spec that the activity used."""
         return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
-        """Whose tasks they are in a run that did nothing; a request that was refused says nothing about that."""
+        """The run that the tasks belong to if it did nothing. A rejected request does not tell."""
         began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))
         errors = [fact.result.error for fact in self.facts if isinstance(fact, RunEnded)]
         refused = any(error is not None and error.type == "BadRequest" for error in errors)
@@ -124,7 +124,7 @@ class History:
     def _learn(self, fact: Fact) -> None:
         match fact:
             case ExecutionStarted(pinned=pinned):
-                self._pinned = {**pinned, **self._pinned}  # what it was prepared with says more
+                self._pinned = {**pinned, **self._pinned}  # the result of prepare_run tells more
             case ActivityAttempt(
                 request=ModelRequest(spec=AgentSpec() as spec) | CompressRequest(spec=AgentSpec() as spec) as request
             ):

@@ -1,8 +1,8 @@
-"""A new run from a past turn of another: the conversation as that turn left it, and nothing done again.
+"""A new run from a past turn of another one: with its conversation at that point, and nothing repeated.
 
-A fork begins between two turns: every call of the turn before it has its result. The conversation there is what the
-next model call was sent; where there was none, it is put together from the turn's own answer and results. The agent
-goes on as it was pinned at that point. Budget, approvals and open calls are not taken along: they are the other run's.
+A fork starts between two turns: every call of the turn before it has its result. The conversation is the input of the
+next model call. If there is none, it is assembled from the turn's own reply and results. The agent continues as it was
+pinned at that point. Budget, approvals and open calls are not copied, since they belong to the other run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,23 +23,23 @@ from loom.domain.run.state import RunState, Work
 from loom.domain.tools.todos import Todos, read_todos
 
 _TASK: Final = 1
-"""Messages with which a run begins that is no fork itself."""
+"""Messages at the start of a run that is not a fork."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForkPoint:
-    """A run as one of its turns left it."""
+    """A run at the end of one of its turns."""
 
     request: RunRequest
-    """What the run was asked for."""
+    """The request of the run."""
     spec: AgentSpec
     earlier: Earlier
     later_effects: int = 0
-    """Calls of later turns that may have changed something, which a fork does not undo."""
+    """Number of calls of later turns that may have changed something, which a fork does not undo."""
 
 
 def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
-    """The run at the end of `turn`, 0 being its beginning; raises BadRequest where no run can begin."""
+    """The run at the end of `turn`, 0 being its start; raises BadRequest if no run can start there."""
     turns = {past.number: past for past in turns_of(records)}
     request = next((asked for record in records if (asked := _asked_for(record)) is not None), None)
     if request is None or not turns:
@@ -59,7 +59,7 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
 
 
 def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
-    """What to start the new run with: the other's task and limits; its agent, rules and folder come with its state."""
+    """The request of the new run: the other's task and limits. Its agent, rules and folder come with its state."""
     request = point.request
     limits = {name: value for name, value in asdict(request.budget).items() if value is not None}
     asked = {
@@ -76,7 +76,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
 
 
 def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
-    """Refuse what a fork would not heed: it goes on with the agent, or the crew, as that was pinned."""
+    """Reject changes that a fork would ignore, because it uses the agent, or the crew, as it was pinned."""
     was, options = point.request, request.metadata.get(KEY)
     changed = {
         "skills": request.skills not in ((), was.skills),
@@ -97,7 +97,7 @@ def _asked_for(record: Record) -> RunRequest | None:
 
 
 def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
-    """The same with the fork's own message; raises BadRequest where the model would have nothing to answer."""
+    """The same with the fork's own message; raises BadRequest if the model would have nothing to reply to."""
     earlier = point.earlier
     if forked.message is not None:
         messages = (*earlier.messages, user(forked.message))
@@ -111,7 +111,7 @@ def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
 
 
 def _effects(turns: Sequence[PastTurn]) -> int:
-    """How many calls may have changed something; what sub-agents have done nobody can see from here."""
+    """How many calls may have changed something, without those of sub-agents, which are not visible here."""
     asked = (tool.request for turn in turns for tool in turn.tools)
     changed = {request.call_id for request in asked if request.effect is not Effect.READ}
     replies = (call.attempt.reply.message for turn in turns for call in turn.calls if call.attempt.reply)
@@ -128,18 +128,18 @@ def _conversation(
     sent = following.calls[0].messages
     if sent is None:
         raise BadRequest(f"the history does not go back far enough to say what turn {turn} left", field="turn")
-    # What people said after the turn, and reminders, are not its own.
+    # Messages from people after the turn, and reminders, are not part of it.
     ends = (number for number, message in enumerate(sent, 1) if message.role in ("assistant", "tool"))
     return sent[: max(ends, default=beginning) if turn > 0 else beginning]
 
 
 def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
-    """What runs below have answered, by the calls that gave them their work."""
+    """The answers of child runs, by the calls that started them."""
     return {record.call_id: record.answer for record in records if isinstance(record, ChildRun)}
 
 
 def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:
-    """The conversation after a turn that none follows: what its calls came to is in its records or its children's."""
+    """The conversation after a last turn, whose results are in its records or in its children's."""
     asked = next((call for call in reversed(turn.calls) if call.attempt.reply and call.attempt.reply.message), None)
     reply = asked.attempt.reply if asked else None
     if asked is None or reply is None or reply.message is None or asked.messages is None:
@@ -166,7 +166,7 @@ def _not_over(turn: int) -> BadRequest:
 
 
 def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
-    """The agent after the turn: as the next call was made with, else with the tools that the turn itself made."""
+    """The agent after the turn: that of the next call, else with the tools that the turn itself created."""
     following, own = turns.get(turn + 1), turns.get(turn)
     if following is not None and following.calls:
         spec = following.calls[0].spec
@@ -187,7 +187,7 @@ def _beginning(records: Sequence[Record]) -> int:
 
 
 def _todos(records: Sequence[Record], turns: dict[int, PastTurn], until: int) -> Todos:
-    """The list as it was; its age counts anew, as the turns do."""
+    """The to-do list as it was. Its age starts anew, like the turns."""
     todos = Todos()
     for record in records:
         match record:
@@ -223,7 +223,7 @@ def _succeeded(tool: ToolAttempt) -> bool:
 
 
 def _arguments(turn: PastTurn, tool: ToolAttempt) -> JsonObject:
-    """Those that the tool was given: inline, or as in the model's answer."""
+    """The tool's arguments: inline, or as in the model's reply."""
     if tool.request.arguments is not None:
         return tool.request.arguments
     answers = (call.attempt.reply.message for call in turn.calls if call.attempt.reply and call.attempt.reply.message)

@@ -1,7 +1,7 @@
-"""A run as its history tells it, turn by turn: what each model call saw, what came of it, what its tools brought.
+"""A run from its history, turn by turn: what each model call saw, its reply, and the results of its tools.
 
-Every byte of a conversation is in history once, under a name. `turns_of` puts the pieces together again from the inputs
-and results of the run's activities, in the order in which they were recorded; it needs no worker and no live run.
+Every byte of a conversation is in history once, under a digest. `turns_of` assembles it again from the inputs and
+results of the run's activities, in the order in which they were recorded. It needs neither a worker nor a live run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ class ModelAttempt:
     request: ModelRequest
     reply: ModelReply | None = None
     error: str = ""
-    """Why there is no reply; empty while it runs."""
+    """Why there is no reply; empty while the attempt runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class ToolAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionAttempt:
-    """One attempt at compressing."""
+    """One attempt at compressing the context."""
 
     request: CompressRequest
     done: Compressed | None = None
@@ -68,7 +68,7 @@ class CompressionAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildRun:
-    """A run that was given a part of the work, and has ended."""
+    """A child run that has ended."""
 
     run_id: str
     lineage: Lineage
@@ -76,44 +76,45 @@ class ChildRun:
 
     @property
     def call_id(self) -> str:
-        """The call that gave it its work."""
+        """The call that started it."""
         return call_of(self.lineage)
 
     @property
     def answer(self) -> ToolResult:
-        """What that call came to."""
+        """The result of that call."""
         result, told = self.result, self.lineage.description
         return child_answer(told, self.run_id, status=result.status, output=result.output, error=result.error)
 
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
-"""What history holds of a run, first of all what was asked; a state is what one execution carried on into the next."""
+"""A record in the history of a run. The first is the request, and a state is what one execution passed on to the next.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beginning:
-    """How a run's last execution began, as far as its history says."""
+    """How a run's last execution started, as far as its history shows."""
 
     given: tuple[Any, ...] = ()
-    """Its input as plain JSON: the request, and what an earlier execution or a parent has handed over."""
+    """Its input as plain JSON: the request, and what an earlier execution or a parent passed on."""
     goes_on: bool = False
-    """An earlier execution has handed it the run's state."""
+    """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
-    """None, too, where it was prepared before, or is not yet."""
+    """Also None if it was prepared earlier, or not yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastCall:
-    """An attempt at a model call with what it was about."""
+    """An attempt at a model call with its context."""
 
     attempt: ModelAttempt
     spec: AgentSpec | None
     messages: tuple[Message, ...] | None
-    """The conversation before it; None where history does not go back far enough."""
+    """The conversation before it; None if the history does not go back far enough."""
 
     @property
     def context(self) -> tuple[ContextPart, ...] | None:
-        """Each part of what the model saw, or None where that cannot be told any more."""
+        """Each component of what the model saw, or None if it is no longer known."""
         if self.spec is None or self.messages is None:
             return None
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
@@ -131,17 +132,17 @@ class PastTurn:
     compressions: tuple[CompressionAttempt, ...] = ()
     tools: tuple[ToolAttempt, ...] = ()
     children: tuple[ChildRun, ...] = ()
-    """Runs that were given work in this turn, and have ended."""
+    """Runs that received work in this turn and have ended."""
 
     @property
     def answer(self) -> Message | None:
-        """What the model said in the end; None while it has not."""
+        """The model's final text; None until there is one."""
         answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
         return next((message for message in answers if message is not None), None)
 
 
 def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
-    """The turns that these records tell of, in order."""
+    """The turns in these records, in order."""
     past = _Past()
     turns: dict[int, PastTurn] = {}
     children: list[ChildRun] = []
@@ -157,7 +158,7 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Past:
-    """What is known by name at one point of a history."""
+    """What is known by digest at one point of a history."""
 
     specs: Mapping[str, AgentSpec] = field(default_factory=dict)
     last_spec: AgentSpec | None = None
@@ -165,7 +166,7 @@ class _Past:
     results: Mapping[ResultRef, Message] = field(default_factory=dict)
 
     def conversation(self, tail: Tail) -> Transcript | None:
-        """The conversation that a request named."""
+        """The conversation that a request refers to."""
         base = Transcript() if tail.base == TranscriptRef() else self.transcripts.get(tail.base)
         items = [self.results.get(item) if isinstance(item, ResultRef) else item for item in tail.items]
         if base is None or None in items:
@@ -173,13 +174,13 @@ class _Past:
         return base.extended(item for item in items if item is not None)
 
     def with_transcripts(self, *transcripts: Transcript) -> "_Past":
-        """The same with these conversations under their names."""
-        # Only the last ones: a request names the one before it, or what a state carried on.
+        """The same with these conversations added."""
+        # Only the last ones: a request refers to the previous one, or to what a state passed on.
         recent = dict([*self.transcripts.items()][-3:])
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 
     def with_spec(self, digest: str, spec: AgentSpec) -> "_Past":
-        """The same with one more spec."""
+        """This value with one more spec."""
         return replace(self, specs={**self.specs, digest: spec}, last_spec=spec)
 
 
@@ -209,7 +210,7 @@ def _with_spec(past: _Past, request: ModelRequest | CompressRequest) -> _Past:
 def _with_result(past: _Past, request: ToolRequest, result: ToolResult) -> _Past:
     message = tool_message(ToolCall(id=request.call_id, name=request.tool), result)
     ref = ResultRef(call_id=request.call_id, digest=message_digest(message))
-    # No further back than one turn has calls: later requests name the conversation that the results have joined.
+    # Only as many as one turn has calls: later requests refer to the conversation that includes the results.
     recent = dict([*past.results.items()][-_RESULTS:])
     return replace(past, results={**recent, ref: message})
 

@@ -1,22 +1,22 @@
-"""The tasks of a run, made again from its history: the same ids and the same contents as its activities told live.
+"""Rebuild the tasks of a run from its history, with the same ids and contents as its activities published.
 
     history                                              tasks
     a prepared run                                       node.start
-    notices, in an activity's input or as told locally   whatever they say
+    notices, in an activity's input or local             their own actions
     a hook around the run                                node.hook
-    a model call that began                              node.turn
-    its answer, or its error                             node.model_call; an approval requested for each ask
-    a crew's step                                        node.turn, node.planning
-    a tool call that began, its result                   node.tool_call, node.tool_result; tool.registered where it
-                                                         made a tool
+    a model call that started                            node.turn
+    its reply, or its error                              node.model_call; an approval requested for each `ask`
+    a crew's turn                                        node.turn, node.planning
+    a tool call that started, its result                 node.tool_call, node.tool_result; tool.registered if it
+                                                         created a tool
     an evaluated answer                                  node.model_call
-    calls judged again, a compressed conversation        an approval requested for each ask; node.compression
+    calls judged again, a compressed conversation        an approval requested for each `ask`; node.compression
     the end                                              node.complete, node.error
 
-Pieces of text are not made again, since the whole text is in the answer, nor is `node.manifest`, which speaks of a
-worker, nor which skills `node.start` said were left out. What only the activity knew is taken from history's own times
-(`created_at`, `ms`). An attempt whose worker died is taken to have come as far as its first task; so here may be a task
-that nobody saw live, but none is missing.
+Fragments of text are not rebuilt, since the whole text is in the reply. Neither are `node.manifest`, which describes a
+worker, and the skipped skills in `node.start`. What only the activity knew is derived from history's own times
+(`created_at`, `ms`). An attempt whose worker died is assumed to have published its first task. There may thus be a task
+that was never live, but none is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -85,19 +85,19 @@ _BEFORE_THE_TURN: Final = "ManifestChangedError"
 
 
 class Mask(Protocol):
-    """Takes secrets out of what a task shows."""
+    """Redacts secrets in what a task shows."""
 
     def clean(self, text: str) -> str:
-        """The text without them."""
+        """The text without secrets."""
         ...
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
-        """The arguments without them."""
+        """The arguments without secrets."""
         ...
 
 
 def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
-    """Every task of a run, oldest first, each once, from all of its executions in their order."""
+    """Every task of a run, oldest first, each once, from all of its executions in order."""
     known = History(facts)
     made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
     return tuple(sorted(made.values(), key=lambda task: task.created_at))

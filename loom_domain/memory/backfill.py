@@ -1,4 +1,4 @@
-"""What the activity `catch_up` is asked and answers."""
+"""The input and result of the activity `catch_up`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,10 +6,10 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatchUpRequest:
-    """Look at runs that ended since then, and at all that have not."""
+    """Read runs that have ended since then, and all that have not."""
 
     since: datetime | None = None
-    """The `until` of the last answer; None: everything that the server still has."""
+    """The `until` of the previous result; None: everything that the server still has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,26 +18,26 @@ class CaughtUp:
 
     until: datetime
     runs: int = 0
-    """Runs whose history was read."""
+    """Number of runs whose history was read."""
     tasks: int = 0
-    """Tasks that memory did not have."""
+    """Number of tasks that memory did not have."""
     unreadable: tuple[str, ...] = ()
-    """Runs whose history this worker cannot decode; the first hundred."""
+    """Runs whose history this worker cannot decode, at most a hundred."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepRequest:
-    """Keep memory."""
+    """The input of the upkeep workflow."""
 
     since: datetime | None = None
     """Memory has everything that happened until then."""
     rounds: int = 200
-    """Of one execution; then it goes on in a fresh history."""
+    """Rounds of one execution. Then it continues as new."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepDone:
-    """What one round did; the next one begins where it ended."""
+    """The outcome of one round. The next one starts where it ended."""
 
     until: datetime | None = None
     """Memory has everything that happened until then."""
@@ -46,4 +46,4 @@ class UpkeepDone:
     expired: int = 0
     embedded: int = 0
     failed: tuple[str, ...] = ()
-    """The steps that did not come to their end; a later round takes them up."""
+    """The activities that failed. A later round repeats them."""

@@ -1,4 +1,4 @@
-"""What a Task says, in words: the text that is searched, summarised and shown."""
+"""The text of a task that is searched, summarized and shown."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from loom.domain.core.messages import canonical, well_formed
 from loom.domain.core.tasks import Task
 
 LONGEST: Final = 8_000
-"""Characters of a Task's text that are searched; the whole of it stays with the Task."""
+"""Maximum characters of a task's text that are searched. The task keeps all of it."""
 MOST_FACTS: Final = 3
 
 _TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
@@ -30,7 +30,7 @@ _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n'
 
 
 def content_of(task: Task) -> str:
-    """The text of a Task: what was said first, then the facts beside it, one a line."""
+    """The text of a task: first what was said, then other facts, one per line."""
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
@@ -38,19 +38,19 @@ def content_of(task: Task) -> str:
 
 
 def is_small_talk(text: str) -> bool:
-    """Words that say nothing by themselves, in English or Chinese; who said them does not count."""
+    """Whether the words mean nothing by themselves, in English or Chinese, whoever wrote them."""
     said = " ".join(line for line in text.splitlines() if not line.startswith("by: "))
     words = _NOT_WORDS.sub("_", said.casefold()).strip("_")
     return not words or words in _SMALL_TALK
 
 
 def is_trivial(text: str, below: int) -> bool:
-    """Too little to be distilled or to be found by its meaning."""
+    """Whether the text is too short to be distilled or found by its meaning."""
     return len(text.strip()) < below or is_small_talk(text)
 
 
 def summary_of(text: str, limit: int) -> str:
-    """The first sentences, as many as fit; where they would be little, what fits."""
+    """The first sentences that fit; if they would be too short, as much as fits."""
     line = " ".join(text.split())
     if len(line) <= limit:
         return line
@@ -63,7 +63,7 @@ def summary_of(text: str, limit: int) -> str:
 
 
 def facts_from(distilled: Sequence[str], limit: int) -> tuple[str, ...]:
-    """What a distiller said, at most three short facts, none twice."""
+    """A distiller's reply as at most three short facts without duplicates."""
     facts: dict[bytes, str] = {}
     for fact in distilled:
         if fact.strip():
@@ -72,13 +72,13 @@ def facts_from(distilled: Sequence[str], limit: int) -> tuple[str, ...]:
 
 
 def fingerprint(text: str) -> bytes:
-    """The same for texts that differ in case, width and spaces only."""
+    """The same for texts that only differ in case, width and spaces."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def says_the_same(one: str, other: str) -> bool:
-    """Whether two texts that mean nearly the same agree in numbers and negations, which vectors hardly see."""
+    """Whether two texts with similar meaning agree in numbers and negations, which vectors hardly reflect."""
     return _marks(one) == _marks(other)
 
 

@@ -1,4 +1,4 @@
-"""How important a Task is, from 0 to 1: what it says of itself, or what it is."""
+"""The importance of a task, from 0 to 1: as its metadata say, or by its action."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from loom.domain.core.tasks import Action, Task
 
 MISSING: Final = 0.5
-"""The importance of a Task that says nothing about it, and whose action says nothing either."""
+"""The importance of a task if neither its metadata nor its action determine it."""
 
 BY_ACTION: Final[Mapping[str, float]] = {
     Action.START: 0.8,
@@ -26,14 +26,14 @@ BY_ACTION: Final[Mapping[str, float]] = {
     Action.MODEL_CALL: 0.2,
     Action.TURN: 0.1,
 }
-"""What people say, decide and get in the end is more than what happens on the way."""
+"""Messages, decisions and results are more important than what happens in between."""
 
 FAILED: Final = 0.7
-"""Something that went wrong is worth this at least: it should not be tried the same way again."""
+"""Minimum importance of a failure, so that it is not repeated the same way."""
 
 
 def judged_importance(task: Task) -> float:
-    """What the Task's metadata say, else by its action and how it went."""
+    """The importance in the task's metadata, else by its action and outcome."""
     said = _said(task)
     if said is not None:
         return said

@@ -1,6 +1,6 @@
-"""Knowledge bases: folders of documents that runs may look things up in, and what looking up gives.
+"""Knowledge bases: folders of documents that runs can search, and search results.
 
-A base has documents, a document has chunks (`loom.domain.memory.chunks`), and whatever is quoted says where it stands.
+A knowledge base has documents, a document has chunks (`loom.domain.memory.chunks`), and every passage has a citation.
 """
 
 import re
@@ -13,68 +13,68 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.memory.chunks import Chunk
 
 NAME: Final = r"^[\w.-]{1,64}$"
-"""What a base may be called."""
+"""Valid names of knowledge bases."""
 MOST_HITS: Final = 5
 RELEVANT: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.82}
-"""By model, the cosine from which a chunk has to do with a question; E5 hardly ever gives less than 0.7 to anything."""
+"""For each model, the minimum cosine of a relevant chunk. E5 rarely gives less than 0.7 to anything."""
 RELEVANT_OTHERWISE: Final = 0.25
 COVERED: Final = 0.5
-"""The share of a question's words, each by how rare it is, that makes a chunk relevant by itself."""
+"""The share of a question's words, weighted by rarity, that makes a chunk relevant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeQuery:
-    """What is looked up."""
+    """A search in knowledge bases."""
 
     text: str
     bases: Sequence[str] = ()
-    """None named: all of them."""
+    """Empty: all of them."""
     limit: int = MOST_HITS
     threshold: float | None = None
-    """Least cosine of what has fewer of the words than COVERED; None: what RELEVANT says of the model."""
+    """Minimum cosine of a chunk with fewer words than COVERED; None: the model's value in RELEVANT."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeHit:
-    """A chunk that answers, and where it is from."""
+    """A matching chunk and its location."""
 
     base: str
     path: str
     chunk: Chunk
     score: float
-    """1: first by words and by meaning; comparable within one answer only."""
+    """1: first by words and by meaning. Only comparable within one result."""
     similarity: float | None = None
-    """Cosine to the question; None: not found by meaning."""
+    """Cosine similarity to the question; None: not found by meaning."""
     covered: float = 0.0
-    """Share of the question's words that it has, each by how rare it is."""
+    """Share of the question's words that it contains, weighted by rarity."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeBase:
-    """What is there under one name."""
+    """The content of a knowledge base."""
 
     name: str
     folder: str
     documents: int
     chunks: int
     vectors: Mapping[str, int] = field(default_factory=dict)
-    """How many chunks have a vector, by its model."""
+    """Number of chunks that have a vector, by model."""
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeFolder:
-    """A folder that an app has registered as a base."""
+    """A folder that an app has registered as a knowledge base."""
 
     name: str
     path: str
     origin: str
-    """Where it was registered, for people."""
+    """Where it was registered, for error messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingested:
-    """What taking in a folder has done."""
+    """The outcome of indexing a folder."""
 
     name: str
     added: int = 0
@@ -82,35 +82,35 @@ class Ingested:
     unchanged: int = 0
     removed: int = 0
     chunks: int = 0
-    """Of the documents that were added or changed."""
+    """Number of chunks of the documents that were added or changed."""
     embedded: int = 0
     waiting: int = 0
-    """Chunks that have no vector yet and are found by words alone."""
+    """Number of chunks that have no vector yet and are found by words only."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Files that were left out, and why."""
+    """Files that were skipped, and why."""
     without_vectors: str = ""
     """Why chunks wait for their vectors."""
 
 
 def checked_name(name: str) -> str:
-    """The name, if a base may be called so; raises BadRequest."""
+    """The name, if it is valid for a knowledge base; raises BadRequest."""
     if not re.fullmatch(NAME, name):
         raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
     return name
 
 
 def is_relevant(hit: KnowledgeHit, threshold: float) -> bool:
-    """Whether a hit has to do with the question at all."""
+    """Whether a hit is related to the question at all."""
     return hit.covered >= COVERED or (hit.similarity is not None and hit.similarity >= threshold)
 
 
 def threshold_of(model: str | None, asked: float | None) -> float:
-    """The least cosine for vectors of this model."""
+    """The minimum cosine for vectors of this model."""
     return asked if asked is not None else RELEVANT.get(model or "", RELEVANT_OTHERWISE)
 
 
 def place_of(path: str, chunk: Chunk) -> str:
-    """Where a chunk stands, as a person looks it up: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
+    """The citation of a chunk: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
     if chunk.page is not None:
         return f"{path}, page {chunk.page}"
     lines = str(chunk.first_line) if chunk.first_line == chunk.last_line else f"{chunk.first_line}-{chunk.last_line}"
@@ -119,12 +119,12 @@ def place_of(path: str, chunk: Chunk) -> str:
 
 
 def told_text(path: str, chunk: Chunk) -> str:
-    """What of a chunk is searched: the text below the names that it stands under."""
+    """The searchable text of a chunk: its headings and its text."""
     return "\n".join((" > ".join((path, *chunk.headings)), chunk.text))
 
 
 def knowledge_view(hit: KnowledgeHit) -> dict[str, Any]:
-    """A hit in the words of the public contract."""
+    """A hit with the keys of the public contract."""
     return {
         "base": hit.base,
         "path": hit.path,

@@ -1,12 +1,12 @@
-"""What Loom remembers of its runs: four layers, the entries in them, and the questions they answer.
+"""What Loom remembers about its runs: four layers, their entries, and queries.
 
-    L1  every recent Task, whole                    50 newest, 1 hour     a row that is whole
-    L2  important Tasks, whole                      50, 24 hours          a row that is whole and important
-    L3  summaries of what was important             500, 7 days           a row of at most 200 characters
-    L4  the same, found by meaning, for ever                              such a row with a vector, or one that left L3
+    L1  every recent task, whole                    50 newest, 1 hour     a whole row
+    L2  important tasks, whole                      50, 24 hours          a whole, important row
+    L3  summaries of important tasks                500, 7 days           a row of at most 200 characters
+    L4  the same, found by meaning, permanently                           such a row with a vector, or one that left L3
 
-Limits count per node and session. A row has one layer, in which it was put, and is seen in those that it fits as well:
-an important Task of the last hour in L1 and L2, a summary that has its vector in L3 and L4.
+Limits apply per node and session. A row is stored in one layer and is also found in others that it fits: an important
+task of the last hour in L1 and L2, a summary with a vector in L3 and L4.
 """
 
 from collections.abc import Mapping, Set
@@ -19,7 +19,7 @@ from loom.domain.core.tasks import Task
 
 
 class Layer(StrEnum):
-    """Where a memory stands."""
+    """The layer of a memory."""
 
     L1 = "L1"
     L2 = "L2"
@@ -28,13 +28,13 @@ class Layer(StrEnum):
 
 
 LEAST_SUMMARY: Final = 20
-"""Characters below which a summary says nothing."""
+"""Characters below which a summary is useless."""
 WHOLE: Final = frozenset({Layer.L1, Layer.L2})
-"""The layers that keep Tasks as they were."""
+"""The layers that contain whole tasks."""
 
 
 class MemoryScope(StrEnum):
-    """Who sees a memory, nearest first: the order in which they are read."""
+    """Who can see a memory, nearest first, in the order in which they are read."""
 
     LOCAL = "local"
     SHARED = "shared"
@@ -44,37 +44,37 @@ class MemoryScope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemorySettings:
-    """How much of what is kept for how long, per node and session."""
+    """How much is stored of each layer for how long, per node and session."""
 
     recent: int = 50
     recent_for: timedelta = timedelta(hours=1)
     important: int = 50
     important_for: timedelta = timedelta(hours=24)
     important_over: float = 0.6
-    """A Task of more than this importance is important."""
+    """A task of more than this importance is important."""
     summaries: int = 500
     summaries_for: timedelta = timedelta(days=7)
     summary_length: int = 200
-    """Characters of a summary or a fact."""
+    """Maximum characters of a summary or a fact."""
     trivial_below: int = 50
-    """Characters; what is shorter is neither distilled nor given a vector."""
+    """Characters. A shorter text is neither distilled nor given a vector."""
     distill_over: int = 100
-    """Tokens; what is longer is distilled by the model, where there is one for it."""
+    """Tokens. A longer text is distilled by the model, if there is one."""
     batch: int = 10
-    """Texts that are embedded at once."""
+    """Number of texts that are embedded at once."""
     same_from: float = 0.98
-    """Cosine from which two summaries of a session say the same."""
+    """Cosine similarity from which two summaries of a session count as duplicates."""
     recall_recent: int = 10
-    """Entries of L1 that a run is reminded of when a person has spoken."""
+    """Maximum entries of L1 that are recalled when a person has written."""
     recall_important: int = 10
-    """The same of L2."""
+    """The same for L2."""
     recall_summaries: int = 5
-    """The same of L3 and L4."""
+    """The same for L3 and L4."""
     recall_tokens: int = 4_000
-    """Of all of these together."""
+    """Maximum tokens of all of these together."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense; raises ValueError that names the setting."""
+        """Reject inconsistent values; raises ValueError, which names the setting."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             least: Any = timedelta(0) if isinstance(value, timedelta) else 0
@@ -89,7 +89,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """One row: a whole Task, or what is left of one."""
+    """One row: a whole task, or what remains of one."""
 
     id: int
     layer: Layer
@@ -97,11 +97,11 @@ class Memory:
     session_id: str
     run_id: str
     task_id: str
-    """The Task that it is, or comes from."""
+    """The task that it is, or comes from."""
     turn: int
-    """The turn of that Task, 0: outside of turns."""
+    """The turn of that task; 0: outside of turns."""
     ordinal: int
-    """Which of its run's Tasks that was, counted as they were stored."""
+    """The task's number in its run, in order of storage."""
     node: str
     action: str
     importance: float
@@ -111,34 +111,34 @@ class Memory:
     parent_task_id: str | None = None
     root_run_id: str = ""
     model: str | None = None
-    """The embedding model of its vector; None: it has none."""
+    """The embedding model of its vector; None without a vector."""
     valid_to: datetime | None = None
     superseded_by: int | None = None
-    """The row that says it better or later; this one is then kept, and not found any more."""
+    """The newer row that replaces this one, which then stays but is no longer found."""
     task: Task | None = None
-    """The whole Task, in L1 and L2."""
+    """The whole Task, if the row is in L1 or L2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What of the memory is looked at; everything that is left empty excludes nothing."""
+    """A filter for memories. An empty field excludes nothing."""
 
     session_id: str | None
-    """None: all sessions, for the people who run Loom. A session sees its own memories and global ones."""
+    """None: all sessions, for operators. A session sees its own memories and global ones."""
     layers: Set[Layer] = frozenset()
     actions: Set[str] = frozenset()
     nodes: Set[str] = frozenset()
     scopes: Set[MemoryScope] = frozenset()
     without_run: str | None = None
-    """Leaves out what this run itself did."""
+    """Exclude what this run itself did."""
     task_id: str | None = None
-    """Only what is, or comes from, this Task."""
+    """Only this task, or what comes from it."""
     children_of: str | None = None
-    """Only Tasks of the runs that this run has started itself."""
+    """Only tasks of the runs that this run has started."""
     below: str | None = None
-    """Only Tasks of runs that have this run at their root."""
+    """Only tasks of runs with this run as their root."""
     only_roots: bool = False
-    """Leaves out what sub-agents did."""
+    """Exclude what sub-agents did."""
     min_importance: float = 0.0
     since: datetime | None = None
     limit: int = 5
@@ -146,12 +146,12 @@ class View:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """A search by meaning and by words at once."""
+    """A search by meaning and by words."""
 
     text: str
     view: View
     threshold: float = 0.0
-    """Least cosine similarity of what is found by meaning alone."""
+    """Minimum cosine similarity of results that are found by meaning alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,62 +160,62 @@ class Hit:
 
     memory: Memory
     layer: Layer
-    """The layer it was found in: the memory's own, or one it is seen in as well."""
+    """The layer in which it was found: the memory's own, or another one that it fits."""
     score: float
-    """1: first in each way of looking that found anything; comparable within one answer only."""
+    """1: first in every search that found anything. Only comparable within one result."""
     similarity: float | None = None
-    """Cosine to the question; None: not found by meaning."""
+    """Cosine similarity to the question; None: not found by meaning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryStats:
-    """How much is remembered."""
+    """How much is stored."""
 
     sessions: int = 0
     tasks: int = 0
-    """Tasks taken in since the beginning, also those of which nothing is left."""
+    """Number of tasks stored so far, including those of which nothing is left."""
     layers: Mapping[str, int] = field(default_factory=dict)
-    """Memories by the layer they were put in."""
+    """Memories by the layer in which they are stored."""
     superseded: int = 0
     vectors: Mapping[str, int] = field(default_factory=dict)
-    """Vectors by their model."""
+    """Vectors by embedding model."""
     waiting: int = 0
-    """Memories that are still to get a vector."""
+    """Number of memories that still need a vector."""
     notes: int = 0
-    """Versions of what agents wrote for themselves and each other."""
+    """Versions of notes that agents wrote for themselves and each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forgotten:
-    """What was deleted of a session."""
+    """Numbers of deleted entries of a session."""
 
     memories: int = 0
     notes: int = 0
-    """Versions of what its agents wrote for themselves and each other."""
+    """Versions of notes that its agents wrote for themselves and each other."""
     artifacts: int = 0
-    """Long outputs, whole."""
+    """Long outputs."""
     effects: int = 0
-    """Results of calls that act on the outside."""
+    """Results of calls with effects."""
     effects_left: int = 0
-    """The same of runs that may still go on: without them they would act again."""
+    """The same of runs that may still be going on: without them, they would repeat the calls."""
     runs: tuple[str, ...] = ()
-    """Whose they were."""
+    """The session's runs."""
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:
-    """The layer to name for a memory that a question about these layers has found."""
+    """The layer to name for a memory that a query of these layers has found."""
     if not asked or stored in asked:
         return stored
     return Layer.L1 if stored is Layer.L2 else Layer.L4
 
 
 def hit_view(hit: Hit) -> dict[str, Any]:
-    """A hit in the words of the public contract."""
+    """A hit with the keys of the public contract."""
     found = memory_view(hit.memory)
     return {**found, "layer": hit.layer, "score": round(hit.score, 4), "similarity": hit.similarity}
 
 
 def memory_view(memory: Memory, *, whole: bool = False) -> dict[str, Any]:
-    """A memory in the words of the public contract; the Task as it was only on demand."""
+    """A memory with the keys of the public contract; the whole task only on request."""
     view = {name: getattr(memory, name) for name in Memory.__slots__ if name != "task"}
     return {**view, "task": None if memory.task is None else asdict(memory.task)} if whole else view

@@ -1,19 +1,19 @@
-"""One ranking out of several, by reciprocal rank: what two ways of looking agree on beats what one of them puts first.
+"""Combine rankings by reciprocal rank fusion: what two searches agree on ranks above what only one puts first.
 
-Scores of different ways cannot be compared; ranks can.
+Scores of different searches are not comparable, but ranks are.
 """
 
 from collections.abc import Hashable, Sequence
 from typing import Final, TypeVar
 
 K: Final = 60
-"""How little the first ranks stand out; the usual value."""
+"""Constant that reduces the weight of the first ranks; the usual value."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Every item with its score, best first; 1 for what all rankings have first that have anything."""
+    """Every item with its score, best first. 1 for an item that is first in all non-empty rankings."""
     scores: dict[T, float] = {}
     share = (k + 1) / max(1, sum(map(bool, rankings)))
     for ranking in rankings:

@@ -1,14 +1,15 @@
-"""Memory that nodes of one tree of runs write for themselves and each other, in four scopes.
+"""Notes that runs of one tree write for themselves and each other, in four scopes.
 
-    LOCAL      the node's own; nobody else reads it
+    LOCAL      a node's own; no other node reads it
     SHARED     of one line: a node, those above it and those below it read and write it
-    INHERITED  what the parent can read and this node is not in line with; read-only
+    INHERITED  what the parent can read, from outside this node's line; read-only
     GLOBAL     for all nodes of all sessions
 
-Reading an id looks in that order and takes the first that is there. A node is its path, from the root run to itself.
+Reading an id searches in that order and returns the first match. A node is its path, from the root run to itself.
 
-Every write is a version of its own, and none is ever changed. A writer says which version it has read; when another was
-written since, both are kept, the later write is the newest and says in `conflicts_with` which version it did not know.
+Every write creates a new version, and versions never change. A writer passes the version that it has read. If another
+one was written in the meantime, both are kept. The later write is the newest, and its `conflicts_with` names the
+version that its writer did not know.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ ORDER: Final = tuple(MemoryScope)
 
 
 class ReadOnlyScopeError(PermissionDeniedError, PermissionError):
-    """INHERITED memory is written by those it is inherited from."""
+    """INHERITED entries can only be written by the nodes they are inherited from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,15 +46,15 @@ class ScopedEntry:
     created_by: str
     updated_by: str
     parent_version: int | None = None
-    """The version that the writer had read; None: it knew of none."""
+    """The version that the writer had read; None: none."""
     conflicts_with: int | None = None
-    """The version that the writer did not know, and which this one supersedes."""
+    """The version that this one supersedes although the writer did not know it."""
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScopedWrite:
-    """What a node wants to keep."""
+    """What a node wants to write."""
 
     id: str
     content: str
@@ -61,11 +62,11 @@ class ScopedWrite:
     by: NodePath
     session_id: str
     read_version: int | None = None
-    """The version that the writer has read; None: it has read none."""
+    """The version that the writer has read; None: none."""
 
 
 def path_of(run_id: str, root_run_id: str) -> NodePath:
-    """The path of a run from the root of its tree; a child's id is its parent's with one more part after a slash."""
+    """The path of a run from the root of its tree. A child's id is its parent's, a slash, and one more segment."""
     if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
         return (run_id,)
     parts = run_id[len(root_run_id) + 1 :].split("/")
@@ -73,7 +74,7 @@ def path_of(run_id: str, root_run_id: str) -> NodePath:
 
 
 def place_of(scope: MemoryScope, node: NodePath) -> str:
-    """Where entries of a scope lie: one id in one place is one entry."""
+    """Where entries of a scope are stored. One id in one place is one entry."""
     match scope:
         case MemoryScope.LOCAL:
             return f"local:{node[-1]}"
@@ -84,12 +85,12 @@ def place_of(scope: MemoryScope, node: NodePath) -> str:
 
 
 def places_of(node: NodePath) -> tuple[str, ...]:
-    """Every place that a node may read something in."""
+    """Every place that a node can read from."""
     return tuple(place_of(scope, node) for scope in (MemoryScope.LOCAL, MemoryScope.SHARED, MemoryScope.GLOBAL))
 
 
 def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
-    """As what a node sees an entry; None: not at all."""
+    """The scope in which a node sees an entry; None: not at all."""
     match entry.scope:
         case MemoryScope.LOCAL:
             return MemoryScope.LOCAL if entry.owner == reader else None
@@ -102,13 +103,13 @@ def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
 
 
 def read_first(entries: Iterable[ScopedEntry], reader: NodePath) -> tuple[MemoryScope, ScopedEntry] | None:
-    """What a node reads of entries with one id, newest versions given: the nearest scope's."""
+    """What a node reads of entries with one id, given their newest versions: the one in the nearest scope."""
     seen = [(scope, entry) for entry in entries if (scope := scope_for(entry, reader)) is not None]
     return min(seen, key=lambda pair: ORDER.index(pair[0]), default=None)
 
 
 def next_version(write: ScopedWrite, latest: ScopedEntry | None) -> ScopedEntry:
-    """The version that a write makes over the latest one; raises ReadOnlyScopeError."""
+    """The version that a write creates after the latest one; raises ReadOnlyScopeError."""
     _check(write, latest)
     missed = latest is not None and latest.version != write.read_version
     return ScopedEntry(
@@ -137,6 +138,6 @@ def _check(write: ScopedWrite, latest: ScopedEntry | None) -> None:
 
 
 def _in_line(one: Sequence[str], other: Sequence[str]) -> bool:
-    """One of the two paths leads through the other node."""
+    """Whether one of the two paths leads through the other node."""
     short = min(len(one), len(other))
     return tuple(one[:short]) == tuple(other[:short])

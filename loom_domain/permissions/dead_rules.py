@@ -1,7 +1,7 @@
-"""Rules that can never do what they say, and tools that a model need not see.
+"""Find rules that can never match, and tools that a model need not see.
 
-A rule that silently enforces nothing is worse than none: each one found here is an error where rules come in. An allow
-under a wider deny is not among them: it matches and loses, as when a request tightens an agent's rules.
+A rule that silently enforces nothing is worse than none, so each one found here is an error. An allow under a wider
+deny is not one of them: it matches and is overridden, as when a request tightens an agent's rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _NOWHERE: Final = Place()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _World:
-    """What rules can be about."""
+    """What rules can refer to."""
 
     known: Mapping[str, ToolSpec | None]
     servers: Collection[str] | None
@@ -49,9 +49,9 @@ def dead_rules(
     servers: Collection[str] | None = None,
     place: Place = _NOWHERE,
 ) -> tuple[str, ...]:
-    """One complaint for each rule that never matches, saying what to write instead.
+    """One message for each rule that never matches, which says what to write instead.
 
-    `servers` are the names of the configured MCP servers (None: not known, so their rules are not looked at).
+    `servers` are the names of the configured MCP servers (None: unknown, so their rules are not checked).
     """
     found: list[str] = []
     read: list[Rule] = []
@@ -67,7 +67,7 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """The tools that a model is shown: all but those denied by name, or by a glob of names."""
+    """The tools that a model sees: all except those denied by name, or by a glob of names."""
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
@@ -92,13 +92,13 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:
-    """Which skills, and so which scripts, there are depends on the workspace of each run."""
+    """Which skills, and therefore which scripts, exist depends on the workspace of each run."""
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
         yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
-    """A server that is configured may be away now, so its tools' names are looked at only when it has some."""
+    """A configured server may be unavailable now, so its tools' names are checked only if it has some."""
     server = rule.tool.removeprefix(MCP).partition("__")[0]
     if world.servers is None or "*" in server:
         return
@@ -130,7 +130,7 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _is_argument(name: str, spec: ToolSpec | None) -> bool:
-    """A rule names an argument that the tool takes; of a tool that is not known here any name will do."""
+    """Whether a rule names an argument of the tool. For an unknown tool, any name is accepted."""
     return False if spec is None else name in spec.parameters.get("properties", {})
 
 
@@ -186,7 +186,7 @@ def _of_path(rule: Rule, pattern: str, place: Place) -> Iterator[str]:
 
 
 def _root(pattern: str, place: Place) -> str:
-    """The folder that an absolute pattern begins with, as far as it is spelled out."""
+    """The folder at the start of an absolute pattern, up to the first wildcard."""
     if pattern.startswith("~/") and place.home:
         pattern = f"/{place.home}/{pattern[2:]}"
     if not pattern.startswith("//"):

@@ -1,7 +1,7 @@
-"""What is never approved by itself: work that a command would destroy, and files that programs obey later.
+"""Guards: calls that no allow approves, because they destroy work or write files that programs obey later.
 
-A guard turns an allow into an ask. A rule that spells the guarded thing out, a person's grant and mode bypass let it
-through, except for the removal of critical folders, which asks always.
+A guard turns an allow into an ask. A rule that spells out the guarded call, a person's grant, or the mode bypass lets
+it through, except for the removal of critical folders, which always needs approval.
 """
 
 import re
@@ -46,7 +46,7 @@ _PROTECTED_FILES: Final = frozenset(
 )
 _ENVIRONMENT: Final = re.compile(r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?")
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?(?:\*\S*)?[\"']?(?=\s|$)")
-"""`"$VAR"/*`: with the variable empty it is the root's content."""
+"""`"$VAR"/*`: if the variable is empty, this is the content of the root folder."""
 _NAMED_FOLDER: Final = re.compile(r"(?:^|\s)(?:~\w+|[\"']?\$\{?(?:HOME|PWD|OLDPWD)\}?[\"']?)/*(?=\s|$)")
 
 _GIT_PLACE: Final = ("-C", "--git-dir", "--work-tree", "-c", "--exec-path", "--config-env")
@@ -69,7 +69,7 @@ _DANGEROUS: Final[Mapping[str, tuple[str, ...]]] = {
     "checkout-index": ("-f", "--force"),
     "submodule": ("-f", "--force"),
 }
-"""Options that make a verb destroy work."""
+"""Options that make a command destroy work."""
 
 _ALWAYS: Final = frozenset({"restore", "filter-branch", "filter-repo", "prune"})
 _BELOW: Final[Mapping[str, frozenset[str]]] = {
@@ -77,20 +77,20 @@ _BELOW: Final[Mapping[str, frozenset[str]]] = {
     "reflog": frozenset({"expire", "delete"}),
 }
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Verbs of which a word that only running would tell may be the dangerous one."""
+"""Commands for which a word that only running would tell may be a dangerous option."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """Why a call is not approved by itself."""
+    """Why a call needs approval although a rule allows it."""
 
     what: str
     firm: bool = False
-    """Neither a rule, a grant nor a mode lets it through: a person answers, each time."""
+    """Whether neither a rule, a grant nor a mode lets it through: a person decides each time."""
 
 
 def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) -> Guard | None:
-    """What is guarded about this subject; `moved`: the shell line goes to another folder first."""
+    """The guard of this subject. `moved`: the shell line changes the folder first."""
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, place, moved=moved)
     if tool in EDITS and (name := protected(subject.text)):
@@ -99,12 +99,12 @@ def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) 
 
 
 def moves(subjects: Sequence[Subject], place: Place) -> bool:
-    """One of these commands goes to another folder than the workspace, or sets what Git takes for its repository."""
+    """Whether one of these commands changes the folder, or sets the repository that Git uses."""
     return any(_moves(subject.words, place) or _REPOSITORY.search(subject.text) for subject in subjects)
 
 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
-    """What an allow says before its first star would be guarded by itself."""
+    """Whether the text of an allow before its first star would itself be guarded."""
     if kind_of(tool) is Kind.PATH:
         return protected(rule.pattern or "") != ""
     words = tuple(literal_start(rule.pattern or "").split())
@@ -115,7 +115,7 @@ def spells_out(rule: Rule, tool: str, place: Place) -> bool:
 
 
 def protected(path: str) -> str:
-    """The part of a path that programs obey later, or that holds secrets; empty when there is none."""
+    """The part of a path that programs obey later, or that contains secrets; empty if there is none."""
     parts = [part.lower() for part in path.split("/")]
     for part, following in zip(parts, [*parts[1:], ""], strict=True):
         if part in _PROTECTED_FOLDERS or part in _PROTECTED_FILES or _ENVIRONMENT.fullmatch(part):
@@ -139,7 +139,7 @@ def _of_command(subject: Subject, place: Place, *, moved: bool) -> Guard | None:
 
 
 def _critical(subject: Subject, place: Place) -> str:
-    """The critical folder that a removal names."""
+    """The critical folder that a command removes; empty if there is none."""
     if match := _EMPTY_PREFIX.search(subject.text) or _NAMED_FOLDER.search(subject.text):
         return match[0].strip()
     named = [piece for word in subject.words[1:] if word and not word.startswith("-") for piece in _spread(word)]
@@ -149,12 +149,12 @@ def _critical(subject: Subject, place: Place) -> str:
 
 
 def _spread(word: str) -> list[str]:
-    """A word, and what stands in its braces with a root of its own."""
+    """A word, and the alternatives in its braces that are absolute paths."""
     return [word, *(piece for piece in re.split(r"[{},]", word) if piece[:1] in ("/", "~"))] if "{" in word else [word]
 
 
 def _without_star(word: str) -> str:
-    """`/*` at the end means all in the folder."""
+    """`/*` at the end refers to everything in the folder."""
     head, _, last = word.rpartition("/")
     if last.strip("*.") == "" and "*" in last:
         return head + "/" if "/" in word else "."
@@ -181,7 +181,7 @@ def _of_git(subject: Subject, *, moved: bool) -> str:
 
 
 def _verb_at(words: Words) -> tuple[int, bool]:
-    """Where the verb stands, and whether options before it change what Git works on."""
+    """The position of the subcommand, and whether options before it change the repository."""
     at, elsewhere = 1, False
     while at < len(words) and (word := words[at]) is not None and word.startswith("-"):
         elsewhere = elsewhere or word.startswith(_GIT_PLACE)
@@ -216,7 +216,7 @@ def _danger_of_operands(verb: str, words: Sequence[str]) -> str:
 
 
 def _has(words: Sequence[str], options: Sequence[str]) -> str:
-    """The option among these that the words have, abbreviated or in a cluster of letters."""
+    """The option among these that the words contain, abbreviated or in a cluster of letters."""
     return next((option for option in options for word in words if _is(word, option)), "")
 
 

@@ -1,17 +1,13 @@
-"""May this call run? One pure function answers, and names the rule it went by.
+"""May this call run? One pure function decides, and names the rule that decided.
 
-Rules map `tool` or `tool(pattern)` to allow, ask or deny. In order:
-any matching deny, a scoped ask, the mode, a scoped allow, the bare rule, an explicitly given `default`,
-the tool's declared verdict, the built-in default, else deny. What would destroy work asks although it was allowed
-(`guards`), and so does what may hide something that a deny or an ask means.
+Rules map `tool` or `tool(pattern)` to allow, ask or deny. They are evaluated in this order: any matching deny, a scoped
+ask, the mode, a scoped allow, the bare rule, an explicit `default`, the tool's declared verdict, the built-in default,
+else deny. A call that would destroy work needs approval even if it is allowed (`guards`), and so does one that may hide
+something that a deny or an ask refers to.
 
-What a pattern is held against — the commands inside a shell line, the path a file tool touches — is prepared by the
-caller as `Subject`s, since a shell parser and a file system are not pure. A deny or ask needs one matching subject, an
-allow needs every one. That a rule is narrower than another changes nothing.
-
-A sub-agent may never do more than the agents above it (`judge_under`). Each level judges the call by its own rules,
-mode and grants, and the strictest answer counts: a deny anywhere above is a deny, and what a parent would ask about is
-asked although the child's rules allow it.
+Patterns are matched against `Subject`s: the commands in a shell line, the path of a file tool. The caller prepares
+them, since a shell parser and a file system are not pure. For a deny or an ask, one matching subject is enough; an
+allow has to cover all of them. A narrower rule does not take precedence over a wider one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +42,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""What a judgement's rule begins with when a guard decided."""
+"""Prefix of a judgement's rule if a guard decided."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -54,7 +50,7 @@ _REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&"})
 
 
 class Mode(StrEnum):
-    """A stance that stands above allow rules and below asks."""
+    """A mode takes precedence over allow rules, but not over scoped asks and denies."""
 
     DEFAULT = "default"
     READ_ONLY = "read-only"
@@ -64,20 +60,20 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The answer and where it comes from."""
+    """The verdict and its origin."""
 
     verdict: Verdict
     rule: str
     reason: str
     can_be_granted: bool = True
-    """An ask that a grant for the run would answer from then on."""
+    """Whether a grant for the run would cover this call from then on."""
     whose: str = ""
-    """The agent whose rules decided, where several had a say."""
+    """The agent whose rules decided, if there are several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """What is judged."""
+    """The call to judge."""
 
     tool: str
     subjects: Sequence[Subject]
@@ -97,10 +93,10 @@ def judge(
     grants: Sequence[str] = (),
     place: Place = _NOWHERE,
 ) -> Judgement:
-    """Decide on one call of `tool` that touches `subjects`.
+    """Judge one call of `tool` that touches `subjects`.
 
-    `reads` says that it only reads; `declared` is what the tool's registration says; `grants` are allow rules that a
-    person gave for the run: they outrank asks and bare rules, never a deny or the mode.
+    `reads`: it only reads. `declared` is the verdict of the tool's registration. `grants` are allow rules that a person
+    granted for the run: they override asks and bare rules, but never a deny or the mode.
     """
     call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
     own = parse_rules(rules) if rules else ()
@@ -112,7 +108,7 @@ def judge(
         bare if bare and bare.verdict is Verdict.DENY else None
     ):
         return Judgement(verdict=Verdict.DENY, rule=denied.text, reason=f"denied by the rule {denied.text}")
-    # Only a grant of exactly this: one that a person gave for a program must not answer what a rule asks about.
+    # Only a grant of exactly this: a grant for a program must not satisfy another rule's ask.
     exact = [rule for rule in given if is_exact(rule)]
     open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
@@ -123,7 +119,7 @@ def judge(
         return judged
     if guarded := _guarded(call, scoped, exact, mode):
         return guarded
-    # Who bypasses the rules has said so; who accepts edits has not said that of a deny.
+    # The mode bypass covers this; accept-edits does not override a deny.
     return judged if mode is Mode.BYPASS else _unless_hidden(call, judged, scoped, open_ones)
 
 
@@ -135,7 +131,7 @@ def matching(
     arguments: JsonObject = _NOTHING,
     place: Place = _NOWHERE,
 ) -> tuple[Rule, ...]:
-    """Every rule that has something to say of the call, in the order of the mapping."""
+    """Every rule that applies to the call, in the order of the mapping."""
     call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
     return tuple(rule for rule in parse_rules(rules) if _concerns(call, rule))
 
@@ -173,7 +169,7 @@ def _first(call: _Call, rules: Sequence[Rule], verdict: Verdict, subjects: Seque
 
 
 def _means(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """An ask or a deny is about this subject, or about a file that it touches."""
+    """Whether an ask or a deny applies to this subject, or to a file that it touches."""
     return touches(rule, call.tool, subject.text, subject.loose, call.place) or any(
         touches(rule, file.tool, file.text, file.loose, call.place) for file in subject.files if not file.opaque
     )
@@ -190,7 +186,7 @@ def _by_mode(tool: str, mode: Mode, *, reads: bool) -> Judgement | None:
 
 
 def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Judgement | None:
-    """The allow rules that together cover every subject, or None when one is left over."""
+    """The allow rules that together cover every subject, or None if one is not covered."""
     used: list[str] = []
     for subject in call.subjects:
         if subject.passive:
@@ -206,7 +202,7 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
-    """The allows that cover this subject: one of the tool's own, or for a redirect those of the file it writes."""
+    """The allows that cover this subject: the tool's own, or for a redirect those of the file that it writes."""
     if subject.opaque:
         return None
     held = (call.tool, subject.text, subject.loose)
@@ -264,14 +260,14 @@ def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: M
 
 
 def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:
-    """A grant covers it, or a rule that spells out what is guarded."""
+    """Whether a grant covers it, or a rule that spells out the guarded call."""
     allows = [rule for rule in scoped if rule.verdict is Verdict.ALLOW]
     spelled = [rule for rule in allows if guards.spells_out(rule, rule.tool, call.place)]
     return _cover(call, spelled, given, subject) is not None
 
 
 def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subjects: Sequence[Subject]) -> Judgement:
-    """A wide allow becomes an ask where a part that nobody can see into might be what a deny or an ask means."""
+    """Turn a wide allow into an ask if a part that cannot be analyzed might be covered by a deny or an ask."""
     if judged.verdict is not Verdict.ALLOW:
         return judged
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
@@ -283,7 +279,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
 
 
 def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """The rule might be about something that this subject hides."""
+    """Whether the rule might apply to something that this subject hides."""
     if subject.opaque:
         return names(rule, call.tool) or (
             kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))
@@ -295,10 +291,10 @@ def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """One agent of an ancestry."""
+    """One agent in a chain from the root to a run."""
 
     whose: str
-    """Its name, as people know it."""
+    """Its name, for people."""
     rules: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = Mode.DEFAULT
     grants: tuple[str, ...] = ()
@@ -314,9 +310,9 @@ def judge_under(
     declared: Verdict | None = None,
     place: Place = _NOWHERE,
 ) -> Judgement:
-    """The strictest of what the levels say, root first; of equally strict ones the one nearest to the root.
+    """The strictest verdict of all levels, root first; of equally strict ones, the one nearest to the root.
 
-    An ask that a level above would make is put to a person in the child's name, and a person's grant answers it there.
+    If a level above would ask, a person is asked on behalf of the child, and a person's grant covers it there.
     """
     said = [
         replace(

@@ -1,8 +1,8 @@
-r"""Patterns of permission rules, held against commands, paths, hosts, values and names.
+r"""Patterns of permission rules, matched against commands, paths, hosts, values and names.
 
-A backslash makes the next `*`, `?`, `[` or backslash mean itself, so that an exact rule can be written for any text.
-Every match takes linear time, however many stars a rule has and however long a model's text is: pieces between stars
-are found leftmost and never tried again (the atomic groups), paths and hosts go part by part.
+A backslash escapes the next `*`, `?`, `[` or backslash, so you can write an exact rule for any text. Every match takes
+linear time, whatever the number of stars in a rule and the length of a model's text: the pieces between stars are
+matched leftmost and never retried (the atomic groups), and paths and hosts are matched part by part.
 """
 
 import re
@@ -15,18 +15,18 @@ _STARRED: Final = re.compile(r"\\([\\*])|(\*+)|(.)", re.DOTALL)
 _PORT: Final = re.compile(r":\d*\Z")
 
 _Parts: TypeAlias = tuple[re.Pattern[str] | None, ...]
-"""Patterns of a path's parts; None stands for any number of parts."""
+"""Patterns of a path's components; None stands for any number of them."""
 
 
 def is_glob(pattern: str, *, only_stars: bool = False) -> bool:
-    """It stands for more than one text; for commands, hosts and names only a star does that."""
+    """Whether it matches more than one text. For commands, hosts and names, only a star does."""
     if only_stars:
         return any(match[2] for match in _STARRED.finditer(pattern))
     return any(match[2] or match[3] or match[5] is not None for match in _PIECE.finditer(pattern))
 
 
 def literal_start(pattern: str) -> str:
-    """What a command pattern spells out before its first star."""
+    """The literal text of a command pattern before its first star."""
     start = ""
     for match in _STARRED.finditer(pattern.removesuffix(":*")):
         if match[2]:
@@ -36,13 +36,13 @@ def literal_start(pattern: str) -> str:
 
 
 def escaped(text: str, special: str = "*") -> str:
-    """A pattern that means this text and no other; `special` are the characters that mean something."""
+    """A pattern that matches exactly this text; `special` are the characters to escape."""
     return re.sub(rf"[\\{re.escape(special)}]", lambda match: "\\" + match[0], text)
 
 
 @lru_cache(maxsize=4096)
 def command(pattern: str) -> re.Pattern[str]:
-    """A command pattern: `*` spans anything; a trailing ` *` or `:*` ends a word."""
+    """A command pattern: `*` matches any text; a trailing ` *` or `:*` also requires the end of a word."""
     for ending in (":*", " *"):
         if pattern.endswith(ending):
             return re.compile(_wild(_chunks(pattern[: -len(ending)]), r"(?:\s.*)?"), re.DOTALL)
@@ -51,12 +51,12 @@ def command(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1024)
 def name(pattern: str) -> re.Pattern[str]:
-    """A pattern of a tool's name, an argument's value, or a text without a grammar of its own: `*` spans anything."""
+    """A pattern for a tool's name, an argument's value, or a text without a syntax of its own: `*` matches any text."""
     return re.compile(_wild(_chunks(pattern)), re.DOTALL)
 
 
 def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact: bool = False) -> bool:
-    """An allow: relative patterns start at the workspace; one that ends in a plain name means all in that folder."""
+    """For an allow: relative patterns start at the workspace, and a folder matches everything in it."""
     parts = _path(pattern, home, text, absolute)
     if parts is None:
         return False
@@ -66,7 +66,7 @@ def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact
 
 
 def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """An ask or a deny: `x` means any depth, and whatever it matches means all in it."""
+    """For an ask or a deny: `x` matches at any depth, and a match includes everything in it."""
     parts = _path(pattern, home, text, absolute)
     if parts is None:
         return text.startswith("/") and _floats(pattern) and touches_path(pattern, text[1:], absolute, home=home)
@@ -75,7 +75,7 @@ def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> b
 
 
 def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """The pattern of an ask or a deny may match something below this folder."""
+    """Whether the pattern of an ask or a deny may match something below this folder."""
     parts = _path(pattern, home, text, absolute)
     if parts is None or _floats(pattern) or not parts[1]:
         return parts is not None
@@ -84,7 +84,7 @@ def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool
 
 
 def covers_host(pattern: str, host: str) -> bool:
-    """A leading `*.` is any number of labels in front, at least one; any other `*` stays inside its label."""
+    """A leading `*.` matches one or more labels. Any other `*` matches within its label."""
     wanted, labels = _labels(pattern), _labels(host)
     if wanted[:1] == ["*"] and len(wanted) > 1:
         wanted, labels = wanted[1:], labels[-len(wanted) + 1 :] if len(labels) >= len(wanted) else []
@@ -94,7 +94,7 @@ def covers_host(pattern: str, host: str) -> bool:
 
 
 def is_value(pattern: str, value: object) -> bool:
-    """An argument has this value; objects, lists and null have none."""
+    """Whether an argument has this value. Objects, lists and null have none."""
     if isinstance(value, bool):
         return name(pattern).fullmatch("true" if value else "false") is not None
     if not isinstance(value, str | int | float):
@@ -119,7 +119,7 @@ def _floats(pattern: str) -> bool:
 
 
 def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[str]] | None:
-    """The pattern without its root, and the path's parts from that root; None when the path has no such root."""
+    """The pattern without its root, and the path's components from that root; None if the path has another root."""
     if pattern.startswith(("//", "~/")) or pattern == "~":
         if not absolute or (pattern[0] == "~" and not home):
             return None
@@ -132,7 +132,7 @@ def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[
 
 @lru_cache(maxsize=4096)
 def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
-    """`is_open`: what matches a folder matches all in it, so that `/**` at the end says nothing more."""
+    """`is_open`: a match of a folder includes everything in it, so `/**` at the end has no effect."""
     pieces = [piece for piece in spelled.split("/") if piece not in ("", ".")]
     while is_open and (pieces[-1:] == ["**"] or pieces == ["*"]):
         pieces.pop()
@@ -143,7 +143,7 @@ def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
 
 
 def _match(wanted: _Parts, parts: Sequence[str], *, below: bool) -> bool:
-    """The path's parts are taken one by one, with every place of the pattern that they may stand for."""
+    """Match the path's components one by one, and track all possible positions in the pattern."""
     places = _with_skipped(wanted, {0})
     for part in parts:
         if below and len(wanted) in places:
@@ -175,7 +175,7 @@ def _until_any(wanted: _Parts) -> _Parts:
 
 
 def _segment(pattern: str) -> str:
-    """One part of a path: `*`, `?` and `[abc]` stay inside it."""
+    """One component of a path: `*`, `?` and `[abc]` match within it."""
     chunks = [""]
     for match in _PIECE.finditer(pattern):
         literal, star, one, negated, inner, plain = match.groups()
@@ -189,7 +189,7 @@ def _segment(pattern: str) -> str:
 
 
 _RANGE: Final = re.compile(r"(.)(?:-(.))?", re.DOTALL)
-"""A range of characters in a set, or one of its characters; each end may be anything, a hyphen too."""
+"""A range of characters in a set, or one of its characters. Each end may be any character, including a hyphen."""
 
 
 def _set(inner: str, negated: str) -> str:
@@ -197,7 +197,7 @@ def _set(inner: str, negated: str) -> str:
     source = f"[{'^' if negated else ''}{text}]"
     try:
         re.compile(source)
-    except re.error:  # a range the wrong way round matches nothing
+    except re.error:  # a reversed range matches nothing
         return r"(?!)"
     return source
 

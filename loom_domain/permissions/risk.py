@@ -1,4 +1,4 @@
-"""What a call may do, in a few words for whoever is asked about it: from its tool and its recorded plan."""
+"""The risk of a call in a few words, for the person who decides about it: from its tool and its recorded judgement."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +21,7 @@ _BY_EFFECT: Final[Mapping[Effect, str]] = {
 
 
 def risk_of(tool: str, plan: CallPlan) -> str:
-    """The worst that is known of a call of this tool."""
+    """The highest known risk of a call of this tool."""
     if plan.rule.startswith(f"{GUARD}write to "):
         return "changes a file that programs obey (guard)"
     if plan.rule.startswith(GUARD):

@@ -1,4 +1,4 @@
-"""One entry of a permission mapping: which tools it names, and what its pattern is held against."""
+"""One entry of a permission mapping: which tools it names, and what its pattern is matched against."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from loom.domain.permissions import patterns
 from loom.domain.permissions.subjects import Place
 
 DEFAULT: Final = "default"
-"""The key that is no tool: the verdict of calls that no rule names."""
+"""The key that is not a tool: the verdict of calls that no rule names."""
 
 DOMAIN: Final = "domain:"
 
@@ -25,13 +25,13 @@ _PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*):(?P<value>.*)", re.DO
 
 
 class Kind(StrEnum):
-    """What the patterns of a tool are held against."""
+    """What the patterns of a tool are matched against."""
 
     COMMAND = "command"
     PATH = "path"
     HOST = "host"
     NAME = "name"
-    """Something with a name, where the tool has subjects at all."""
+    """A name, if the tool has subjects at all."""
 
 
 _PATHS: Final = ("read_file", "write_file", "edit_file", "list_dir", "glob", "grep")
@@ -49,7 +49,7 @@ MAIN_FIELDS: Final[Mapping[str, str]] = {
     "python": "code",
     **dict.fromkeys(_PATHS, "path"),
 }
-"""The argument that the tool's own patterns are for: `param:value` rules would be a second, weaker way to name it."""
+"""The argument that the tool's own patterns match. `param:value` rules for it would be a second, weaker form."""
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "list_dir": ("read_file",),
@@ -59,13 +59,14 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "edit_file": ("write_file",),
     "create_plan": ("delegate_task",),
 }
-"""Other tools whose scoped asks and denies hold for this one: whoever protects a file, or an agent, means every way to
-it."""
+"""Other tools whose scoped asks and denies also apply to this one: protecting a file, or an agent, covers every way of
+reaching it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One line of a permission mapping."""
+    """One entry of a permission mapping."""
 
     tool: str
     pattern: str | None
@@ -74,7 +75,7 @@ class Rule:
 
 
 def parse_rule(text: str, verdict: str) -> Rule:
-    """Read one entry of a mapping; raises BadRequest that names the entry."""
+    """Parse one entry of a mapping; raises BadRequest, which names the entry."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise BadRequest(f"permission rule {text!r} is not `tool` or `tool(pattern)`", field="permissions")
@@ -94,22 +95,22 @@ _parsed: Final = lru_cache(maxsize=4096)(parse_rule)
 
 
 def parse_rules(rules: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Read a whole mapping; raises BadRequest for the first entry that is wrong."""
+    """Parse a whole mapping; raises BadRequest for the first invalid entry."""
     return tuple(_parsed(text, verdict) for text, verdict in rules.items())
 
 
 def kind_of(tool: str) -> Kind:
-    """What the patterns of this tool are held against."""
+    """What the patterns of this tool are matched against."""
     return _KINDS.get(tool, Kind.NAME)
 
 
 def is_server(name: str) -> bool:
-    """`mcp__server`: all tools of that server."""
+    """Whether the name is `mcp__server`, which stands for all tools of that server."""
     return _SERVER.fullmatch(name) is not None
 
 
 def names(rule: Rule, tool: str) -> bool:
-    """The rule is about this tool."""
+    """Whether the rule names this tool."""
     if rule.tool == tool:
         return rule.text != DEFAULT
     if is_server(rule.tool):
@@ -118,25 +119,25 @@ def names(rule: Rule, tool: str) -> bool:
 
 
 def guards_too(rule: Rule, tool: str) -> bool:
-    """The rule's asks and denies hold for this tool, whether or not it names it."""
+    """Whether the rule's asks and denies apply to this tool, even if it does not name it."""
     return names(rule, tool) or any(names(rule, other) for other in _ALSO.get(tool, ()))
 
 
 def is_exact(rule: Rule) -> bool:
-    """Its pattern means one text and no other."""
+    """Whether its pattern matches exactly one text."""
     if rule.pattern is None:
         return False
     return not patterns.is_glob(rule.pattern, only_stars=kind_of(rule.tool) is not Kind.PATH)
 
 
 def parameter(rule: Rule) -> tuple[str, str] | None:
-    """The argument and the value that a rule `tool(param:value)` may mean."""
+    """The argument and the value that a rule `tool(param:value)` may refer to."""
     match = _PARAMETER.fullmatch(rule.pattern or "")
     return (match["name"], match["value"]) if match else None
 
 
 def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
-    """The call has the argument that an ask or a deny names, with its value."""
+    """Whether the call has the argument and value that an ask or a deny names."""
     found = parameter(rule)
     if found is None or rule.verdict is Verdict.ALLOW or not names(rule, tool) or found[0] == MAIN_FIELDS.get(tool):
         return False
@@ -144,7 +145,7 @@ def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
 
 
 def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact: bool = False) -> bool:
-    """An allow of `tool` covers this subject; `exact`: a path means itself alone."""
+    """Whether an allow of `tool` covers this subject; `exact`: a path matches only itself."""
     if rule.pattern is None or not names(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:
@@ -153,7 +154,7 @@ def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact:
 
 
 def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
-    """A scoped ask or deny means this subject of `tool`."""
+    """Whether a scoped ask or deny matches this subject of `tool`."""
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:
@@ -162,7 +163,7 @@ def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
 
 
 def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
-    """A scoped ask or deny may mean something below this folder."""
+    """Whether a scoped ask or deny may match something below this folder."""
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     return patterns.may_reach(rule.pattern, text, loose, home=place.home)

@@ -1,11 +1,11 @@
-"""What a call touches, as permission rules see it: commands of a shell line, files, hosts, and where all that is."""
+"""What a call touches, as permission rules see it: commands of a shell line, files, hosts, and their location."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a call would run; both absolute, empty where unknown."""
+    """Where a call would run. Both paths are absolute; empty if unknown."""
 
     workspace: str = ""
     home: str = ""
@@ -16,13 +16,13 @@ class Touched:
     """A file that a command reads or writes, as the path rules of a file tool see it."""
 
     tool: str
-    """Under whose rules it counts: `read_file` or `write_file`."""
+    """The tool whose rules apply: `read_file` or `write_file`."""
     text: str = ""
-    """Relative to the workspace; absolute when outside."""
+    """Relative to the workspace; absolute if outside."""
     loose: str = ""
     """The absolute path."""
     opaque: bool = False
-    """Only running it would tell which file."""
+    """Only running the command would tell which file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,23 +30,23 @@ class Subject:
     """One thing that a call touches: a command of a shell line, a path of a file tool, a host."""
 
     text: str
-    """As a rule would spell it; paths relative to the workspace."""
+    """As a rule would spell it; paths are relative to the workspace."""
     loose: str = ""
-    """For asks and denies: the command without any environment assignment before it; of a path the absolute one."""
+    """For asks and denies: the command without environment assignments, or the absolute path."""
     opaque: bool = False
-    """The parser could not see inside: no allow pattern covers it."""
+    """The parser could not analyze it, so no allow pattern covers it."""
     words: tuple[str | None, ...] = ()
-    """A command's words as the shell will understand them; None where only running would tell."""
+    """A command's words as the shell will read them; None for one that only running would tell."""
     passive: bool = False
-    """Needs no allow of its own: it is a part of a command that does."""
+    """Needs no allow of its own, because it is part of a command that does."""
     reaches: bool = False
-    """Everything below it is read as well."""
+    """Everything below it is read too."""
     files: tuple[Touched, ...] = ()
-    """What a command reads and writes, as far as its words say so."""
+    """The files that a command reads and writes, as far as its words show."""
 
 
 def normal(path: str, base: str = "") -> str:
-    """An absolute path without `.`, `..` and double slashes; relative ones start at `base`."""
+    """An absolute path without `.`, `..` and double slashes. Relative ones start at `base`."""
     parts: list[str] = []
     for part in (path if path.startswith("/") else f"{base}/{path}").split("/"):
         if part == "..":
@@ -57,7 +57,7 @@ def normal(path: str, base: str = "") -> str:
 
 
 def expanded(path: str, home: str) -> str:
-    """The path with its `~` spelled out; as it is where the home is unknown."""
+    """The path with its `~` expanded; unchanged if the home is unknown."""
     if home and (path == "~" or path.startswith("~/")):
         return home + path[1:]
     return path

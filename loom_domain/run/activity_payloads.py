@@ -225,7 +225,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPlans:
-    """One plan per call of the request, in its order."""
+    """One prepared call for each call of the request, in order."""
 
     plans: tuple[CallPlan, ...]
 

@@ -84,7 +84,7 @@ class Window:
     size: int = 0
     """What the provider said the model takes; 0: as the agent says."""
     ratio: float = 1.0
-    """Tokens of the provider for one of Loom's own count."""
+    """Tokens that the provider counts for one of Loom's."""
     collapsed: int = 0
     """Messages at the conversation's beginning whose results are shown shortened."""
     warned: bool = False

@@ -1,7 +1,8 @@
-"""Skills whose instructions a conversation has: as results of `load_skill`, which a compression leaves where they are.
+"""The skills whose instructions are in a conversation, as results of `load_skill`, which a compression keeps.
 
-They are instructions, not observations, so they do not grow old: nothing collapses them, and a compression keeps them
-word for word, the newest first, as far as there is room. What had to go is named, to be loaded again.
+They are instructions, not observations, so they do not become outdated: they are never collapsed, and a compression
+keeps them word for word, the newest first, as far as they fit. It names those that it removed, so that they can be
+loaded again.
 """
 
 import re
@@ -13,14 +14,14 @@ from loom.domain.core.tokens import conversation_tokens
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 
 SHARE: Final = 0.3
-"""Of the room for a compressed conversation: what active skills may have of it."""
+"""Maximum share of a compressed conversation for active skills."""
 
 _CONTENT: Final = re.compile(r'<skill_content name="([a-z0-9-]+)"')
 _LISTED: Final = re.compile(r"^- ([a-z0-9-]+):", re.MULTILINE)
 
 
 def skill_in(message: Message) -> str:
-    """The name of the skill whose instructions this message brings; empty for any other message."""
+    """The name of the skill whose instructions this message contains; empty for any other message."""
     if message.role != "tool" or message.name != LOAD_SKILL or message.is_error:
         return ""
     match = _CONTENT.search(message.text)
@@ -28,7 +29,7 @@ def skill_in(message: Message) -> str:
 
 
 def active_in(messages: Iterable[Message]) -> dict[str, int]:
-    """The active skills, with the position of the message that brought each last, in the order of those."""
+    """The active skills with the position of the message that last loaded each, in the order of those messages."""
     found: dict[str, int] = {}
     for place, message in enumerate(messages):
         if name := skill_in(message):
@@ -38,7 +39,7 @@ def active_in(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
-    """The groups of messages that bring active skills, the newest first, as far as they fit the skills' share."""
+    """The message groups with active skills, the newest first, as far as they fit into their share."""
     left = min(ACTIVE_TOKENS, int(SHARE * room))
     stays: set[Group] = set()
     for place in reversed(active_in(messages).values()):
@@ -53,7 +54,9 @@ def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: i
 
 
 def told(earlier: str, before: Sequence[Message], after: Sequence[Message]) -> list[str]:
-    """A line for each skill that was ever active: are its instructions still there? `earlier` is such a list."""
+    """A line for each skill that was ever active, and whether its instructions are still there. `earlier` is such a
+    list.
+    """
     there = active_in(after)
     names = dict.fromkeys((*_LISTED.findall(earlier), *active_in(before)))
     gone = "no longer in the conversation; load it again when you need it"

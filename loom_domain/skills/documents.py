@@ -1,8 +1,8 @@
-"""The text of a SKILL.md: front matter between `---` lines, then the body. Lenient in what it takes, and it says so.
+"""Parse the text of a SKILL.md: front matter between `---` lines, then the body. Lenient, with warnings.
 
-A skill is refused only where nothing could be done with it: no front matter, no description. Whatever else departs from
-the format is taken as it was meant and told as a warning, since most skills were written for some other program.
-YAML itself is read by the caller, as a mapping of plain texts, lists and mappings.
+A skill is rejected only if it is unusable: without front matter or description. Any other deviation from the format is
+accepted and reported as a warning, since most skills were written for other programs. The caller parses the YAML
+itself, into strings, lists and mappings.
 """
 
 import re
@@ -15,7 +15,7 @@ from loom.domain.skills.catalog import BODY_TOKENS, Skill
 
 FILE: Final = "SKILL.md"
 NAMES: Final = (FILE, "skill.md")
-"""What the file may be called."""
+"""Valid names of the file."""
 LONGEST_NAME: Final = 64
 LONGEST_DESCRIPTION: Final = 1024
 LONGEST_COMPATIBILITY: Final = 500
@@ -28,7 +28,7 @@ _TOOL: Final = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
 
 class BrokenSkill(Exception):
-    """Nothing can be done with the skill; the message says what to mend."""
+    """The skill is unusable; the message says what to fix."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,14 +41,14 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A skill, and what in its file departs from the format."""
+    """A skill, and how its file deviates from the format."""
 
     skill: Skill
     warnings: tuple[str, ...] = ()
 
 
 def split(text: str) -> Document:
-    """The two parts of the file; raises BrokenSkill."""
+    """Split the file into its two parts. Raises BrokenSkill."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         raise BrokenSkill(f"{FILE} has no front matter: begin it with a line `---`, then `name:` and `description:`")
@@ -59,12 +59,12 @@ def split(text: str) -> Document:
 
 
 def quoted(front: str) -> str:
-    """The front matter with plain values in quotes that have a colon in them, which YAML takes for a mapping."""
+    """The front matter with quotes around plain values that contain a colon, which YAML would read as a mapping."""
     return "\n".join(map(_quoted, front.split("\n")))
 
 
 def described(front: Any, document: Document, *, root: str, source: str) -> Described:
-    """The skill that a front matter describes; raises BrokenSkill."""
+    """The skill that the front matter describes. Raises BrokenSkill."""
     if not isinstance(front, Mapping):
         raise BrokenSkill(f"the front matter of {FILE} is not a mapping: write `name:` and `description:` lines")
     description = _text(front.get("description"))
@@ -93,7 +93,7 @@ def _quoted(line: str) -> str:
 
 
 def _usable(name: str) -> str:
-    """The name as the format wants it, made of what is there; raises BrokenSkill when that is nothing."""
+    """A valid name derived from the given one; raises BrokenSkill if that is empty."""
     usable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].rstrip("-")
     if not usable:
         raise BrokenSkill(f"its name {name!r} has no letter from a to z and no digit: give it another one")

@@ -1,4 +1,4 @@
-"""Scripts of a skill that say of themselves that they are tools, in a comment block, as inline metadata (PEP 723) is.
+"""Scripts of a skill that declare themselves as tools, in a comment block like inline metadata (PEP 723).
 
     # /// loom-tool
     # description = "Count the words of a text."
@@ -7,8 +7,9 @@
     # type = "string"
     # ///
 
-Each entry of `parameters` is the JSON Schema of one argument; those without a `default` are required. The script gets
-its arguments as one JSON object on standard input, and what it prints is the result. Reading the block runs nothing.
+Each entry of `parameters` is the JSON Schema of one argument. Arguments without a `default` are required. The script
+receives its arguments as one JSON object on standard input, and its output is the result. Parsing the block runs
+nothing.
 """
 
 import tomllib
@@ -21,17 +22,17 @@ from loom.domain.skills.documents import BrokenSkill
 BEGIN: Final = "# /// loom-tool"
 END: Final = "# ///"
 LONGEST_NAME: Final = 64
-"""Of a tool: providers take no more."""
+"""Maximum length of a tool's name that providers accept."""
 LONGEST: Final = 600.0
 GRACE: Final = 10.0
-"""Seconds beyond the script's own time limit, for stopping it and reading what it said."""
+"""Seconds in addition to the script's own timeout, for stopping it and reading its output."""
 _FIELDS: Final = ("description", "parameters", "timeout")
 
 
 def tool_of(text: str, name: str, *, timeout: float) -> ToolSpec | None:
-    """The tool that a script declares itself to be, or None; raises BrokenSkill where what it declares is wrong.
+    """The tool that a script declares, or None; raises BrokenSkill if the declaration is invalid.
 
-    It asks before it runs and counts as one that does something, whatever it says: nobody has checked that.
+    It needs approval and counts as one that changes something, whatever it declares.
     """
     block = _block(text)
     if block is None:

@@ -1,9 +1,9 @@
-"""Going round in circles: the same calls with the same results, turn after turn.
+"""Loops: the same calls with the same results, turn after turn.
 
-A turn brings nothing new when every step of it has been seen within the last few turns with the same outcome: one
-call again and again, two by turns (A, B, A, B), three in a row, also side by side in another order. A result that
-differs is new, so polling something that moves, or testing after each change, is no loop. After a few such turns in a
-row the model is warned; after as many as the window has turns the run is stopped.
+A turn counts as repeated if each of its calls was made within the last few turns with the same outcome: a single call
+again and again, two alternating ones (A, B, A, B), three in a row, also in parallel or in another order. A different
+result is new, so polling a value that changes, or testing after each change, is no loop. After a few repeated turns in
+a row the model is warned; after as many as the window has turns, the run is stopped.
 """
 
 from collections.abc import Iterable
@@ -14,39 +14,39 @@ from loom.domain.core.messages import ToolCall, canonical, short_digest
 from loom.domain.core.tool_calls import OpenCall, ToolResult
 
 WARN_AFTER: Final = 2
-"""Turns in a row without anything new after which the model is warned; the first that is seen counts for none."""
+"""Repeated turns in a row after which the model is warned. The first occurrence does not count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition:
-    """What the last turns did, and for how long nothing of it has been new."""
+    """What the last turns did, and how many of them repeated earlier ones."""
 
     recent: tuple[tuple[str, ...], ...] = ()
-    """The steps of the last turns, by digest."""
+    """The calls of the last turns, by digest."""
     turns: int = 0
-    """Turns in a row that brought nothing new."""
+    """Number of repeated turns in a row."""
     warned: bool = False
-    """The model has been told of this row."""
+    """Whether the model was warned during these turns."""
 
 
 def call_steps(calls: Iterable[OpenCall]) -> tuple[str, ...]:
-    """What finished calls did and what came of it, by digest."""
+    """Digests of finished calls with their results."""
     return tuple(_step(call.call, call.result) for call in calls if call.result is not None)
 
 
 def _step(call: ToolCall, result: ToolResult) -> str:
-    # A long output names the artifact that holds all of it, each time another.
+    # A long output names its artifact, which differs every time.
     said = result.content.replace(result.artifact, "") if result.artifact else result.content
     return short_digest("\0".join((call.name, call.malformed or canonical(call.arguments), said)))
 
 
 def text_step(text: str) -> tuple[str, ...]:
-    """The only step of a turn that called no tool."""
+    """The digest of a turn without tool calls."""
     return (short_digest(text.strip()),)
 
 
 def followed(before: Repetition, steps: tuple[str, ...], window: int) -> Repetition:
-    """The repetition after one more turn with these steps; a window of 0 sees none."""
+    """The repetition after one more turn with these calls. A window of 0 disables the check."""
     if window < 1 or not steps:
         return before
     seen = {step for turn in before.recent for step in turn}
@@ -57,7 +57,7 @@ def followed(before: Repetition, steps: tuple[str, ...], window: int) -> Repetit
 
 
 def circles(repetition: Repetition) -> str | None:
-    """What a model has to be told that goes round in circles, once for each row; None: it does not."""
+    """The warning for a model that repeats itself, once for each series; None: it does not."""
     if repetition.warned or repetition.turns < WARN_AFTER:
         return None
     return (
@@ -68,5 +68,5 @@ def circles(repetition: Repetition) -> str | None:
 
 
 def is_loop(repetition: Repetition, window: int) -> bool:
-    """Whether the run has to be stopped: the row is as long as the window, and the model had a turn to leave it."""
+    """Whether the run has to be stopped: the series is as long as the window, and the model had a turn to leave it."""
     return window > 0 and repetition.warned and repetition.turns >= max(window - 1, WARN_AFTER + 1)

@@ -1,7 +1,7 @@
-"""MCP servers: how one is configured, what its tools are called, and what their hints are worth.
+"""MCP servers: their configuration, the names of their tools, and the meaning of their hints.
 
-A server's word counts only where its configuration says `trust`: then its annotations decide the effect of a tool and
-whether a person is asked. What an untrusted server says of its tools goes into their descriptions and nowhere else.
+A server's declarations count only if its configuration says `trust`: its annotations then decide the effect of a tool
+and whether it needs approval. For an untrusted server, they are only shown in the tools' descriptions.
 """
 
 import re
@@ -17,12 +17,12 @@ from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.core.tool_names import MCP
 
 NAME_LIMIT: Final = 64
-"""Characters of a tool's name that every provider takes."""
+"""Maximum characters of a tool's name that every provider accepts."""
 DESCRIPTION_LIMIT: Final = 2048
-"""Characters of a server's description that the model reads, every turn."""
+"""Maximum characters of a server's description that the model reads in every turn."""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
-"""Names that say that nothing is changed; good for running calls beside each other, never for permission or effect."""
+"""Names that suggest that nothing changes. They permit parallel calls, but never affect permission or effect."""
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-](?:_?[A-Za-z0-9-])*")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -30,28 +30,28 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpServer:
-    """One server that tools come from: a program to start, or an address to speak to."""
+    """A server that provides tools: a program to start, or an address to connect to."""
 
     name: str
-    """Letters, digits, `-` and single `_`: it is part of the names of its tools."""
+    """Letters, digits, `-` and single `_`, since it is part of the names of its tools."""
     command: tuple[str, ...] = ()
-    """Program and arguments; the server speaks over its standard input and output."""
+    """Program and arguments. The server uses standard input and output."""
     url: str = ""
     """Streamable HTTP endpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the program; `${NAME}` stands for the worker's own variable NAME."""
+    """Variables of the program. `${NAME}` is replaced by the worker's own variable NAME."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """HTTP headers; `${NAME}` as in `env`."""
     trust: bool = False
-    """What the server says of its tools is believed: which only read, which destroy, which may be repeated."""
+    """Whether to trust the server's declarations about its tools: which only read, destroy, or can be repeated."""
     timeout: float = 60.0
     """Seconds for one call."""
     connect_timeout: float = 30.0
-    """Seconds from dialling to the list of tools."""
+    """Seconds from connecting to receiving the list of tools."""
     enabled_tools: tuple[str, ...] = ()
-    """Only these tools, by the server's own names; empty: all."""
+    """Use only these tools, by the server's own names; empty: all."""
     disabled_tools: tuple[str, ...] = ()
-    """Not these tools, by the server's own names."""
+    """Do not use these tools, by the server's own names."""
 
     def __post_init__(self) -> None:
         if complaint := _complaint(self):
@@ -59,17 +59,17 @@ class McpServer:
 
     @property
     def address(self) -> str:
-        """Names what is dialled, for telling whether it is still the same server."""
+        """Identifies what is connected to, to determine whether it is still the same server."""
         return self.url or "\0".join(self.command)
 
     def offers(self, tool: str) -> bool:
-        """The configuration lets this tool through."""
+        """Whether the configuration permits this tool."""
         return tool not in self.disabled_tools and (not self.enabled_tools or tool in self.enabled_tools)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """What a server says of a tool; None where it says nothing."""
+    """What a server declares about a tool; None if it declares nothing."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -89,7 +89,7 @@ class ListedTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolTraits:
-    """What Loom makes of a tool's hints."""
+    """What Loom derives from a tool's hints."""
 
     effect: Effect = Effect.ONCE
     parallel: bool = False
@@ -97,7 +97,7 @@ class ToolTraits:
 
 
 def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
-    """Effect, parallelism and permission default of a tool: by its hints when trusted, else as bad as it can be."""
+    """Effect, parallelism and default permission of a tool: from its hints if trusted, else the strictest."""
     hints = tool.hints if trust else Hints()
     if hints.read_only:
         return ToolTraits(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
@@ -109,10 +109,10 @@ def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`mcp__server__tool` in characters that every provider takes.
+    """`mcp__server__tool` in characters that every provider accepts.
 
-    A name that has to be changed carries a digest of what it was. It does so whether or not another tool would get the
-    same name: else a tool that a server adds later could take over the name that a run is pinned to.
+    A changed name contains a digest of the original, even if no other tool has the same name. Otherwise a tool that a
+    server adds later could take over the name that a run is pinned to.
     """
     plain = f"{MCP}{server}__{tool}"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
@@ -123,7 +123,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def description(server: McpServer, tool: ListedTool) -> str:
-    """What the model reads of a tool: the server's words, cut and without invisible characters, and whose they are."""
+    """The description that the model reads: the server's own, cut and without invisible characters, and its origin."""
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
     said = "" if server.trust else _hint_text(tool.hints)
@@ -131,22 +131,22 @@ def description(server: McpServer, tool: ListedTool) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without control and format characters, in which orders to a model can hide from people."""
+    """The text without control and format characters, which can hide instructions to a model from people."""
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Co", "Cs"))
 
 
 def expand(values: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """`${NAME}` replaced by the environment's value; raises BadRequest for one that is not set."""
+    """Replace `${NAME}` by the environment's value; raises BadRequest for one that is not set."""
     return {key: _VARIABLE.sub(lambda found: _value(found[1], environment), text) for key, text in values.items()}
 
 
 def variables(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that `${NAME}` in these values asks for."""
+    """The names in the `${NAME}` references of these values."""
     return tuple(dict.fromkeys(name for text in values.values() for name in _VARIABLE.findall(text)))
 
 
 def read_servers(tables: Mapping[str, Any]) -> tuple[McpServer, ...]:
-    """The servers of a configuration's `[mcp.NAME]` tables; raises BadRequest that names table and key."""
+    """The servers in the `[mcp.NAME]` tables of a configuration; raises BadRequest, which names table and key."""
     return tuple(_read(name, table) for name, table in sorted(tables.items()))
 
 
@@ -164,7 +164,7 @@ def _read(name: str, table: object) -> McpServer:
 
 
 def _converted(server: str, key: str, value: object) -> Any:
-    """A value as the field wants it; raises BadRequest that says what it should be."""
+    """A value with the field's type; raises BadRequest, which says what it should be."""
     match key, value:
         case "command", str():
             return (value,)

@@ -1,7 +1,7 @@
-"""Which network addresses a request from the web tools may go to: public ones, and those that a worker's settings open.
+"""Which network addresses a request of the web tools may go to: public ones, and those that a worker's settings allow.
 
-Only addresses that are known to be public pass. What an IPv6 address says of an IPv4 one counts as that one, and forms
-that carry IPv4 in ways which nobody serves pages by (6to4, Teredo, IPv4-compatible) never pass.
+Only addresses that are known to be public are allowed. An IPv6 address that contains an IPv4 one counts as that one.
+Formats that contain IPv4 but serve no web pages (6to4, Teredo, IPv4-compatible) are never allowed.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Addresses that are not public."""
+    """A network whose addresses are not public."""
 
     network: Network
     what: str
     opens: bool = False
-    """A worker's settings may open it: somebody's own network, and nothing that hands out credentials."""
+    """Whether a worker's settings may allow it: a private network, but nothing that provides credentials."""
 
 
 def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]:
@@ -31,7 +31,7 @@ def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]
 
 
 BLOCKS: Final = (
-    # First, since they lie inside blocks that can be opened.
+    # First, because they are inside blocks that can be allowed.
     *_blocks(
         "a cloud's metadata service",
         *("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"),
@@ -49,19 +49,19 @@ BLOCKS: Final = (
     *_blocks("kept for protocols", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16"),
     *_blocks("a reserved address", "240.0.0.0/4"),
 )
-"""The first that fits says what an address is."""
+"""The first match says what an address is."""
 
 _GLOBAL: Final = IPv6Network("2000::/3")
-"""All that has been given out of IPv6 for public use."""
+"""All of IPv6 that is allocated for public use."""
 
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""NAT64: how a network without IPv4 reaches it; its resolvers answer so for every site."""
+"""NAT64: how a network without IPv4 reaches it. Its resolvers return such addresses for every site."""
 
 EVERYWHERE: Final[tuple[Network, ...]] = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
 
 
 def obstacle(address: Address, opened: Sequence[Network] = ()) -> str:
-    """What speaks against a request to this address; empty when nothing does."""
+    """Why a request to this address is not allowed; empty if it is."""
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
             return "an address with a zone"
@@ -82,18 +82,18 @@ def _carried(address: IPv6Address) -> IPv4Address | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """What is not public and may be asked all the same, such as a company's wiki."""
+    """Non-public hosts that are allowed nevertheless, such as a company's wiki."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
 
     def of(self, host: str) -> tuple[Network, ...]:
-        """The networks that are open to this host: a host named in the settings is trusted with its own DNS."""
+        """The networks that are allowed for this host. A host named in the settings is trusted with its own DNS."""
         return EVERYWHERE if host in self.hosts else self.networks
 
 
 def read_opening(entries: Sequence[str]) -> Opening:
-    """Read host names, addresses and networks (`wiki.corp`, `10.0.0.7`, `10.0.0.0/8`); raises BadRequest."""
+    """Parse host names, addresses and networks (`wiki.corp`, `10.0.0.7`, `10.0.0.0/8`); raises BadRequest."""
     hosts: set[str] = set()
     networks: list[Network] = []
     for entry in entries:

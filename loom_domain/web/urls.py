@@ -1,7 +1,8 @@
-"""Addresses of web pages, read strictly: one reading for the rules, for the resolver and for the request.
+"""Parse the URLs of web pages strictly, in one way for the rules, the resolver and the request.
 
-Programs disagree on odd URLs, and that is how requests end up where no rule has looked. So what browsers would repair
-is refused here: other spellings of IPv4, credentials, backslashes, control characters, letters that turn into others.
+Programs read unusual URLs differently, which is how requests end up where no rule has looked. What browsers would
+repair is therefore rejected: other spellings of IPv4, credentials, backslashes, control characters, letters that turn
+into others.
 """
 
 import re
@@ -14,7 +15,7 @@ from urllib.parse import quote, urljoin
 from loom.domain.core.errors import ToolValidationError
 
 LONGEST: Final = 8_000
-"""Characters of a URL."""
+"""Maximum characters of a URL."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL | re.ASCII)
@@ -22,34 +23,34 @@ _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _KEPT: Final = "%/:?[]@!$&'()*+,;=-._~"
-"""Characters of path and query that stay as they are; all others are percent-encoded."""
+"""Characters of path and query that stay unchanged; all others are percent-encoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WebUrl:
-    """Where a page is."""
+    """The URL of a page."""
 
     scheme: str
     """`http` or `https`."""
     host: str
-    """A name in lower-case ASCII without a final dot, or an address; IPv6 without brackets."""
+    """A host name in lowercase ASCII without a final dot, or an IP address; IPv6 without brackets."""
     port: int
     target: str
     """Path and query, percent-encoded."""
 
     @property
     def authority(self) -> str:
-        """Host and port, as the Host header has them."""
+        """Host and port, as in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The whole of it, in ASCII."""
+        """The complete URL, in ASCII."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
 
 def web_url(text: str) -> WebUrl:
-    """Read a URL; raises ToolValidationError that says what is wrong with it."""
+    """Parse a URL; raises ToolValidationError, which says what is wrong with it."""
     text = text.strip()
     if len(text) > LONGEST:
         _refuse(f"it is longer than {LONGEST} characters", "ask for less in one request")
@@ -65,7 +66,7 @@ def web_url(text: str) -> WebUrl:
 
 
 def joined(base: WebUrl, location: str) -> WebUrl:
-    """Where a redirect leads; raises ToolValidationError."""
+    """The target of a redirect; raises ToolValidationError."""
     try:
         target = urljoin(str(base), location.strip().replace(" ", "%20"))
     except ValueError:
@@ -74,7 +75,7 @@ def joined(base: WebUrl, location: str) -> WebUrl:
 
 
 def host_name(text: str) -> str:
-    """A host as the resolver gets it; raises ToolValidationError."""
+    """A host in the form for the resolver; raises ToolValidationError."""
     host = _ascii(normalize("NFC", text).lower()).removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
@@ -98,7 +99,7 @@ def _place(authority: str, default: int) -> tuple[str, int]:
 
 
 def _ascii(host: str) -> str:
-    """Letters of other scripts in their `xn--` form; what would turn into another name on the way is refused."""
+    """Letters of other scripts in their `xn--` form. Letters that would turn into another name are rejected."""
     if host.isascii():
         return host
     try:

@@ -103,9 +103,9 @@ def test_what_the_server_calls_an_error_is_one(said: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("code", "message", "effect", "kind", "told"),
     [
-        (REQUEST_TIMEOUT, "", Effect.ONCE, ToolExecutionTimeout, "the outcome is unknown, it may have run"),
+        (REQUEST_TIMEOUT, "", Effect.ONCE, ToolExecutionTimeout, "the outcome is unknown, and it may have run"),
         (REQUEST_TIMEOUT, "", Effect.READ, ToolExecutionTimeout, "you may call it again"),
-        (CONNECTION_CLOSED, "", Effect.ONCE, ToolExecutionError, "the outcome is unknown, it may have run"),
+        (CONNECTION_CLOSED, "", Effect.ONCE, ToolExecutionError, "the outcome is unknown, and it may have run"),
         (CONNECTION_CLOSED, "", Effect.IDEMPOTENT, ToolExecutionError, "you may call it again"),
         (INVALID_REQUEST, "Session terminated", Effect.ONCE, ToolExecutionError, "did not run go: call it again"),
         (

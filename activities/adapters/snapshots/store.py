@@ -82,7 +82,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Lock the store for writing. Yields the lock's descriptor for the programs that are started meanwhile."""
+        """Later mounts cover earlier ones: the workspace may be inside a hidden folder, or contain one."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -25,9 +25,9 @@ def built_in_tools(
     mailbox: Mailbox | None = None,
     others: Iterable[Tool] = (),
 ) -> dict[str, Tool]:
-    """By name, sorted, so that a model's prompt is the same every time; `no_sandbox` says what to do without one.
+    """Sorted by name, so that a model's prompt is the same every time. `no_sandbox` says what to do without one.
 
-    `home` is Loom's own state, which those that work with files do not see into.
+    `home` is Loom's own state, which file tools cannot reach.
     """
     tools = (
         *file_tools(tool_timeout, home),

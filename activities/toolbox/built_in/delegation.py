@@ -1,4 +1,4 @@
-"""`delegate_task`: what a model says when it gives work to a sub-agent; the run itself starts the child."""
+"""`delegate_task`: how a model delegates work to a sub-agent. The run itself starts the child."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ class DelegateTask(Arguments):
 
 
 def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
-    """The tool for a worker with these agents; it changes nothing by itself, each call of a sub-agent is judged."""
+    """The tool for a worker with these agents. It changes nothing itself; each call of a sub-agent is judged."""
     about = "Give a self-contained task to a sub-agent with a context of its own; its final answer is the result."
     several = " Call it several times in one turn for tasks that do not depend on each other."
     known = f" Registered agents: {', '.join(sorted(agents))}." if agents else ""
@@ -51,7 +51,7 @@ def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
 
 
 def refuse_wrong_delegation(call: ToolCall, arguments: object, spec: AgentSpec, agents: Sequence[str]) -> None:
-    """What a child could not be started with; raises ToolValidationError that says what there is."""
+    """Reject arguments that no child could be started with; raises ToolValidationError, which lists the valid ones."""
     if call.name != DELEGATE or not isinstance(arguments, DelegateTask):
         return
     if arguments.agent is not None and arguments.agent not in agents:
@@ -73,7 +73,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _agent_of(arguments: DelegateTask, _workspace: Path) -> Sequence[Subject]:
-    """A rule `delegate_task(NAME)` is about the agent of that name."""
+    """A rule `delegate_task(NAME)` refers to the agent of that name."""
     return (Subject(text=arguments.agent),) if arguments.agent else ()
 
 

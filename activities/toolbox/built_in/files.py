@@ -1,7 +1,7 @@
 """Tools that read and write files of the workspace: read_file, write_file, edit_file, list_dir.
 
-Writing happens on the event loop, not in a thread: a thread would go on after its call was cancelled, and the file
-would change when nobody expects it any more.
+Writing happens on the event loop, not in a thread. A thread would continue after its call was cancelled, and change the
+file later.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.permissions.subjects import Subject
 
 _IN_ONE_GO: Final = 256 * 1024
-"""Bytes up to which a file is read on the event loop; a larger one could keep it waiting."""
+"""Maximum bytes of a file that is read on the event loop. A larger one could block it."""
 
 _EDITABLE: Final = 10 * 1024 * 1024
 _LINE: Final = 2000
@@ -69,7 +69,7 @@ async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) ->
 
 
 def page(file: BinaryIO, arguments: ReadFile) -> str:
-    """The lines that are asked for, with their numbers; raises ToolValidationError."""
+    """The requested lines with their numbers; raises ToolValidationError."""
     _refuse_binary(file, arguments.path)
     lines = enumerate(file, start=1)
     skipped = sum(1 for _ in islice(lines, arguments.offset - 1))
@@ -160,7 +160,7 @@ def _editable_text(root: Path, real: Path) -> str:
 
 
 def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
-    """Old and new text with the file's line ends: a model reads and writes plain newlines."""
+    """Old and new text with the file's line endings, since models read and write plain newlines."""
     if arguments.old_string in text or "\r\n" not in text:
         return arguments.old_string, arguments.new_string
     old, new = (
@@ -170,7 +170,7 @@ def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
 
 
 def _occurrences(text: str, old: str) -> Iterator[int]:
-    """The line number of each place where `old` stands."""
+    """The line number of each occurrence of `old`."""
     line, seen = 1, 0
     while (at := text.find(old, seen)) >= 0:
         line += text.count("\n", seen, at)
@@ -205,7 +205,7 @@ def _named(home: Path | None, arguments: ReadFile | WriteFile | EditFile | ListD
 
 
 def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
-    """The tools of this module; `home` is Loom's own state, which they do not see into."""
+    """The tools of this module. `home` is Loom's own state, which they cannot reach."""
     touches = partial(_named, home)
     return (
         FunctionTool(
@@ -228,7 +228,7 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
             function=partial(_write, home),
             touches=touches,
         ),
-        # Once: after a crash the second try would not find the old text and report a failure that did not happen.
+        # Once: after a crash, a second attempt would not find the old text and report a failure that did not happen.
         FunctionTool(
             spec=tool_spec(
                 "edit_file",

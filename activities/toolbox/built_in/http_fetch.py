@@ -1,7 +1,7 @@
 """http_fetch: one page of the public web, as Markdown, text or an image.
 
-It may fail for reasons that the model can act on, so each failure says what to try. Redirects to another host are told,
-not followed: the permission was given for the first one.
+Models can react to many failures, so each one says what to try. Redirects to another host are reported, not followed,
+because the permission was granted for the first host.
 """
 
 import re
@@ -24,12 +24,12 @@ from loom.domain.web.urls import LONGEST, WebUrl, web_url
 
 NAME: Final = "http_fetch"
 BODY_LIMIT: Final = 5_000_000
-"""Bytes of a body, decompressed; what lies beyond is not read."""
+"""Maximum bytes of a body after decompression. The rest is not read."""
 IMAGE_LIMIT: Final = 1_000_000
-"""Bytes of an image: as base64 it has to fit into one payload."""
+"""Maximum bytes of an image, since it has to fit into one payload as base64."""
 
 GRACE: Final = 15.0
-"""Seconds beyond the time for fetching, for turning a page into Markdown."""
+"""Seconds in addition to the fetch timeout, for converting a page to Markdown."""
 _LONGEST_FETCH: Final = 60.0
 
 _EXCERPT: Final = 1000
@@ -44,7 +44,7 @@ _IMAGES: Final[Mapping[str, re.Pattern[bytes]]] = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-"""What models take, told by how the bytes begin: a server may say anything."""
+"""Image types that models accept, recognized by their first bytes, because servers may declare anything."""
 
 _ADVICE: Final[Mapping[int, str]] = {
     401: "it needs a login, which this tool does not have: try another source",
@@ -57,12 +57,12 @@ _ADVICE: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WebAnswer:
-    """What a server said, after redirects within its host."""
+    """A server's response, after redirects within its host."""
 
     url: WebUrl
     status: int
     media_type: str = ""
-    """In lower case and without parameters; empty when the server did not say, or said nonsense."""
+    """In lower case and without parameters; empty if the server sent none or an invalid one."""
     charset: str = ""
     body: bytes = b""
     whole: bool = True
@@ -70,7 +70,7 @@ class WebAnswer:
     retry_after: str = ""
     """Seconds, or a date."""
     moved_to: WebUrl | None = None
-    """Another host that the page has moved to; nothing was asked there."""
+    """Another host that the page redirects to. It was not contacted."""
 
 
 class WebFetcher(Protocol):
@@ -83,14 +83,14 @@ class WebFetcher(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """An HTML page, readable."""
+    """An HTML page as text."""
 
     markdown: str
     title: str = ""
 
 
 class HtmlReader(Protocol):
-    """Turns HTML into Markdown, however hostile it is."""
+    """Converts HTML to Markdown, however hostile it is."""
 
     async def read(self, html: str, base: str) -> Page:
         """The page without navigation and scripts, its links resolved against `base`; raises ToolExecutionError."""
@@ -116,7 +116,7 @@ class HttpFetch(Arguments):
 
 
 def http_fetch_tool(fetcher: WebFetcher, reader: HtmlReader, timeout: float) -> Tool:
-    """The tool over these two; `timeout` is for fetching."""
+    """The tool, built from these two. `timeout` applies to fetching."""
     seconds = min(timeout, _LONGEST_FETCH)
 
     async def run(arguments: HttpFetch, _context: ToolContext) -> ToolOutput:
@@ -171,7 +171,7 @@ def _headline(answer: WebAnswer) -> str:
 
 
 def _status(status: int) -> str:
-    """The number and its usual name; the server's own words for it might be anything."""
+    """The number and its standard name. The server's own text could be anything."""
     known = status in HTTPStatus.__members__.values()
     return f"{status} {HTTPStatus(status).phrase}" if known else str(status)
 
@@ -213,7 +213,7 @@ def _picture(answer: WebAnswer, media_type: str) -> ToolOutput:
 
 
 def _kind(answer: WebAnswer) -> str | None:
-    """`html`, `text`, or None for what cannot be shown; where the server does not say, the bytes do."""
+    """`html`, `text`, or None for what cannot be shown. If the server does not declare it, the bytes decide."""
     if answer.media_type in _HTML:
         return "html"
     if answer.media_type:

@@ -1,4 +1,4 @@
-"""`search_knowledge`: what the knowledge bases of this Loom say about something, with the places to cite."""
+"""`search_knowledge`: passages of this worker's knowledge bases, with citations."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ class SearchKnowledge(Arguments):
 
 
 def knowledge_tools(store: KnowledgeStore | None) -> tuple[Tool, ...]:
-    """The tool; every run may search every base of its worker."""
+    """The tool. Every run can search every knowledge base of its worker."""
 
     async def run(arguments: SearchKnowledge, _context: ToolContext) -> str:
         if store is None:

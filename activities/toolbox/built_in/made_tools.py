@@ -1,7 +1,7 @@
-"""`create_tool`, and the tools that an agent makes with it.
+"""`create_tool`, and the tools that an agent creates with it.
 
-A made tool is Python with a function `run`. It is looked at before it is taken, runs only in the sandbox and without
-network, asks a person as `python` does, and lives in the run's own spec: pinned, recorded, gone with the run.
+A created tool is Python with a function `run`. It is checked before it is accepted, runs only in the sandbox without
+network, needs approval as `python` does, and is part of the run's own spec: pinned, recorded, and gone with the run.
 """
 
 import ast
@@ -31,7 +31,7 @@ import json as _json, sys as _sys
 _answer = run(**_json.load(_sys.stdin))
 print(_answer if isinstance(_answer, str) else _json.dumps(_answer, ensure_ascii=False))
 """
-"""Stands behind the agent's code; what that prints on the way is a part of the output."""
+"""Appended to the agent's code. What that code prints is part of the output."""
 
 
 class CreateTool(Arguments):
@@ -49,14 +49,14 @@ class CreateTool(Arguments):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeTools:
-    """Makes tools and runs them."""
+    """Creates tools and runs them."""
 
     sandbox: Sandbox | None
     missing: str = "there is no sandbox"
-    """What to do without one."""
+    """What to do without a sandbox."""
 
     def maker(self) -> Tool:
-        """The tool `create_tool`; what it changes is the run, which knows of it from the call."""
+        """The tool `create_tool`. It changes the run, which reads this from the call."""
         description = (
             "Make a tool out of Python; it is called made__NAME from your next turn on. Standard library only, "
             "no files, no network, no other programs: it computes."
@@ -68,7 +68,7 @@ class MadeTools:
         return FunctionTool(spec=spec, arguments=CreateTool, function=_checked, missing=missing)
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """The box with the tools that these specs bring their code with."""
+        """The tool set with the created tools in these specs."""
         made = {spec.name: self._tool(spec) for spec in specs if spec.source}
         return {**made, **box} if made else box
 
@@ -78,22 +78,22 @@ class MadeTools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeTool:
-    """One tool that an agent made."""
+    """One tool that an agent created."""
 
     spec: ToolSpec
     schema: ArgumentSchema
     place: MadeTools
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         return None if self.place.sandbox else self.place.missing
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Nothing outside itself: it only computes."""
+        """It affects nothing outside itself, since it only computes."""
         del arguments, workspace
         return ()
 
@@ -119,7 +119,7 @@ class MadeTool:
 
 
 async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
-    """Refuse what cannot become a tool, in words that help to mend it."""
+    """Reject what cannot become a tool, with a message that helps to correct it."""
     wrong = list(complaints(arguments.code))
     try:
         ArgumentSchema(arguments.parameters)

@@ -1,4 +1,4 @@
-"""`message_agent`: a word from one running agent to another of the same tree, who may answer it."""
+"""`message_agent`: a message from one running agent to another of the same tree, which can reply."""
 
 import asyncio
 from typing import Final, Protocol
@@ -13,25 +13,25 @@ from loom.domain.core.tool_names import MESSAGE_AGENT
 
 LONGEST_WAIT: Final = 300.0
 ABOVE: Final = "parent"
-"""Who has given an agent its work, in the words of the tool; it has no turn of its own until that is done."""
+"""The agent that delegated the work, as the tool names it. It has no turn of its own until the work is done."""
 NO_RUNS: Final = "agents write to each other in runs only; there is no server here"
 _LOOK: Final = 0.5
-"""Seconds between two looks for an answer."""
+"""Seconds between two checks for a reply."""
 
 
 class NoSuchReader(Exception):
-    """There is nobody of that name to write to; the message says who there is."""
+    """No agent has that name; the message lists the available ones."""
 
 
 class Mailbox(Protocol):
-    """How runs of a tree reach each other."""
+    """Sends messages between the runs of a tree."""
 
     async def send(self, sender: str, root: str, to: str, text: str, *, wants_reply: bool) -> str:
-        """Write to a run of the tree and return who it was; raises NoSuchReader and ToolUnavailableError."""
+        """Send a message to a run of the tree and return its name; raises NoSuchReader and ToolUnavailableError."""
         ...
 
     async def unread(self, run_id: str) -> int:
-        """How many messages a run has that its agent has not read."""
+        """The number of messages that the agent of a run has not read."""
         ...
 
 
@@ -50,7 +50,7 @@ class MessageAgent(Arguments):
 
 
 def message_tool(mailbox: Mailbox | None) -> Tool:
-    """The tool; what is said stays within the tree of runs."""
+    """The tool. Messages stay within the tree of runs."""
 
     async def send(arguments: MessageAgent, context: ToolContext) -> str:
         if mailbox is None:
@@ -92,7 +92,7 @@ def message_tool(mailbox: Mailbox | None) -> Tool:
 async def _answered(mailbox: Mailbox, context: ToolContext, before: int, seconds: float) -> str:
     try:
         async with asyncio.timeout(seconds):
-            while await mailbox.unread(context.run_id) <= before:  # noqa: ASYNC110 - the message is at the server
+            while await mailbox.unread(context.run_id) <= before:  # noqa: ASYNC110 - the message is on the server
                 await asyncio.sleep(_LOOK)
     except TimeoutError:
         return f"No answer within {seconds:g} s; should one come, you will read it in a later turn."

@@ -1,4 +1,4 @@
-"""The tools by which agents of one tree keep notes for themselves and each other, in versions."""
+"""The tools with which agents of one tree keep versioned notes for themselves and each other."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from loom.domain.memory.scopes import ReadOnlyScopeError, ScopedEntry, ScopedWri
 
 _LONGEST: Final = 20_000
 _LISTED: Final = 200
-"""Characters of each entry in a list."""
+"""Maximum characters of each entry in a list."""
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -45,9 +45,9 @@ class Read(Arguments):
 
 
 def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
-    """`write_memory`, `publish_memory`, `read_memory`; what all sessions will read is asked about.
+    """`write_memory`, `publish_memory`, `read_memory`. Publishing to all sessions needs approval.
 
-    Without a store they are known, and cannot work.
+    Without a store they are known but unavailable.
     """
     tools = _Tools(store)
     return (
@@ -95,15 +95,15 @@ class _Tools:
         return FunctionTool(spec=spec, arguments=arguments, function=run, missing=missing)
 
     async def write(self, store: ScopedMemory, given: Write, context: ToolContext) -> str:
-        """A note of this node's."""
+        """Write a note of this run."""
         return await _written(store, given, MemoryScope(given.scope), context)
 
     async def publish(self, store: ScopedMemory, given: Publish, context: ToolContext) -> str:
-        """A note for everybody."""
+        """Write a note for all sessions."""
         return await _written(store, given, MemoryScope.GLOBAL, context)
 
     async def read(self, store: ScopedMemory, given: Read, context: ToolContext) -> str:
-        """One note whole, or the beginnings of all."""
+        """One note in full, or the start of all."""
         path = path_of(context.run_id, context.root_run_id)
         if given.id is not None:
             entry = await store.read(given.id, path)
@@ -117,7 +117,7 @@ class _Tools:
 async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, context: ToolContext) -> str:
     path = path_of(context.run_id, context.root_run_id)
     there = await store.read(given.id, path)
-    # The same call again, after a worker was lost, makes no second version.
+    # A repeated call, after its worker died, creates no second version.
     same = there is not None and (there.content, there.scope, there.updated_by) == (given.content, scope, path[-1])
     if there is None or not same:
         there = await store.write(

@@ -1,4 +1,4 @@
-"""Tools that look through the workspace: glob for names, grep for content."""
+"""Tools that search the workspace: glob for names, grep for content."""
 
 import asyncio
 import json
@@ -25,10 +25,10 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.permissions.subjects import Subject
 
 _FOUND: Final = 300
-"""Paths or lines that one search gives."""
+"""Maximum paths or lines that one search returns."""
 
 _SECONDS: Final = 20.0
-"""Time that one search may take; what it found until then is its answer."""
+"""Maximum seconds of one search. What it found until then is its result."""
 
 _PACKAGES: Final = Path(__file__).parents[4]
 _START: Final = (
@@ -55,7 +55,7 @@ class Grep(Arguments):
 
 
 class _Stop:
-    """Tells a thread to leave off: time is up, or its call was cancelled."""
+    """Tells a thread to stop: on timeout, or if its call was cancelled."""
 
     def __init__(self, seconds: float) -> None:
         self._until = monotonic() + seconds
@@ -108,7 +108,7 @@ async def _grep(home: Path | None, arguments: Grep, context: ToolContext) -> str
 
 
 def _matching(paths: Iterator[str], root: Path, start: Path, pattern: str | None) -> Iterator[str]:
-    """Those of the files below `start` whose path relative to it matches."""
+    """The files below `start` whose path relative to it matches."""
     if pattern is None:
         yield from paths
         return
@@ -144,7 +144,7 @@ def _braces(pattern: str) -> list[str]:
 
 
 async def _search(arguments: Grep, paths: list[str], root: Path) -> tuple[list[str], bool]:
-    """Lines that match, and whether time ran out first."""
+    """Matching lines, and whether the time ran out."""
     request = {
         "pattern": arguments.pattern,
         "ignore_case": arguments.ignore_case,
@@ -181,13 +181,13 @@ def _named(home: Path | None, arguments: Glob, root: Path) -> tuple[Subject, ...
 
 
 def _searched(home: Path | None, arguments: Grep, root: Path) -> tuple[Subject, ...]:
-    """Of a folder every file is read."""
+    """In a folder, every file is searched."""
     is_folder = workspace.resolve(root, arguments.path, home=home, must_exist=False).is_dir()
     return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path, home=home))
 
 
 def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
-    """The tools of this module; `home` is Loom's own state, which they do not see into."""
+    """The tools of this module. `home` is Loom's own state, which they cannot reach."""
     return (
         FunctionTool(
             spec=tool_spec(

@@ -1,4 +1,4 @@
-"""bash: one shell command, in a sandbox."""
+"""bash: run one shell command in a sandbox."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ from loom.domain.permissions.subjects import Subject
 OUTPUT_LIMIT: Final = 30_000
 _LONGEST: Final = 600.0
 KEPT: Final = 2_000_000
-"""Characters of one command's output that are kept to be read later; of more, the beginning and the end."""
+"""Maximum characters of one command's output that are stored: the start and the end."""
 
 GRACE: Final = 10.0
-"""Seconds beyond a command's own time limit, for stopping it and reading what it said."""
+"""Seconds in addition to a command's own timeout, for stopping it and reading its output."""
 
 EXACT_ONLY: Final = frozenset(
     """
@@ -38,7 +38,7 @@ EXACT_ONLY: Final = frozenset(
     make cmake ninja just tox nox psql mysql sqlite3 redis-cli mongosh
     """.split()  # noqa: SIM905 - as a list it would take three screens
 )
-"""Programs that run others, destroy, or reach the network: approved word for word, never by name."""
+"""Programs that run others, destroy something, or use the network: approved as exact commands, never by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,32 +50,32 @@ class Finished:
     timed_out: bool = False
     truncated: bool = False
     limit: str = ""
-    """The limit that it met, and what to do about it."""
+    """The limit that it reached, and what to do about it."""
 
 
 class Sandbox(Protocol):
-    """Somewhere to run a command so that it can do no harm outside the workspace."""
+    """A place to run a command so that it can do no harm outside the workspace."""
 
     async def run(
         self,
         command: Sequence[str],
         *,
         workspace: Path,
-        timeout: float,  # noqa: ASYNC109 - the command's own limit; what it said until then is the answer
+        timeout: float,  # noqa: ASYNC109 - the command's own timeout; its output until then is the result
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run it to its end; when time is up, a limit is met or the caller is cancelled, kill all that it started.
+        """Run the command to its end. On timeout, at a limit or on cancellation, kill everything that it started.
 
-        `readable` are folders that it may read, wherever they lie.
+        `readable` are folders that it may read, wherever they are.
         """
         ...
 
 
 class ShellParser(Protocol):
-    """Reads a shell command without running it."""
+    """Analyzes a shell command without running it."""
 
     def parse(self, command: str) -> Sequence[Subject]:
         """Every command inside, in order."""
@@ -89,13 +89,13 @@ def _runnable(text: str) -> str:
 
 
 Runnable = Annotated[str, AfterValidator(_runnable)]
-"""Text that can be run at all."""
+"""Text that can be executed at all."""
 
 
 Timeout = Annotated[
     float | None, Field(gt=0, le=_LONGEST, description=f"Seconds until it is stopped, at most {_LONGEST:g}")
 ]
-"""How long what runs in the sandbox may take, as the model says."""
+"""How long the program in the sandbox may run, as the model requests."""
 
 
 class Bash(Arguments):
@@ -106,7 +106,7 @@ class Bash(Arguments):
 
 
 def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, missing: str) -> Tool:
-    """The bash tool; without a sandbox it is there and says what to do."""
+    """The bash tool. Without a sandbox, it reports what to do."""
 
     async def run(arguments: Bash, context: ToolContext) -> str:
         if sandbox is None:
@@ -140,7 +140,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
 
 
 def outcome(finished: Finished, seconds: float) -> str:
-    """What a command said; raises the tool's error when it failed or was stopped."""
+    """The output of a command; raises the tool's error if it failed or was stopped."""
     output = finished.output.rstrip("\n")
     if finished.timed_out:
         raise ToolExecutionTimeout(
@@ -154,7 +154,7 @@ def outcome(finished: Finished, seconds: float) -> str:
 
 
 def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
-    """Progress up to the length that the result may have: a flood is of no use on the live stream."""
+    """Progress up to the maximum length of a result, since more is of no use on the live stream."""
     room = OUTPUT_LIMIT
 
     def tell(text: str) -> None:
@@ -167,7 +167,9 @@ def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
-    """Allow rules for these commands: harmless programs by name, others word for word; none when one cannot be told."""
+    """Allow rules for these commands: harmless programs by name, others as exact commands; none if one cannot be
+    expressed.
+    """
     if any(command.opaque for command in commands):
         return ()
     rules = [_rule(command.text) for command in commands if not command.passive]

@@ -1,6 +1,6 @@
-"""Which files a shell command obviously reads and writes, so that path rules hold for `cat` as they do for read_file.
+"""Which files a shell command obviously reads and writes, so that path rules apply to `cat` as they do to read_file.
 
-Obviously: by its words. A script that opens files by itself is what the sandbox is for.
+Obviously means by its words. For a script that opens files itself, there is the sandbox.
 """
 
 import os
@@ -26,7 +26,7 @@ _READ: Final = frozenset(
 _SCRIPTED: Final = frozenset(
     {"grep", "egrep", "fgrep", "rg", "ag", "ack", "sed", "awk", "gawk", "mawk", "nawk", "jq", "yq"}
 )
-"""Their first operand is a pattern or a program."""
+"""Programs whose first operand is a pattern or a script."""
 _RECURSIVE: Final = frozenset({"rg", "ag", "ack"})
 
 _WRITE: Final = frozenset({"tee", "touch", "truncate", "rm", "rmdir", "unlink", "shred", "mkdir", "chmod", "chown"})
@@ -39,7 +39,7 @@ _OUTPUTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
 
 
 def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple[Subject, ...]:
-    """The commands, each with the files that it touches."""
+    """The commands, each with the files that it accesses."""
     bases = _bases(commands, workspace, home)
     is_fed = any("xargs" in f"{each.text} {each.loose}".split() for each in commands)
     touched = {
@@ -50,12 +50,12 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
 
 
 def _fed(words: _Words, *, is_fed: bool) -> _Words:
-    """What `xargs` adds to a command is known when it runs."""
+    """What `xargs` adds to a command is known only when it runs."""
     return (*words, None) if is_fed else words
 
 
 def _bases(commands: Sequence[Subject], workspace: Path, home: str) -> list[str | None]:
-    """The folders that relative paths may start at: `cd` may come before or after; None is one that nobody knows."""
+    """The folders that relative paths may refer to, since `cd` may come before or after; None is an unknown one."""
     bases: list[str | None] = [str(workspace)]
     for words in dict.fromkeys(each.words for each in commands):
         if not words or words[0] not in ("cd", "pushd"):
@@ -76,7 +76,7 @@ def _touched(words: _Words, bases: Sequence[str | None], workspace: Path, home: 
 
 
 def _paths(use: _Use, path: str, workspace: Path) -> Iterator[Touched]:
-    """The path as named and, where a link makes it another one, as it is."""
+    """The path as named and, if a link changes it, its target."""
     for each in dict.fromkeys((path, os.path.realpath(path))):
         inside = Path(each).is_relative_to(workspace)
         yield Touched(tool=use, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each)
@@ -128,7 +128,7 @@ def _edits_in_place(word: str) -> bool:
 
 
 def _of_copy(name: str, operands: Sequence[str | None]) -> Iterator[tuple[_Use, str | None]]:
-    """What is copied into a folder keeps its name there."""
+    """A file that is copied into a folder keeps its name there."""
     *sources, target = operands or (None,)
     yield from (("read_file", word) for word in sources)
     if name == "mv":
@@ -154,7 +154,7 @@ def _after(words: _Words, *options: str) -> Iterator[str | None]:
 
 
 def _operands(words: _Words) -> list[str | None]:
-    """Everything that is no option; of `--file=x` the value."""
+    """All words that are not options; of `--file=x` the value."""
     found: list[str | None] = []
     only_operands = False
     for word in words[1:]:

@@ -1,4 +1,4 @@
-"""What the tools for skills show of one: its instructions with the names of its resources, and a file of it."""
+"""What the tools for skills show: the instructions with the names of the resources, and single files."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ from loom.domain.skills.catalog import BODY_TOKENS, READ_RESOURCE, RUN_SCRIPT, S
 from loom.domain.skills.documents import BrokenSkill
 
 MOST_LISTED: Final = 100
-"""Resources that are named with a skill's instructions."""
+"""Maximum resources listed with a skill's instructions."""
 
 
 def content(use: SkillUse) -> ToolOutput:
@@ -30,7 +30,7 @@ def content(use: SkillUse) -> ToolOutput:
 
 
 def within_limit(body: str, file: str, skill: str) -> str:
-    """The instructions, or their beginning in whole lines and how to read on."""
+    """The instructions, or complete lines from their start and how to read on."""
     if text_tokens(body) <= BODY_TOKENS:
         return body
     lines = body.split("\n")
@@ -64,7 +64,7 @@ def resource(use: SkillUse, asked: ReadFile) -> ToolOutput:
 
 
 def changed_since(use: SkillUse) -> str:
-    """What is to be said where the files are not those that the run was started with; raises OSError."""
+    """A warning if the files differ from those that the run was started with; raises OSError."""
     now = skill_files.digest_of(use.root)
     if now == use.digest:
         return ""
@@ -72,7 +72,7 @@ def changed_since(use: SkillUse) -> str:
 
 
 def missing(use: SkillUse, path: str, error: OSError) -> str:
-    """What to do instead of reading what is not there."""
+    """What to do if a file is missing."""
     try:
         names = [file.path for file in skill_files.files_of(use.root)]
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of a skill's folder: reading, listing and digesting them, never following a link out of it."""
+"""Read, list and digest the files of a skill's folder without following a link out of it."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.domain.skills.documents import NAMES, BrokenSkill, Document, split
 
 LONGEST: Final = 1024 * 1024
-"""Bytes of a SKILL.md; of other files only those up to this size count by their content."""
+"""Maximum bytes of a SKILL.md. Larger files count by name and size in the digest."""
 MOST_FILES: Final = 1000
 MOST_FOLDERS: Final = 6
-"""Folders inside each other."""
+"""Maximum depth of folders."""
 SCRIPTS: Final = "scripts"
 _SKIPPED: Final = frozenset({".git", "__pycache__", "node_modules"})
 
@@ -22,12 +22,12 @@ class SkillFile(NamedTuple):
     """A file of a skill."""
 
     path: str
-    """In its folder, with slashes."""
+    """Relative to its folder, with slashes."""
     size: int
 
 
 def document_of(root: str) -> tuple[str, Document]:
-    """The name of the file that describes the skill, and its parts; raises BrokenSkill."""
+    """Whether this is a PDF whose data is present."""
     name = next((name for name in NAMES if os.path.lexists(f"{root}/{name}")), NAMES[0])
     try:
         data = read(root, name, LONGEST + 1)
@@ -42,7 +42,7 @@ def document_of(root: str) -> tuple[str, Document]:
 
 
 def read(root: str, path: str, most: int = -1) -> bytes:
-    """The content of one file, or its first bytes; raises OSError, for what is outside as for what is not there."""
+    """The content of one file, or its first bytes; raises OSError if it is outside or does not exist."""
     with opened(root, path) as file:
         return file.read(most)
 
@@ -53,7 +53,7 @@ def opened(root: str, path: str) -> BinaryIO:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The names on the way to a file; raises NotAFile for what leads elsewhere."""
+    """The path components of a file; raises NotAFile if it leads elsewhere."""
     parts = PurePosixPath(path.removeprefix("./")).parts
     if not parts or ".." in parts or path.startswith("/") or "\0" in path:
         raise beneath.NotAFile("name a file of the skill, by its path in the skill's folder")
@@ -61,7 +61,7 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def files_of(root: str) -> list[SkillFile]:
-    """Every regular file, sorted by path; the first ones where they are very many. Raises OSError."""
+    """All regular files, sorted by path; only the first ones if there are too many. Raises OSError."""
     found: list[SkillFile] = []
     for file in _below(root, ()):
         found.append(file)
@@ -71,7 +71,7 @@ def files_of(root: str) -> list[SkillFile]:
 
 
 def digest_of(root: str) -> str:
-    """12 hex digits over the skill's files; large ones, which are data, count by name and size. Raises OSError."""
+    """12 hex digits over the skill's files. Large data files count by name and size. Raises OSError."""
     whole = blake2b(digest_size=6)
     for file in files_of(root):
         content = read(root, file.path) if file.size <= LONGEST else b""
@@ -81,7 +81,7 @@ def digest_of(root: str) -> str:
 
 
 def strange_files(root: Path) -> Iterator[str]:
-    """What a skill should not have: links, pipes, devices, each with what it is."""
+    """What a skill should not contain: links, pipes, devices, each with its type."""
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = Path(folder, name)

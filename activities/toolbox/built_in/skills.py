@@ -1,7 +1,7 @@
 """The tools of a run with skills: load_skill, read_skill_resource, run_skill_script, and scripts that are tools.
 
-What they are about is pinned in the run's spec and comes with each call (`ToolContext.skill`). A skill whose files have
-changed since the run began says so when it is read, and none of its scripts is run.
+The skills are pinned in the run's spec and passed with each call (`ToolContext.skill`). If the files of a skill have
+changed since the run started, reading it returns a warning, and its scripts do not run.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from loom.domain.permissions.subjects import Subject
 from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT, SKILL_TOOLS, SkillUse
 
 CONTENT_LIMIT: Final = 60_000
-"""Characters of a skill's instructions with the list of its resources: they have a limit of their own, in tokens."""
+"""Maximum characters of a skill's instructions with the list of its resources, which have their own limit in tokens."""
 _NAME: Final = "Skill"
 
 
@@ -59,19 +59,19 @@ class RunScript(Arguments):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillTools:
-    """Makes the tools of runs with skills."""
+    """Creates the tools of runs with skills."""
 
     sandbox: Sandbox | None
     missing: str = "there is no sandbox"
-    """What to do without one."""
+    """What to do without a sandbox."""
     timeout: float = 120.0
 
     def tools(self) -> tuple[Tool, ...]:
-        """Those that every run with skills has; a run's own spec of them names its skills."""
+        """The tools of every run with skills. A run's own spec of them names its skills."""
         return (self._load(), self._read(), self._run())
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """The box with the tools of these specs that are about skills, as the run is pinned to them."""
+        """The tool set with the skill tools of these specs, as they are pinned to the run."""
         mine = {spec.name: made for spec in specs if (made := self._as_pinned(box, spec)) is not None}
         return {**box, **mine} if mine else box
 
@@ -84,7 +84,7 @@ class SkillTools:
     async def script(
         self, script: str, context: ToolContext, *, seconds: float, stdin: str, arguments: Sequence[str] = ()
     ) -> str:
-        """Run a script of the call's skill in the workspace, its own folder beside it, read-only."""
+        """Run a script of the call's skill in the workspace, with the skill's folder mounted read-only."""
         if self.sandbox is None:
             raise ToolUnavailableError(self.missing)
         use = skill_of(context)
@@ -169,22 +169,22 @@ class SkillTools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedTool:
-    """One of the three as a run has it: only the run's own skills can be named."""
+    """One of the three tools as pinned: it accepts only the run's own skills."""
 
     spec: ToolSpec
     schema: ArgumentSchema
     tool: Tool
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         return self.tool.is_available()
 
     def parse(self, arguments: JsonObject) -> object:
-        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
         return self.tool.parse(self.schema.check(self.spec.name, arguments))
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are held against."""
+        """What permission patterns are matched against."""
         return self.tool.subjects(arguments, workspace)
 
     def grants(self, arguments: object) -> Sequence[str]:
@@ -192,7 +192,7 @@ class PinnedTool:
         return self.tool.grants(arguments)
 
     async def run(self, arguments: object, context: ToolContext) -> str | ToolOutput:
-        """Do it."""
+        """Run the call."""
         return await self.tool.run(arguments, context)
 
 
@@ -206,15 +206,15 @@ class ScriptTool:
     max_output: int = OUTPUT_LIMIT
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         return None if self.place.sandbox else self.place.missing
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validated arguments; raises ToolValidationError that names the field and the way out."""
+        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Nothing that a pattern could be held against: only the script knows what it touches."""
+        """None: only the script knows what it accesses."""
         del arguments, workspace
         return ()
 
@@ -230,14 +230,14 @@ class ScriptTool:
 
 
 def skill_of(context: ToolContext) -> SkillUse:
-    """The skill that the call is about; raises ToolUnavailableError."""
+    """The skill that the call refers to; raises ToolUnavailableError."""
     if context.skill is None:
         raise ToolUnavailableError("this run has no skill of that name: its prompt names those that it has")
     return context.skill
 
 
 def _command(use: SkillUse, script: str) -> tuple[str, ...]:
-    """How a script is run: by what its name ends in, or by itself; raises the tool errors."""
+    """How to run a script: by its suffix, or directly; raises the tool errors."""
     try:
         with skill_files.opened(use.root, script) as file:
             is_program = os.fstat(file.fileno()).st_mode & 0o111

@@ -1,4 +1,4 @@
-"""`todo`: the list of what is to do, as the model keeps it; the run remembers the last one and shows it."""
+"""`todo`: the model's to-do list. The run stores the latest one and shows it."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ MOST: Final = 100
 
 
 class Item(Arguments):
-    """One thing to do."""
+    """One item to do."""
 
     task: str = Field(min_length=1, max_length=500, description="What is to be done")
     status: TodoStatus = "pending"
@@ -32,7 +32,7 @@ async def _listed(arguments: TodoArguments, _context: ToolContext) -> str:
 
 
 def todo_tool() -> Tool:
-    """The tool; writing the list again does no harm, and it changes nothing outside the run."""
+    """The tool. Writing the list again does no harm, and it changes nothing outside the run."""
     description = "Keep your list of things to do: send all of it each time. For work of three steps or more."
     return FunctionTool(
         spec=tool_spec(TODO, description, TodoArguments, effect=Effect.READ, scope=Scope.CONTEXT),

@@ -1,8 +1,8 @@
-"""Running a user's function: async on the event loop, any other on a thread of its own, and nothing it does gets out.
+"""Run a user's function: async on the event loop, any other in a thread of its own. No error escapes.
 
-A thread cannot be stopped. A call that is cancelled or out of time lets go of it; what it still says is dropped, and a
-generator ends where it would yield next. The threads are not those of a pool, which a few stuck calls would fill for
-everybody, and they end with the process.
+A thread cannot be stopped. If a call is cancelled or exceeds its timeout, its thread is abandoned: further output is
+dropped, and a generator ends at its next yield. The threads do not come from a pool, which a few stuck calls would
+block for all, and they end with the process.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from loom.domain.core.messages import Part
 _log = structlog.get_logger("loom.tool")
 
 PIECES_LIMIT: Final = 5_000_000
-"""Characters that are kept of what a generator yields, beginning and end."""
+"""Maximum characters of a generator's output that are kept: the start and the end."""
 _IN_TIME: Final = 0.98
-"""Share of its time after which a thread is given up, so that the model reads that it could not be stopped."""
+"""Share of its timeout after which a thread is abandoned, so that the model reads that it could not be stopped."""
 
 
 async def called(
     name: str, call: Callable[[ToolContext], Any], context: ToolContext, *, blocking: bool
 ) -> str | ToolOutput:
-    """What the function gives back, as a tool's output; raises the tool errors of `loom.domain.core.errors`."""
+    """The function's return value as a tool's output; raises the tool errors of `loom.domain.core.errors`."""
     told = replace(context, progress=_limited(context.progress))
     try:
         given = await _in_time(name, call, told) if blocking else call(told)
@@ -50,7 +50,7 @@ async def called(
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run it on a thread of its own, and wait; cancelled, it lets go of the thread, which works on unheard."""
+    """Run it in a thread of its own, and wait. If cancelled, abandon the thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     ambience = contextvars.copy_context()
@@ -67,7 +67,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
         value, failure = None, None
         try:
             value = ambience.run(work)
-        except BaseException as error:  # noqa: BLE001 - it crosses to whoever waits
+        except BaseException as error:  # noqa: BLE001 - it is passed to the waiting caller
             failure = error if not isinstance(error, StopIteration) else RuntimeError(f"StopIteration: {error}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, failure)
@@ -77,7 +77,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 async def _in_time(name: str, call: Callable[[ToolContext], Any], context: ToolContext) -> Any:
-    """The value of a blocking call, a generator exhausted; what it says from its thread is told on the loop."""
+    """The value of a blocking call, with a generator exhausted. Its progress is reported on the event loop."""
     loop = asyncio.get_running_loop()
     relay = _Relay(loop=loop, tell=context.progress)
     try:
@@ -100,7 +100,7 @@ def _exhausted(value: Any, relay: "_Relay") -> Any:
     gathered = _Gathered(relay)
     for piece in _with_end(value):
         gathered.add(piece)
-        if not relay.is_open:  # nobody waits any more: unlike other functions, a generator can be left
+        if not relay.is_open:  # the caller has gone; unlike other functions, a generator can be stopped
             value.close()
             break
     return gathered.output()
@@ -126,13 +126,13 @@ async def _finished(value: Any, context: ToolContext) -> str | ToolOutput:
 
 
 def _is_heavy(value: Any) -> bool:
-    """Files are read, and long lists spelled, beside the event loop."""
+    """Whether converting it would block the event loop: files to read, or long lists to serialize."""
     return not isinstance(value, str | int | float | bool | None | ToolOutput | Part)
 
 
 @dataclass(slots=True)
 class _Relay:
-    """Progress from a thread to the event loop, for as long as somebody waits for the thread."""
+    """Progress from a thread to the event loop, for as long as the caller waits for the thread."""
 
     loop: asyncio.AbstractEventLoop
     tell: Callable[[str], None]
@@ -149,7 +149,7 @@ class _Relay:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What a generator yields: each text is progress and part of the output, images and files join it."""
+    """What a generator yields: each text is progress and part of the output, and images and files are added to it."""
 
     tell: Callable[[str], None]
     text: Collected = field(default_factory=lambda: Collected(PIECES_LIMIT))
@@ -157,7 +157,7 @@ class _Gathered:
     is_warning: bool = False
 
     def add(self, piece: Any) -> None:
-        """Take in what was yielded."""
+        """Add a yielded value."""
         output = to_output(piece)
         if isinstance(output, ToolOutput):
             self.parts.extend(output.parts)
@@ -168,7 +168,7 @@ class _Gathered:
         self.tell(output)
 
     def output(self) -> str | ToolOutput:
-        """All of it."""
+        """The complete output."""
         text = self.text.text()
         if not self.parts and not self.is_warning:
             return text
@@ -176,7 +176,7 @@ class _Gathered:
 
 
 def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
-    """Progress up to the length that a result may have: a flood is of no use on the live stream."""
+    """Progress up to the maximum length of a result, since more is of no use on the live stream."""
     room = RESULT_LIMIT
 
     def tell(text: str) -> None:
@@ -189,7 +189,7 @@ def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def is_asked_to_stop() -> bool:
-    """Whether a cancellation is meant for us, and not for something that a user's code waited for."""
+    """Whether a cancellation is meant for this call, and not for something that a user's code waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -87,7 +87,7 @@ def _runner(made: Any, origin: str) -> Callable[..., Any]:
 
 
 def _model(made: Any, origin: str) -> type[BaseModel]:
-    """The model of the arguments; it takes no other ones unless it says so itself."""
+    """The model of the arguments. It rejects unknown ones unless it is configured otherwise."""
     schema = getattr(made, "args_schema", None)
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         raise BadRequest(f"{origin} has no `args_schema`: set it to a pydantic model of its arguments", field="tool")
@@ -102,7 +102,7 @@ def _model(made: Any, origin: str) -> type[BaseModel]:
 
 
 def _said(made: Any, origin: str) -> ToolOptions:
-    """What the object says of itself, in the words of `app.tool`."""
+    """The object's attributes as options of `app.tool`."""
     said: dict[str, Any] = {"name": getattr(made, "name", ""), "description": getattr(made, "description", "")}
     options = {name: name for name in ("timeout", "ephemeral", "queue", "permission", "scope")}
     for option, attribute in (options | {"available": "is_available"}).items():
@@ -117,7 +117,7 @@ def _said(made: Any, origin: str) -> ToolOptions:
 
 
 def _claim(made: Any, name: str, origin: str) -> bool | None:
-    """A yes or no, as an attribute or a method without arguments."""
+    """A boolean, as an attribute or a method without arguments."""
     claim = getattr(made, name, None)
     try:
         answer = claim() if callable(claim) else claim

@@ -1,4 +1,4 @@
-"""What can be said of a tool at its registration, checked, and the spec that comes of it."""
+"""The options of a tool at its registration, validated, and the resulting spec."""
 
 import re
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from loom.domain.permissions.rules import DEFAULT
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 LAST_USES: Final = 3
-"""Results of an ephemeral tool that stay in the context, where it does not say how many."""
+"""Results of an ephemeral tool that stay in the context by default."""
 
 
 class ToolOptions(TypedDict, total=False):
-    """What can be said of a tool beside its function."""
+    """The options of a tool besides its function."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # type: ignore[misc]
 
@@ -28,19 +28,19 @@ class ToolOptions(TypedDict, total=False):
     description: str
     """Default: the docstring's."""
     effect: Literal["read", "idempotent", "once"]
-    """What running it twice would do; default once."""
+    """What happens if it runs twice; default once."""
     timeout: Annotated[float, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)]
     """Seconds for one call; default LOOM_TOOL_TIMEOUT."""
     parallel: bool
-    """May run beside other calls; default: when it reads."""
+    """Whether it may run in parallel with other calls; default: true for `read`."""
     ephemeral: bool | Annotated[int, Field(ge=0)]
-    """Only its last results stay in the context: 3, or as many as said."""
+    """Keep only its last results in the context: True for 3, or a number."""
     queue: Annotated[str, Field(min_length=1)]
     """Task queue of the workers that run it; default: the run's own."""
     permission: Literal["allow", "ask", "deny"]
-    """The verdict where no rule names it; default: allow for reading, ask for anything else."""
+    """The verdict if no rule names it; default: allow for reading, ask for anything else."""
     available: Callable[[], object]
-    """Asked before each call: True or None, or else False or what is missing."""
+    """Called before each call. Returns True or None, else False or what is missing."""
     scope: Literal["sandboxed", "system", "context"]
     """sandboxed, the default: its paths are confined to the workspace."""
 
@@ -49,7 +49,7 @@ _OPTIONS: Final = TypeAdapter(ToolOptions)
 
 
 def check_name(name: str, origin: str) -> None:
-    """Refuse a name that providers, rules or MCP's prefix would not stand."""
+    """Reject a name that providers, rules or the MCP prefix do not allow."""
     if NAME.fullmatch(name) is None:
         raise BadRequest(
             f"{origin}: {name!r} cannot be a tool's name: give one with `name=` of letters, digits and _, at most 64,"
@@ -65,7 +65,7 @@ def check_name(name: str, origin: str) -> None:
 
 
 def checked(options: ToolOptions, origin: str) -> ToolOptions:
-    """The options; raises BadRequest that names the wrong one."""
+    """Validate the options; raises BadRequest, which names the wrong one."""
     try:
         return _OPTIONS.validate_python(options)
     except ValidationError as error:
@@ -77,7 +77,7 @@ def checked(options: ToolOptions, origin: str) -> ToolOptions:
 
 
 def spec_for(name: str, description: str, arguments: type[BaseModel], options: ToolOptions, origin: str) -> ToolSpec:
-    """What model and run see of the tool."""
+    """The spec that model and run see."""
     effect = Effect(options.get("effect", "once"))
     reads = effect is Effect.READ
     if options.get("parallel") and not reads:

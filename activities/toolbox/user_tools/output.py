@@ -1,7 +1,7 @@
-"""Whatever a user's function returns, as a model can read it: text, JSON, images and files.
+"""Convert the return value of a user's function to what a model can read: text, JSON, images and files.
 
-Nothing that a function returns is an error: what it did has happened, and a model that reads of a failure would do it
-again.
+No return value is an error. The function has already done its work, and a model that reads about a failure would repeat
+it.
 """
 
 import mimetypes
@@ -19,7 +19,7 @@ from loom.activities.ports import ToolOutput
 from loom.domain.core.messages import Part
 
 PARTS_LIMIT: Final = 3_500_000
-"""Bytes of images and files of one result: in base64 below what providers take for one image."""
+"""Maximum bytes of images and files of one result: as base64, less than providers accept for one image."""
 
 PDF: Final = "application/pdf"
 _MAGIC: Final = {
@@ -34,7 +34,7 @@ _UNKNOWN: Final = "application/octet-stream"
 
 
 def to_output(value: object) -> str | ToolOutput:
-    """The value as a tool's output; `Path`s are files that may be read."""
+    """The value as a tool's output. `Path`s are files that may be read."""
     if isinstance(value, str):
         return value
     if isinstance(value, ToolOutput):
@@ -46,7 +46,7 @@ def to_output(value: object) -> str | ToolOutput:
 
 
 def part_of(data: bytes, *, name: str = "", media_type: str = "") -> Part:
-    """Bytes as an image, a sound or a file; a media type that is not given is told from name or content."""
+    """Convert bytes to an image, a sound or a file. The default media type is derived from name or content."""
     media = media_type or mimetypes.guess_type(name)[0] or _sniffed(data)
     return Part(type=_kind(media), media_type=media, data=b64encode(data).decode(), name=name)
 
@@ -72,7 +72,7 @@ def _pieces(value: object) -> Iterator[str | Part]:
 
 
 def as_json(value: object) -> str:
-    """The value as JSON; what JSON cannot say is spelled as Python would print it."""
+    """The value as JSON. What JSON cannot express is converted with `str`."""
     try:
         return to_json(_plain(value), fallback=str, inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError, TypeError, RecursionError):
@@ -97,7 +97,7 @@ def _file(path: Path) -> str | Part:
 
 
 def _within_limit(output: ToolOutput) -> ToolOutput:
-    """The output without the parts that are too much; a provider would refuse the whole conversation for them."""
+    """The output without excess parts, because of which a provider would reject the whole conversation."""
     kept: list[Part] = []
     notes: list[str] = []
     room = PARTS_LIMIT
@@ -113,7 +113,7 @@ def _within_limit(output: ToolOutput) -> ToolOutput:
 
 
 def _checked(part: Part) -> tuple[Part, int]:
-    """The part under the media type that its first bytes show, and its size; a picture that is none is a file."""
+    """The part with the media type that its first bytes show, and its size. An invalid image becomes a file."""
     if not part.data:
         return part, 0
     try:

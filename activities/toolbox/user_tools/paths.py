@@ -1,7 +1,7 @@
-"""The paths among a user's arguments, held inside the workspace, and what permission patterns are held against.
+"""Confine the paths among a user's arguments to the workspace, and derive what permission patterns are matched against.
 
-A path is confined when the call runs and shown to the rules before. What the function then does with it is its own
-affair: a link that changes meanwhile, or a path that it makes itself, nobody checks.
+A path is shown to the rules first and confined when the call runs. What the function then does with it is not checked:
+a link may change meanwhile, and the function may construct other paths.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,9 +33,9 @@ def confined(value: Any, place: Path, home: Path | None) -> Any:
 
 
 def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None, reads: bool) -> Iterator[Subject]:
-    """Every text, number and path in an argument; `place` is where paths are confined to, if they are.
+    """Every text, number and path in an argument. `place` is the folder that paths are confined to, if any.
 
-    A path counts under the rules of the file tools, too: whoever denies reading a file means every way to it.
+    Rules of the file tools apply to paths too: protecting a file covers every way of reaching it.
     """
     if isinstance(value, PurePath) and place is not None:
         for subject in workspace.subjects(place, str(value), home=home):
@@ -50,7 +50,7 @@ def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None,
 
 
 def refuse_hidden_paths(kinds: Mapping[str, Any], origin: str) -> None:
-    """Refuse parameters with paths that nobody could hold inside the workspace; raises BadRequest."""
+    """Reject parameters whose paths cannot be confined; raises BadRequest."""
     for name, kind in kinds.items():
         formats = _PATHS & set(_formats(TypeAdapter(kind).json_schema()))
         if formats and not (formats == {"path"} and _is_plain(kind)):
@@ -72,7 +72,7 @@ def _formats(schema: Any) -> Iterator[str]:
 
 
 def _is_plain(kind: Any) -> bool:
-    """A value whose paths stand in it as such or in a list: no model, mapping or iterator around them."""
+    """Whether paths appear directly or in a list, without a model, mapping or iterator around them."""
     if hasattr(kind, "__metadata__"):  # Annotated
         return _is_plain(kind.__origin__)
     if get_origin(kind) in (Union, UnionType):
@@ -83,7 +83,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _subject(name: str, value: Any) -> Subject:
-    """A value in the words of JSON; one with an inside is covered by no pattern."""
+    """A value as JSON. No pattern covers a nested one."""
     try:
         plain = to_jsonable_python(value, fallback=str)
     except (PydanticSerializationError, ValueError, RecursionError):

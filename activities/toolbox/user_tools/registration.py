@@ -1,4 +1,4 @@
-"""Whatever a user registers as a tool: a function, a tool in class form, or something that has the port itself."""
+"""Everything that a user can register as a tool: a function, a class, or an object that implements the port."""
 
 import inspect
 from collections.abc import Container
@@ -36,7 +36,7 @@ def tool_of(tool: Any, options: ToolOptions, provided: Container[Any] = ()) -> T
 
 
 def origin_of(thing: object) -> str:
-    """Where a function, class or object was defined: `my_tools.count_words (my_tools.py:12)`."""
+    """Where a function, class or object is defined: `my_tools.count_words (my_tools.py:12)`."""
     thing = thing.func if isinstance(thing, partial) else thing
     named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
     module = named.__module__.rpartition("/")[2].removesuffix(".py")  # an app that is a file has its path as its name

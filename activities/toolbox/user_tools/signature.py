@@ -25,7 +25,7 @@ from loom.activities.toolbox.user_tools.dependencies import is_provided, plain
 from loom.domain.core.errors import BadRequest
 
 CONTEXT: Final = "context"
-"""A parameter of this name and without a type is given the call's ToolContext."""
+"""A parameter of this name without a type receives the call's ToolContext."""
 
 _MANY: Final[Mapping[Any, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _NOT_OF_A_USER: Final = ("builtins", "typing", "collections.abc")
@@ -34,7 +34,7 @@ _STRICT: Final = ConfigDict(extra="forbid", frozen=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A function as a tool: what it takes and what is said of it."""
+    """A function as a tool: its arguments and their descriptions."""
 
     function: Callable[..., Any]
     description: str
@@ -42,9 +42,9 @@ class Described:
     fields: Mapping[str, str]
     """Field of `arguments` for each parameter."""
     nullable: frozenset[str]
-    """Parameters that take null; for any other, null means not given."""
+    """Parameters that accept null. For any other, null means not given."""
     positional: tuple[str, ...]
-    """Parameters that cannot be given by name, in order."""
+    """Positional-only parameters, in order."""
     context: str | None
     """The parameter that gets the ToolContext; the model never sees it."""
     needs: Mapping[str, Any]
@@ -106,7 +106,7 @@ def can_only_be_provided(kind: Any) -> bool:
 
 
 def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
-    """What a docstring says of the whole and of each parameter, in Google's, NumPy's or Sphinx's style."""
+    """What a docstring says about the function and each parameter, in Google, NumPy or Sphinx style."""
     try:
         found = parse(text)
     except ParseError:
@@ -120,7 +120,7 @@ def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
 
 
 def takes_null(kind: Any) -> bool:
-    """Whether null is a value of its own for this type."""
+    """Whether null is a valid value of this type."""
     if kind in (Any, object, None, NoneType):
         return True
     if hasattr(kind, "__metadata__"):  # Annotated
@@ -134,11 +134,11 @@ def context_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) ->
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether calling it only makes a coroutine or an async generator, so that it may run on the event loop."""
+    """Whether calling it returns a coroutine or an async generator, so that it may run on the event loop."""
     while isinstance(function, partial):
         function = function.func
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    called = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked, not whether it is there
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - its kind matters, not whether it exists
     return any(kind(function) or kind(called) for kind in kinds)
 
 
@@ -174,7 +174,7 @@ def types_of(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
 
 
 def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where annotations and docstring stand: what a partial was made of, or an object's `__call__`."""
+    """The object with annotations and docstring: the function of a partial, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function):
@@ -194,7 +194,7 @@ def _is_context(parameter: Parameter, kind: Any) -> bool:
 
 
 def _field(parameter: Parameter, kind: Any, meaning: str) -> Any:
-    """The parameter's default and meaning; what its own `Field(…)` says of it goes before the docstring."""
+    """The parameter's default and description. Its own `Field(…)` takes precedence over the docstring."""
     given = parameter.default
     own = given if isinstance(given, FieldInfo) else FieldInfo.from_annotation(kind)
     known: dict[str, Any] = {"alias": parameter.name, "description": own.description or meaning or None}

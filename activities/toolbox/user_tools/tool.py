@@ -1,6 +1,6 @@
-"""A tool made of a function: what the registry of a user's module holds.
+"""A tool made from a function, as the registry of a user's module stores it.
 
-Its arguments are kept apart from Loom's own: whatever a parameter is called, it means nothing to the pipeline.
+Its arguments are kept apart from Loom's own: a parameter's name never has a meaning for the pipeline.
 """
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
@@ -27,7 +27,7 @@ from loom.domain.permissions.subjects import Subject
 
 
 class Given(BaseModel):
-    """Validated arguments by parameter; dumped, they are what the model sent, as the tool understood it."""
+    """Validated arguments by parameter. Dumped, they are what the model sent, as the tool understood it."""
 
     values: Mapping[str, Any]
     checked: Any
@@ -45,7 +45,7 @@ class UserTool:
 
     spec: ToolSpec
     origin: str
-    """Where it comes from, for people."""
+    """Where it is defined, for people."""
     arguments: type[BaseModel]
     fields: Mapping[str, str]
     """Field of `arguments` for each parameter."""
@@ -61,31 +61,31 @@ class UserTool:
     remade: "Callable[[Container[Any]], UserTool] | None" = None
     """The same tool, its signature read again with these types provided."""
     home: Path | None = None
-    """Loom's own state on the worker, which no path leads into."""
+    """Loom's own state on the worker, which no path can reach."""
     code: str = ""
-    """Names the user's code as it stands; empty where it cannot be read."""
+    """Digest of the user's code; empty if it cannot be read."""
 
     def is_available(self) -> str | None:
-        """None when it can work here; else what is missing and what to do."""
+        """None if it can work here; otherwise what is missing and what to do."""
         if self.available is None:
             return None
         try:
             answer = self.available()
-        except Exception as error:  # noqa: BLE001 - a check that breaks is a tool that is missing something
+        except Exception as error:  # noqa: BLE001 - a failing check means that something is missing
             return f"its check failed with {type(error).__name__}: {error}"
         if isinstance(answer, str):
             return answer or None
         return None if answer in (True, None) else "it says that it cannot work here now: use another tool"
 
     def parse(self, arguments: JsonObject) -> Given:
-        """Validated arguments; null counts as not given where it is not a value of the parameter."""
+        """Validate the arguments. Null counts as not given unless it is a value of the parameter."""
         given = {name: value for name, value in arguments.items() if value is not None or name in self.nullable}
         model = validated(self.spec, self.arguments, given)
         values = {name: getattr(model, field) for name, field in self.fields.items()}
         return Given.model_construct(values=values, checked=model)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are held against: every text, number and path that it is given."""
+        """What permission patterns are matched against: every text, number and path in the arguments."""
         values = cast("Given", arguments).values
         place, reads = workspace if self._is_confined else None, self.spec.effect is Effect.READ
         return tuple(
@@ -93,11 +93,11 @@ class UserTool:
         )
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """An approval for the rest of the run covers the tool as a whole."""
+        """An approval for the rest of the run covers the whole tool."""
         return (self.spec.name,)
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Call the function, its paths confined."""
+        """Call the function with its paths confined."""
         given = cast("Given", arguments)
         if self._is_confined:
             given = self._within(given, context.workspace)
@@ -135,7 +135,7 @@ class UserTool:
 def user_tool(
     function: Callable[..., Any], origin: str, options: ToolOptions, provided: Container[Any] = ()
 ) -> UserTool:
-    """A tool of a function; raises BadRequest that says what is wrong with it and what to do."""
+    """A tool from a function; raises BadRequest, which says what is wrong with it and what to do."""
     found = described(function, origin, provided)
     tool = assembled(
         name=options.get("name", getattr(function, "__name__", "")),
@@ -168,7 +168,7 @@ def assembled(
     blocking: bool,
     options: ToolOptions,
 ) -> UserTool:
-    """The tool, its name and options checked."""
+    """The tool, with its name and options checked."""
     check_name(name, origin)
     chosen = checked(options, origin)
     tool = UserTool(
@@ -190,5 +190,5 @@ def assembled(
 
 
 def _type(field: FieldInfo) -> Any:
-    """The field's type with all that was said beside it."""
+    """The field's type with all annotations."""
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

@@ -1,6 +1,6 @@
-"""Opening files below a folder so that no symbolic link, however quickly swapped in, leads out of it.
+"""Open files below a folder so that no symbolic link, however quickly swapped in, leads out of it.
 
-Only the standard library: the search process starts with this and nothing else.
+Only the standard library: the search process imports this and nothing else.
 """
 
 import os
@@ -11,11 +11,11 @@ from typing import Final, Literal, NamedTuple
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Non-blocking, because opening a pipe that nobody writes to would wait for ever."""
+"""Non-blocking, because opening a pipe without a writer would wait forever."""
 
 
 class Entry(NamedTuple):
-    """Something in a folder."""
+    """An entry of a folder."""
 
     name: str
     kind: Literal["file", "folder", "link", "other"]
@@ -23,14 +23,15 @@ class Entry(NamedTuple):
 
 
 class NotAFile(OSError):
-    """A device, pipe, socket or folder where a regular file is needed."""
+    """A device, pipe, socket or folder where a regular file is required."""
 
 
 @contextmanager
 def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `root/parts…`, reached step by step from `/` without following a link.
+    """A descriptor of the folder `root/parts…`, opened step by step from `/` without following a link.
 
-    Not above `root` either, which is resolved: it may lie in the workspace of another run, which changes meanwhile.
+    `root` is already resolved, and links above it are not followed either: it may be in the workspace of another run,
+    which can change meanwhile.
     """
     above = [part for part in root.split("/") if part]
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -60,7 +61,7 @@ def open_file(root: str, parts: Sequence[str]) -> int:
 
 
 def entries(root: str, parts: Sequence[str]) -> list[Entry]:
-    """What the folder `root/parts…` holds, sorted by name."""
+    """The entries of the folder `root/parts…`, sorted by name."""
     with folder(root, parts) as here:
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
         try:
@@ -82,7 +83,9 @@ def _entry(found: os.DirEntry[str]) -> Entry:
 
 
 def replace_file(root: str, parts: Sequence[str], data: bytes, token: str) -> bool:
-    """Put `data` at `root/parts…` in one step, with the mode and owner of what it replaces; True when it is new."""
+    """Write `data` to `root/parts…` atomically, with the mode and owner of the file that it replaces; True if it is
+    new.
+    """
     with folder(root, parts[:-1], create=True) as parent:
         before = _status(parts[-1], parent)
         if before is not None and not stat.S_ISREG(before.st_mode):

@@ -1,4 +1,4 @@
-"""The files of a folder that Git would not ignore, in order of their paths."""
+"""The files of a folder that Git would not ignore, sorted by path."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +9,11 @@ from loom.activities.toolbox.workspace import paths as workspace
 from loom.domain.core.errors import LoomError
 
 Layers = tuple[tuple[str, GitIgnoreSpec], ...]
-"""The ignore files from the workspace down, each with the folder that it stands in (`""` or `a/b/`)."""
+"""The ignore files from the workspace down, each with its folder (`""` or `a/b/`)."""
 
 
 def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | None = None) -> Iterator[str]:
-    """Paths relative to `root` of the files below `start`, links and `home` left out; ends early when `is_stopped`."""
+    """Paths relative to `root` of the files below `start`, without links and `home`. Ends early if `is_stopped`."""
     if start.is_file():
         yield workspace.shown(root, start)
         return
@@ -48,7 +48,7 @@ def _below(
 
 
 def is_ignored(path: str, layers: Layers) -> bool:
-    """The deepest ignore file that has an opinion decides."""
+    """Whether it is ignored: the deepest ignore file with a matching pattern decides."""
     for prefix, spec in reversed(layers):
         verdict = spec.check_file(path[len(prefix) :]).include
         if verdict is not None:
@@ -57,7 +57,7 @@ def is_ignored(path: str, layers: Layers) -> bool:
 
 
 def _layers_above(root: Path, base: str) -> Layers:
-    """Ignore files above `base`; none when they ignore it as a whole, since it was asked for by name."""
+    """Ignore files above `base`; none if they ignore all of it, since it was requested by name."""
     layers: Layers = ()
     names = base.split("/")[:-1]
     for depth in range(len(names)):

@@ -1,6 +1,6 @@
 """Confinement: every path that a model names is resolved, checked and opened inside the run's workspace.
 
-`home` is where this worker keeps Loom's own state. It may lie in a workspace, and no tool sees into it there.
+`home` is where this worker stores Loom's own state. It may be inside a workspace, but tools cannot reach it.
 """
 
 import os
@@ -16,13 +16,13 @@ from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, To
 from loom.domain.permissions.subjects import Subject
 
 READ_ONLY: Final = ".git"
-"""What Git runs or obeys later, outside any sandbox: tools may read it and never write it."""
+"""What Git runs or obeys later, outside any sandbox. Tools may read it and never write it."""
 HIDDEN: Final = ".loom"
-"""Loom's own state by its usual name, with the passwords of its servers and the histories of all runs."""
+"""Loom's own state under its usual name, with the passwords of its servers and the histories of all runs."""
 
 
 def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
-    """The real path that `path` means; raises ToolValidationError when it is outside, impossible or not there."""
+    """The real path of `path`; raises ToolValidationError if it is outside, invalid or does not exist."""
     if not workspace.is_absolute():
         raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
     if not path.strip() or "\0" in path:
@@ -42,13 +42,13 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
 
 
 def own_state(workspace: Path, home: Path | None) -> Path | None:
-    """The real path of Loom's own state, where it lies in the workspace; it need not be there yet."""
+    """The real path of Loom's own state if it is in the workspace. It does not have to exist yet."""
     real = None if home is None else Path(os.path.realpath(home))
     return real if real is not None and real.is_relative_to(workspace) else None
 
 
 def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject, ...]:
-    """What path patterns are held against: the path as named and, where a link makes it another one, as it is."""
+    """What path patterns are matched against: the path as named and, if a link changes it, its target."""
     real = resolve(workspace, path, home=home, must_exist=False)
     named = Path(os.path.normpath(workspace / path))
     paths = (named, real) if named.is_relative_to(workspace) else (real,)
@@ -67,13 +67,13 @@ def open_file(workspace: Path, real: Path) -> BinaryIO:
 
 
 def entries(workspace: Path, real: Path) -> Sequence[beneath.Entry]:
-    """What a folder of the workspace holds, sorted by name."""
+    """The entries of a folder of the workspace, sorted by name."""
     with _explained(workspace, real):
         return beneath.entries(str(workspace), _parts(workspace, real))
 
 
 def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
-    """Write a whole file in one step, making the folders above it; True when it is new."""
+    """Write a whole file atomically, creating the folders above it; True if it is new."""
     parts = _parts(workspace, real)
     if not parts:
         raise ToolValidationError("`.` is the workspace itself: name a file in it")

@@ -10,6 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 
+from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import user_name
 from loom.cli.watch.pending_approvals import Answer, Ask, Asks, Question, Waiting, question_in
 from loom.client import LoomClient, Polled, Streamed, Watched, closing
@@ -125,7 +126,6 @@ class Follower:
                 await asyncio.sleep(1)
 
     async def _replay(self, after: int) -> None:
-        from loom.activities.ports import StreamUnavailable  # noqa: PLC0415 - loaded by the client already
 
         try:
             async with closing(self._loom.events(self._run_id, after=after)) as events:

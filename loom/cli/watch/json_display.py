@@ -1,4 +1,4 @@
-"""Faces for programs: events as JSON lines, or nothing but the result; what people must know goes to standard error."""
+"""Displays for programs: events as JSON lines, or only the result. Hints for people go to standard error."""
 
 from loom.activities.adapters.redis.stream import task_view
 from loom.cli.output import one_line, print_json, tell
@@ -8,31 +8,31 @@ from loom.domain.core.tasks import Task
 from loom.domain.core.tool_calls import describe
 
 
-class Quiet:
+class ResultOnly:
     """Shows no event."""
 
-    def __init__(self, run_id: str, *, answered: bool = False) -> None:
-        """`answered`: somebody answers the asks, so nobody needs to be told of them."""
+    def __init__(self, run_id: str, *, approves: bool = False) -> None:
+        """`approves`: the command approves every call itself, so there is no need to say how."""
         self._run_id = run_id
-        self._answered = answered
+        self._approves = approves
         self._is_away = False
 
     def event(self, offset: int, task: Task) -> None:
-        """Nothing to see."""
+        """Shows nothing."""
 
     def away(self, status: JsonObject, why: str) -> None:
-        """Say once that there are no events; the result will come all the same."""
+        """Say once that there are no events; the result still comes."""
         if not self._is_away:
             self._is_away = True
-            tell(f"live stream is away ({one_line(why)}); the run is {status['status']}")
+            tell(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")
 
     def status(self, status: JsonObject) -> None:
-        """Nothing to see."""
+        """Shows nothing."""
 
     def asked(self, ask: Ask) -> None:
-        """Say what the run waits for."""
+        """Say which call the run waits for."""
         call = one_line(describe(ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)))
-        if self._answered:
+        if self._approves:
             tell(f"approving {call}")
         else:
             tell(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
@@ -42,13 +42,13 @@ class Quiet:
         tell(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
 
     def say(self, text: str) -> None:
-        """Pass it on."""
+        """Print it."""
         tell(text)
 
 
-class JsonLines(Quiet):
-    """Shows every event as the contract writes it."""
+class JsonEvents(ResultOnly):
+    """Shows every event as JSON."""
 
     def event(self, offset: int, task: Task) -> None:
-        """One line."""
+        """Print the event on one line."""
         print_json(task_view(offset, task))
