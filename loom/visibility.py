@@ -1,4 +1,4 @@
-"""A run as seen from the server: what is known of it without a worker, as Loom's values."""
+"""A run as the Temporal server knows it, without a worker: status, lists and results as values of Loom."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
-"""For a run whose usage is unknown."""
+"""The usage of a run that does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class RunSummary:
 
 
 def failed_result(error: WorkflowFailureError) -> RunResult:
-    """The result inside a failure. If the server ended the run, a result that says so."""
+    """The result inside a failure; of a run that the server ended, one that says so."""
     if (result := result_in(error.cause)) is not None:
         return result
     return RunResult(
@@ -82,7 +82,7 @@ def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, 
 
 
 def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
-    """The status of a run that does not respond, from its start and from its search attributes."""
+    """The status of a run that does not answer, from how it began and what lists of runs know of it."""
     known = dict(description.search_attributes)
     waiting_on = _first(known, "LoomWaitingOn")
     return {
@@ -102,7 +102,7 @@ def _view(
     tool_calls: int | None,
     turns: int | None,
 ) -> JsonObject:
-    """The status as far as it is known: nothing is pending, and what only the run knows is null."""
+    """The answer of the query `status` as far as it is known: nothing waits, and what only the run knows is null."""
     known = dict(description.search_attributes)
     seen = status_view(_begun(description, beginning))
     spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
@@ -131,7 +131,9 @@ def _view(
 
 
 def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
-    """The run at the start of its last execution, or when it was prepared; an empty one if none can be read."""
+    """The run as it was when its last execution began, or when it was prepared; without a request that can be read
+    one that was asked for nothing.
+    """
     request, carried = (*beginning.given, None, None)[:2]
     try:
         if beginning.goes_on:
@@ -166,7 +168,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
 
 
 def execution_of(execution: WorkflowExecution) -> Execution:
-    """A run as one execution in an agent's figures."""
+    """A run as one among those that an agent's figures are made of."""
     return Execution(
         status=summary_of(execution).status,
         started_at=execution.start_time,
@@ -176,19 +178,19 @@ def execution_of(execution: WorkflowExecution) -> Execution:
 
 
 def ended_untold(execution: WorkflowExecution) -> bool:
-    """Whether only the result tells how it ended, because the run ended before it was prepared."""
+    """Whether only the result says how it ended: the run came to its end before it was prepared."""
     completed = execution.status is WorkflowExecutionStatus.COMPLETED
     return completed and not _first(dict(execution.search_attributes), "LoomStatus")
 
 
 def is_sub_agent(execution: WorkflowExecution) -> bool:
-    """Whether another run started this one."""
+    """Whether another run has started this one."""
     root = _first(dict(execution.search_attributes), "LoomRootRun")
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
 def listing(*, status: str | None, session: str | None, below: str | None) -> str:
-    """The list filter for runs by status, by session, or below a run; raises BadRequest."""
+    """The server's query for runs, of a status, of a session, in the tree below a run; raises BadRequest."""
     # A run that continued as new is one run: its last execution.
     filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')", "ExecutionStatus != 'ContinuedAsNew'"]
     if status is not None:
@@ -201,15 +203,15 @@ def listing(*, status: str | None, session: str | None, below: str | None) -> st
 
 
 def runs_of(agent: str) -> str:
-    """The list filter for the runs of an agent; raises BadRequest."""
+    """The server's query for the runs of an agent; raises BadRequest."""
     return f"WorkflowType = '{AGENT_RUN}' AND LoomAgent = {_quoted(agent, 'agent')}"
 
 
 def _with_status(status: str) -> str:
-    """A run's status by the server's state. A run that the server ended has failed, whatever its last status was.
+    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said.
 
-    Before it is prepared, a run has no search attributes and counts as running. One that ended before is among those
-    whose status only the result tells.
+    A run says nothing before it is prepared: until then it is running, and one that ended before is found among all
+    that ended untold.
     """
     try:
         asked = RunStatus(status)
