@@ -68,7 +68,7 @@ def test_a_skill_is_shown_with_what_it_may_do(loom: Commands, home: Path) -> Non
     assert told["instructions"].startswith("Read references/style.md first.")
     out = loom("skills", "show", "release-notes").out
     assert "It has 2 scripts. They run in the sandbox" in out
-    assert "It asks for the tools Bash(git *); that allows nothing by itself." in out
+    assert "It asks for the tools Bash(git *); this alone allows nothing." in out
     (folder / "scripts/shout.py").unlink()
     assert "It has 1 script, run in the sandbox" in loom("skills", "show", "release-notes").out
 
