@@ -28,7 +28,7 @@ from examples.audit.telling import Teller
 from loom import LoomClient
 from loom.cli.output import console, counted, seconds
 from loom.cli.watch.follower import Follower
-from loom.cli.watch.pending_approvals import Answer, Ask
+from loom.cli.watch.pending_approvals import Decision, PendingApproval
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import JsonObject
@@ -104,7 +104,7 @@ class Demo:
         return up
 
     async def _follow(self, loom: LoomClient) -> Evidence:
-        async def answer(ask: Ask) -> Answer:
+        async def answer(ask: PendingApproval) -> Decision:
             return await self._answer(loom, ask)
 
         follower = Follower(loom, self._run_id, self._teller, answer, PERSON)
@@ -120,7 +120,7 @@ class Demo:
             workers=self._killed or (0, 0),
         )
 
-    async def _answer(self, loom: LoomClient, ask: Ask) -> Answer:
+    async def _answer(self, loom: LoomClient, ask: PendingApproval) -> Decision:
         """Approve the call as a person would, after the worker was killed while they were thinking."""
 
         async def shown() -> bool | None:
@@ -131,9 +131,9 @@ class Demo:
             self._killed = await self._replace_worker(loom, ask)
         self._approved = str(ask.arguments.get("content", ""))
         self._teller.line(f"  the demo says yes for you, as “{PERSON}”")
-        return Answer(approved=True)
+        return Decision(approved=True)
 
-    async def _replace_worker(self, loom: LoomClient, ask: Ask) -> tuple[int, int]:
+    async def _replace_worker(self, loom: LoomClient, ask: PendingApproval) -> tuple[int, int]:
         """Kill the worker and wait until the next one knows the run; the process ids of both."""
         before, tell = state.read(self._place.home).living()["worker"].pid, self._teller.line
         os.kill(before, signal.SIGKILL)

@@ -12,10 +12,18 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import ContextPart
 from loom.domain.context.compression import transcript_after
 from loom.domain.context.model_context import context_parts
-from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.messages import (
+    Message,
+    ResultRef,
+    Tail,
+    ToolCall,
+    Transcript,
+    TranscriptRef,
+    message_digest,
+    transcript_of,
+)
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tool_calls import ToolResult, tool_message
-from loom.domain.core.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, transcript_of
 from loom.domain.machine.delegation import call_of, child_answer
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import (

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.context.compression import transcript_after
+from loom.domain.core.messages import Transcript
 from loom.domain.core.tasks import Action
-from loom.domain.core.transcript import Transcript
 from loom.domain.machine.limits import charged
 from loom.domain.machine.model_retry import resend
 from loom.domain.run.conversation import DueCompression, TooLong, Window

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from loom.domain.core.messages import Message, Usage
+from loom.domain.core.messages import Message, Tail, Transcript, TranscriptRef, Usage, tail_of
 from loom.domain.core.tokens import is_plausible, learned
-from loom.domain.core.transcript import Tail, Transcript, TranscriptRef, tail_of
 from loom.domain.run.retry_policy import Tries
 
 

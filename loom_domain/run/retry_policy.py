@@ -58,6 +58,10 @@ class Tries:
         return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.uncovered + self.earlier
 
 
+NOT_TRIED: Final = Tries()
+"""Before the first attempt."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Again:
     """Try again after `delay` seconds."""

@@ -24,12 +24,24 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, Usage, user
+from loom.domain.core.messages import (
+    JsonObject,
+    Message,
+    Part,
+    ResultRef,
+    Tail,
+    TailItem,
+    ToolCall,
+    Transcript,
+    TranscriptRef,
+    Usage,
+    transcript_of,
+    user,
+)
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Task
 from loom.domain.core.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
-from loom.domain.core.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
 from loom.domain.permissions.judge import Mode
 from loom.domain.run.activity_payloads import (
     CallPlans,

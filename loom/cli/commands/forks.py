@@ -11,7 +11,7 @@ from loom.cli.arguments import Budget, Json, RunId, absolute, new_app, read_obje
 from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.snapshots import explained, shadow_git
 from loom.cli.connection import with_client
-from loom.cli.output import console, counted, money, one_line, print_json, tell, tokens
+from loom.cli.output import console, counted, money, one_line, print_json, print_notice, tokens
 from loom.client import LoomClient
 from loom.domain.core.requests import ENDED, ForkedFrom
 from loom.domain.history.diffs import Side, TurnPair, TurnSeen, first_difference, paired, tools_used
@@ -83,7 +83,7 @@ def fork(
         if restore is not None:
             _restore(run_id, turn, absolute(restore))
         elif workspace is None and point.later_effects:
-            tell(
+            print_notice(
                 f"files in {point.spec.workspace} are as they are now: {counted(point.later_effects, 'later call')} may"
                 f" have changed them. --restore DIR puts those of turn {turn} into a new folder;"
                 f" `loom restore {run_id} --turn {turn + 1}` restores them in place"
@@ -97,7 +97,7 @@ def _restore(run_id: str, turn: int, folder: str) -> None:
     with explained():
         found = shadow_git().extract(run_id, after=turn, folder=Path(folder))
     state = "as now: no later change has a snapshot" if found is None else f"as of {found.at:%Y-%m-%d %H:%M:%S} UTC"
-    tell(f"files after turn {turn} are in {folder}, {state}")
+    print_notice(f"files after turn {turn} are in {folder}, {state}")
 
 
 @app.command(name="diff-runs")

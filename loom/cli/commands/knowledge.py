@@ -17,7 +17,7 @@ from loom.activities.knowledge.ingest import Ingestion
 from loom.activities.memory.ports import Embedder
 from loom.activities.ports import StoreUnavailable
 from loom.cli.arguments import Json, new_app
-from loom.cli.output import console, counted, one_line, plain, print_json, tell, visible
+from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
 from loom.composition.build import embedder_from, secret_mask
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
@@ -171,7 +171,7 @@ async def _ingest(opened: Opened, folder: Path, name: str, *, reembed: bool, qui
         reader=SeparateDocumentReader(),
         redact=secret_mask(opened.settings).redact,
         embedder=opened.embedder,
-        tell=(lambda _line: None) if quiet else (lambda line: tell(one_line(line))),
+        tell=(lambda _line: None) if quiet else (lambda line: print_notice(one_line(line))),
     )
     return await ingestion.take_in(folder, name, reembed=reembed)
 
@@ -201,16 +201,16 @@ def _print_ingested(done: Ingested) -> None:
         f" {counted(done.chunks, 'new chunk')}, {counted(done.embedded, 'vector')}"
     )
     for path, reason in list(done.skipped.items())[:MAX_SKIPPED]:
-        tell(f"skipped: {visible(path)}: {one_line(reason)}")
+        print_notice(f"skipped: {visible(path)}: {one_line(reason)}")
     if len(done.skipped) > MAX_SKIPPED:
-        tell(f"skipped: … and {len(done.skipped) - MAX_SKIPPED} more")
+        print_notice(f"skipped: … and {len(done.skipped) - MAX_SKIPPED} more")
     if done.waiting:
-        tell(f"{counted(done.waiting, 'chunk')} without a vector, found by words only: {done.without_vectors}")
+        print_notice(f"{counted(done.waiting, 'chunk')} without a vector, found by words only: {done.without_vectors}")
 
 
 def _print_bases(found: tuple[KnowledgeBase, ...]) -> None:
     if not found:
-        tell("no knowledge bases; add one with `loom knowledge add DIR --name K`")
+        print_notice("no knowledge bases; add one with `loom knowledge add DIR --name K`")
         return
 
     table = Table("name", "documents", "chunks", "vectors", "folder", box=None)
@@ -237,7 +237,7 @@ def _base_view(base: KnowledgeBase) -> dict[str, Any]:
 def _print_hits(hits: tuple[KnowledgeHit, ...]) -> None:
 
     if not hits:
-        tell("no passage matches; try other words")
+        print_notice("no passage matches; try other words")
     for number, hit in enumerate(hits, start=1):
         typer.echo(f"[{number}] {hit.base}: {visible(place_of(hit.path, hit.chunk))} (score {hit.score:.2f})")
         typer.echo("".join(f"    {line}\n" for line in plain(hit.chunk.text).splitlines()))

@@ -24,7 +24,7 @@ from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.logs import silence
-from loom.cli.output import console, counted, one_line, plain, print_json, tell
+from loom.cli.output import console, counted, one_line, plain, print_json, print_notice
 from loom.client import LoomClient
 from loom.composition.build import embedder_from
 from loom.composition.load_settings import load_settings
@@ -83,7 +83,7 @@ def search(
         out.print(plain(f"{memory.id:>6}  {hit.layer}  {hit.score:.2f}  {memory.action} of {memory.node}, {where}"))
         out.print(f"        {one_line(memory.content, 140)}")
     if not hits:
-        tell("no memory matches")
+        print_notice("no memory matches")
 
 
 @app.command()
@@ -161,7 +161,7 @@ def forget(
     memories = counted(gone.memories, "memory", "memories")
     typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}")
     for reason in left:
-        tell(reason)
+        print_notice(reason)
 
 
 @app.command()

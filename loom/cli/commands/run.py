@@ -25,7 +25,7 @@ from loom.cli.arguments import (
     user_name,
 )
 from loom.cli.connection import with_client
-from loom.cli.output import console, print_json, tell
+from loom.cli.output import console, print_json, print_notice
 from loom.cli.watch import panels
 from loom.cli.watch.watch_run import watch_run
 from loom.client import LoomClient, Streamed, closing
@@ -162,7 +162,7 @@ def unattended(request: dict[str, Any]) -> dict[str, Any]:
     """The request with every approval given in advance: mode bypass, and `allow` for each rule that says ask."""
     if "mode" in request:
         raise BadRequest("--yes with --detach sets the mode: drop --mode or --detach", field="mode")
-    tell(
+    print_notice(
         "--yes with --detach: the run may do everything that no rule denies (mode bypass). Calls that hooks, guards or"
         " the agent's own rules with a pattern ask about still wait for a person"
     )
@@ -217,7 +217,7 @@ async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
                 raise StreamUnavailable(watched.why)
             elif not outage:
                 outage = watched.why
-                tell(f"the live stream is unavailable ({outage}); waiting for it to come back")
+                print_notice(f"the live stream is unavailable ({outage}); waiting for it to come back")
     if outage:
         raise StreamUnavailable(outage)
 
@@ -225,7 +225,7 @@ async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
 async def _warn_without_worker(loom: LoomClient) -> None:
     queue = load_settings().task_queue
     if not await _has_worker(loom, queue):
-        tell(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
+        print_notice(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
 
 
 async def _has_worker(loom: LoomClient, queue: str) -> bool:
@@ -248,11 +248,11 @@ def _announce(run_id: str, *, detach: bool, yes: bool, as_json: bool) -> None:
         print_json({"run_id": run_id})
     elif detach:
         typer.echo(run_id)
-        tell(f"started; watch it with `loom watch {run_id}`")
+        print_notice(f"started; watch it with `loom watch {run_id}`")
     elif as_json:
-        tell(f"run {run_id} started")
+        print_notice(f"run {run_id} started")
     if yes and not detach:
-        tell("--yes: every tool call of this run is approved")
+        print_notice("--yes: every tool call of this run is approved")
 
 
 def _detachable(
@@ -273,7 +273,7 @@ def _detachable(
         if not run_ids:
             raise
         last = run_ids[-1]
-        tell(f"detached; the run continues. `loom watch {last}` attaches again, `loom abort {last}` stops it")
+        print_notice(f"detached; the run continues. `loom watch {last}` attaches again, `loom abort {last}` stops it")
         raise typer.Exit(COMPLETED) from None
 
 

@@ -27,7 +27,7 @@ from loom.activities.toolbox.built_in.skill_files import (
 )
 from loom.app.packages import enabled, installed, unopened_skills
 from loom.cli.arguments import App, Json, new_app
-from loom.cli.output import console, counted, plain, print_json, tell
+from loom.cli.output import console, counted, plain, print_json, print_notice
 from loom.cli.worker_preview import load_registry, named, with_app
 from loom.composition.load_settings import read_settings
 from loom.composition.settings import Settings
@@ -98,7 +98,7 @@ def validate(
     else:
         for kind, lines in (("error", errors), ("warning", warnings)):
             for line in lines:
-                tell(f"{folder.name}: {kind}: {line}")
+                print_notice(f"{folder.name}: {kind}: {line}")
         typer.echo(plain(f"{folder.name}: {'cannot be used' if errors else 'can be used'}"))
     raise typer.Exit(USAGE if errors else COMPLETED)
 
@@ -134,7 +134,7 @@ def add(
         return
     typer.echo(plain(f"added {found.skill.name}: {target}"))
     if project:
-        tell("runs use it only where this folder is trusted: add it to LOOM_TRUSTED_FOLDERS")
+        print_notice("runs use it only where this folder is trusted: add it to LOOM_TRUSTED_FOLDERS")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,15 +240,15 @@ def _print_skills(found: dict[str, Any]) -> None:
             table.add_row(skill["name"], plain(skill["source"]), plain(" ".join(skill["description"].split())))
         console(wide=True).print(table)
     else:
-        tell("no skills; add one with `loom skills add FOLDER`, or see below what was left out")
+        print_notice("no skills; add one with `loom skills add FOLDER`, or see below what was left out")
     for skill in found["hidden"]:
-        tell(f"hidden: {skill['root']}: a closer skill has the same name")
+        print_notice(f"hidden: {skill['root']}: a closer skill has the same name")
     for each in found["skipped"]:
-        tell(f"left out: {each['path']} ({each['source']}): {each['why']}")
+        print_notice(f"left out: {each['path']} ({each['source']}): {each['why']}")
     for each in found["warnings"]:
-        tell(f"warning: {each['path']}: {each['why']}")
+        print_notice(f"warning: {each['path']}: {each['why']}")
     for package in found["packages"]:
-        tell(f"not enabled: package {package['name']}: add it to LOOM_PACKAGES")
+        print_notice(f"not enabled: package {package['name']}: add it to LOOM_PACKAGES")
 
 
 def _facts(inspected: Inspected, state: str) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     for line in _abilities(facts):
         typer.echo(plain(line))
     for warning in facts["warnings"]:
-        tell(f"warning: {warning}")
+        print_notice(f"warning: {warning}")
 
 
 def _abilities(facts: dict[str, Any]) -> list[str]:

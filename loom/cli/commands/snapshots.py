@@ -13,7 +13,7 @@ from loom.activities.adapters.snapshots.store import Snapshot
 from loom.activities.ports import StoreUnavailable
 from loom.cli.arguments import Json, RunId, new_app
 from loom.cli.connection import with_client
-from loom.cli.output import console, counted, one_line, plain, print_json, tell, visible
+from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
 from loom.composition.load_settings import read_settings
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
 from loom.domain.core.requests import RunStatus
@@ -44,7 +44,7 @@ def diff(
         return
     _print_patch(found.patch)
     if not found.files:
-        tell("nothing changed")
+        print_notice("nothing changed")
 
 
 @app.command()
@@ -102,7 +102,7 @@ def _refuse_while_open(run_id: str) -> None:
     try:
         status = str(with_client(lambda loom: loom.status(run_id))["status"])
     except UnreachableError:
-        tell("no server answers, so Loom cannot tell whether the run is still running")
+        print_notice("no server answers, so Loom cannot tell whether the run is still running")
         return
     except RunNotFoundError:
         return
@@ -130,11 +130,11 @@ def _report(
         return
     _print_plan(todo, left)
     if undo is None:
-        tell(f"dry run: this is what restoring the state {_state(target)} would do")
+        print_notice(f"dry run: this is what restoring the state {_state(target)} would do")
         return
     typer.echo(f"restored the state {_state(target)}; to undo: loom restore {run_id} --snapshot {undo[:12]}")
     if left:
-        tell(f"{counted(len(left), 'path')} left as found, see above")
+        print_notice(f"{counted(len(left), 'path')} left as found, see above")
 
 
 def _print_plan(todo: RestoreChanges, left: Mapping[str, str] | None = None) -> None:

@@ -14,7 +14,7 @@ from loom.cli.arguments import Json, RunId, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, seconds
 from loom.cli.watch import panels
-from loom.cli.watch.pending_approvals import read_ask, read_questions
+from loom.cli.watch.pending_approvals import read_approval, read_questions
 from loom.cli.watch.spending import Spending
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
@@ -109,12 +109,14 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
     lines += [Text(line, style="dim") for line in _children(status, 1)]
-    lines += [panels.how_to(question) for question in read_questions(status)]
+    lines += [panels.question_hint(question) for question in read_questions(status)]
     if status.get("queued_messages"):
         lines.append(Text(f"unread messages: {status['queued_messages']}"))
     if error := status.get("error"):
         lines.append(Text(f"{plain(error['type'])}: {plain(error['message'])}", style="red"))
-    lines += [panels.ask(read_ask(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())]
+    lines += [
+        panels.approval(read_approval(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())
+    ]
     return lines
 
 

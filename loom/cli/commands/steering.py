@@ -6,7 +6,7 @@ import typer
 
 from loom.cli.arguments import RunId, new_app, read_object, user_name
 from loom.cli.connection import with_client
-from loom.cli.output import plain, print_json, tell
+from loom.cli.output import plain, print_json, print_notice
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 
@@ -107,4 +107,4 @@ def _acknowledge(receipt: JsonObject, done: str, *, as_json: bool, always_queued
         return
     typer.echo(done)
     if receipt.get("queued") and not always_queued:
-        tell("no worker is answering; the run takes this up once one is back (`loom worker` or `loom up`)")
+        print_notice("no worker is answering; the run takes this up once one is back (`loom worker` or `loom up`)")

@@ -19,7 +19,7 @@ from loom.activities.toolbox.pipeline import execute
 from loom.app.package_preview import brief, described
 from loom.app.packages import enabled, installed
 from loom.cli.arguments import App, Json, absolute, new_app, read_object
-from loom.cli.output import console, counted, plain, print_json, seconds, tell
+from loom.cli.output import console, counted, plain, print_json, print_notice, seconds
 from loom.cli.worker_preview import named, with_app
 from loom.composition.build import parts_from, secret_mask
 from loom.composition.load_settings import read_settings
@@ -101,7 +101,7 @@ def call(
         typer.echo(plain(result.content))
         for part in result.parts:
             typer.echo(f"({part.type} {part.name or part.media_type}, {counted(len(b64decode(part.data)), 'byte')})")
-        tell(f"{tool}: {result.error_type or result.status}, {seconds(sum(result.stage_ms) / 1000)}")
+        print_notice(f"{tool}: {result.error_type or result.status}, {seconds(sum(result.stage_ms) / 1000)}")
     raise typer.Exit(FAILED if result.status == "error" else COMPLETED)
 
 

@@ -12,7 +12,7 @@ from loom.app.file_kinds import Document, Kind, Surroundings, kind_of, schema_of
 from loom.app.registry import Registry
 from loom.cli.arguments import App, Json, new_app
 from loom.cli.commands.knowledge import missing_bases
-from loom.cli.output import print_json, tell, visible
+from loom.cli.output import print_json, print_notice, visible
 from loom.cli.worker_preview import load_registry, with_app
 from loom.composition.load_settings import read_settings
 from loom.domain.core.errors import BadRequest
@@ -119,11 +119,11 @@ def _print_report(found: Sequence[dict[str, Any]], drawings: dict[str, str]) -> 
     for entry in found:
         if entry["problems"]:
             for problem in entry["problems"]:
-                tell(problem)
+                print_notice(problem)
         else:
             typer.echo(visible(f"{entry['file']}: {entry['kind']}, valid"))
         for warning in entry["warnings"]:
-            tell(warning)
+            print_notice(warning)
     for drawing in drawings.values():
         typer.echo()
         for line in drawing.splitlines():

@@ -1,8 +1,8 @@
 """Displays for programs: events as JSON lines, or only the result. Hints for people go to standard error."""
 
 from loom.activities.adapters.redis.stream import task_view
-from loom.cli.output import one_line, print_json, tell
-from loom.cli.watch.pending_approvals import Ask, Question
+from loom.cli.output import one_line, print_json, print_notice
+from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.tasks import Task
 from loom.domain.core.tool_calls import describe
@@ -20,30 +20,30 @@ class ResultOnly:
     def event(self, offset: int, task: Task) -> None:
         """Shows nothing."""
 
-    def away(self, status: JsonObject, why: str) -> None:
+    def stream_lost(self, status: JsonObject, why: str) -> None:
         """Say once that there are no events; the result still comes."""
         if not self._is_away:
             self._is_away = True
-            tell(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")
+            print_notice(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")
 
     def status(self, status: JsonObject) -> None:
         """Shows nothing."""
 
-    def asked(self, ask: Ask) -> None:
+    def approval_opened(self, ask: PendingApproval) -> None:
         """Say which call the run waits for."""
         call = one_line(describe(ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)))
         if self._approves:
-            tell(f"approving {call}")
+            print_notice(f"approving {call}")
         else:
-            tell(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
+            print_notice(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
 
-    def questioned(self, question: Question) -> None:
+    def question_opened(self, question: PendingQuestion) -> None:
         """Say what the run asks, and how to answer it."""
-        tell(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
+        print_notice(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
 
     def say(self, text: str) -> None:
         """Print it."""
-        tell(text)
+        print_notice(text)
 
 
 class JsonEvents(ResultOnly):

@@ -33,11 +33,11 @@ async def watch_run(
     screen = Screen(out, run_id, live=out.is_terminal, answerable=in_place or by is not None, replies=in_place)
     keyboard = Keyboard(sys.stdin.fileno()) if in_place else None
     prompter = Prompter(screen, keyboard, run_id) if keyboard else None
-    answerer = prompter.answer if prompter else None
+    approver = prompter.answer if prompter else None
     replier = prompter.reply if prompter else None
     with keyboard.opened() if keyboard else nullcontext():
         async with screen.moving():
-            follower = Follower(loom, run_id, screen, approve_all if by else answerer, by or "", replier=replier)
+            follower = Follower(loom, run_id, screen, approve_all if by else approver, by or "", replier=replier)
             ended = await follower.follow(after, just_started=just_started)
     screen.ended(ended)
     return ended
