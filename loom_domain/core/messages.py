@@ -186,3 +186,14 @@ def short_digest(text: str) -> str:
 def arguments_digest(arguments: JsonObject) -> str:
     """12 hex digits that identify these arguments."""
     return short_digest(canonical(arguments))
+
+
+def usage_view(usage: Usage) -> JsonObject:
+    """Token counts under their public names."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "model_calls": usage.model_calls,
+    }
