@@ -20,9 +20,8 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
 from loom.domain.context.model_context import ModelContext, build_context, is_summary
 from loom.domain.core.errors import LLMContextLengthError, LoomError
-from loom.domain.core.messages import Message
+from loom.domain.core.messages import Message, Transcript
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.core.transcript import Transcript
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest
 from loom.domain.run.conversation import TooLong

@@ -18,9 +18,8 @@ from loom.domain.context import summary_sections as sections
 from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, promising
 from loom.domain.context.model_context import Measures, ModelContext, build_context
 from loom.domain.core.errors import LoomError
-from loom.domain.core.messages import Message, Usage, user
+from loom.domain.core.messages import Message, Tail, Transcript, Usage, user
 from loom.domain.core.tokens import conversation_tokens, text_tokens
-from loom.domain.core.transcript import Tail, Transcript
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import Compressed, CompressRequest
 from loom.domain.run.stream_events import compression_segment, context_compressed, milliseconds, model_failed

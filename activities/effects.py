@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from loom.activities.ports import EffectLedger, Snapshots, StoreUnavailable
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
+from loom.domain.machine.activity_requests import idempotency_key
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.retry_policy import STORE_AWAY
@@ -94,7 +95,7 @@ def _is_in_doubt(request: ToolRequest) -> bool:
 
 async def _reserved(ledger: EffectLedger, request: ToolRequest) -> ToolResult | int | None:
     try:
-        return await ledger.reserve(request.key, request.origin.run_id, request.attempt)
+        return await ledger.reserve(idempotency_key(request), request.origin.run_id, request.attempt)
     except StoreUnavailable as error:
         raise _away(str(error)) from None
 
@@ -107,10 +108,10 @@ async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResu
     """Store the result. It enters history right after, so only a crash in between could lose it."""
     for pause in (*KEEP_TRIES, None):
         try:
-            await ledger.finish(request.key, request.attempt, result)
+            await ledger.finish(idempotency_key(request), request.attempt, result)
         except StoreUnavailable as error:
             if pause is None:
-                _log.error("effect_not_finished", key=request.key, error=str(error))
+                _log.error("effect_not_finished", key=idempotency_key(request), error=str(error))
                 return
             await asyncio.sleep(pause)
         else:

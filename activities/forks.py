@@ -2,8 +2,8 @@
 
 from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import Tail, transcript_of
 from loom.domain.core.requests import ForkedFrom, RunRequest
-from loom.domain.core.transcript import Tail, transcript_of
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, refuse_changes
 from loom.domain.run.activity_payloads import Earlier
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message, Part, Usage
+from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
 from loom.domain.core.tasks import Segment, Task
 from loom.domain.core.tool_calls import ToolResult, ToolSpec
-from loom.domain.core.transcript import Tail, Transcript
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
 from loom.domain.run.activity_payloads import StopReason

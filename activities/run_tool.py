@@ -21,6 +21,7 @@ from loom.domain.agents.hooks import Registered
 from loom.domain.core.errors import ManifestChangedError
 from loom.domain.core.messages import JsonObject, ToolCall, arguments_digest
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, artifact_id, describe, failed, tool_message
+from loom.domain.machine.activity_requests import idempotency_key
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.stream_events import (
     has_made_a_tool,
@@ -102,7 +103,7 @@ class ToolRunner:
             workspace=Path(request.workspace),
             run_id=run_id,
             call_id=call.id,
-            idempotency_key=request.key,
+            idempotency_key=idempotency_key(request),
             timeout=request.timeout,
             session_id=request.origin.session_id,
             root_run_id=request.origin.root_run_id,

@@ -12,6 +12,7 @@ from bench.latency import abort_latency, recovery, stream_latency
 from bench.redaction import redaction
 from bench.report import machine
 from bench.stage import stage
+from bench.startup import startup
 from bench.turns import turn_cost
 
 DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
@@ -26,6 +27,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await abort_latency(ready),
             await recovery(ready),
             await stream_latency(ready),
+            startup(ready.env["TEMPORAL_ADDRESS"]),
         ]
     return [machine(), *sections, context(), redaction()]
 

@@ -34,6 +34,8 @@ def percentile(values: list[float], share: float) -> float:
 
 def put(page: Path, marks: tuple[str, str], section: str) -> None:
     """Replace what stands between two marks of a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(marks[0])
-    after = rest.partition(marks[1])[2]
+    before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not (begin and end):
+        raise ValueError(f"{page} has no place between {marks[0]} and {marks[1]}")
     page.write_text(f"{before}{marks[0]}\n{section}\n{marks[1]}{after}", encoding="utf-8")

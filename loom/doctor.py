@@ -1,7 +1,7 @@
-"""Is everything there that a run needs? All parts are looked at together; the answer is one JSON value.
+"""`loom doctor`: check everything that a run needs, all at once, and report it as one JSON value.
 
 `ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
-model, the MCP servers and the skills have answers of their own: a stack is sound without them.
+model, the MCP servers and the skills are reported separately, because a stack can do without them.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ from loom.doctor_checks import Entry
 from loom.stack.state import StackState
 
 MCP_PATIENCE = 12.0
-"""Seconds: a server may have to be fetched by `npx` or `uvx` first."""
+"""Seconds; `npx` or `uvx` may have to download a server first."""
 
 
 async def examine(settings: Settings, state: StackState, home: Path) -> dict[str, Any]:
-    """What `loom doctor --json` prints: `{"ok", "parts": {…}}`."""
+    """The report that `loom doctor --json` prints: `{"ok", "parts": {…}}`."""
     start = "start it with `loom up`, or set {}"
     names = ("temporal", "postgres", "redis", "worker", "sandbox", "snapshots")
     found = await asyncio.gather(
         checks.in_time(checks.temporal(settings, state, home), hint=f"no Temporal: {start.format('TEMPORAL_ADDRESS')}"),
         _postgres(settings.database_url, f"no Postgres: {start.format('LOOM_DATABASE_URL')}"),
         _redis(settings.redis_url, f"no Redis: {start.format('LOOM_REDIS_URL')}"),
-        checks.in_time(checks.worker(settings, state), hint="no worker can be seen"),
-        checks.in_time(checks.sandbox(settings), hint="bubblewrap does not answer"),
-        checks.in_time(checks.snapshots(settings), hint="git does not answer"),
+        checks.in_time(checks.worker(settings, state), hint="no worker responds"),
+        checks.in_time(checks.sandbox(settings), hint="bubblewrap does not respond"),
+        checks.in_time(checks.snapshots(settings), hint="git does not respond"),
     )
     parts: dict[str, Entry] = dict(zip(names, found, strict=True))
     if settings.mcp:
-        hint = "the MCP servers do not answer"
+        hint = "the MCP servers do not respond"
         parts["mcp"] = await checks.in_time(checks.mcp(settings), hint=hint, patience=MCP_PATIENCE)
-    skills = await checks.in_time(checks.skills(settings), hint="the skills cannot be looked through")
+    skills = await checks.in_time(checks.skills(settings), hint="the skills cannot be read")
     if skills.get("skills") or skills.get("left_out"):
         parts["skills"] = skills
     parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
@@ -52,7 +52,7 @@ def worker_wanted(settings: Settings, state: StackState) -> bool:
 
 
 def with_addresses_of(settings: Settings, state: StackState) -> Settings:
-    """The settings as if nothing but this stack were configured: what `up` reports is its own."""
+    """The settings with the addresses of this stack, which are the ones that `loom up` reports."""
     address = {name: part.address for name, part in state.parts.items()}
     return settings.model_copy(
         update={

@@ -1,6 +1,6 @@
-"""The questions that `doctor` asks, one per part: all at once, two seconds each, and none of them raises.
+"""The checks of `loom doctor`, one for each component. They run at the same time, for two seconds at most.
 
-Each answers with the part's entry: `ok`, the facts, and a `hint` that says what to do when it is not ok.
+Each returns an entry for the report: `ok`, facts such as the version, and, if it is not ok, a `hint` what to do.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from loom.stack.state import StackState, command_line, lived_at
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
-POLL = 70.0  # seconds; a poll that found nothing is asked again after one minute
-_WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file: written and read through a write-ahead log
+POLL = 70.0  # seconds; a poll that finds nothing is repeated after one minute
+_WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file in WAL mode
 
 
 async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
-    """The answer, or the hint when there is none in so many seconds."""
+    """The entry of a check, or the hint if the check fails or takes longer than `patience` seconds."""
     try:
         return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
@@ -49,7 +49,7 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
 
 
 async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
-    """Server, namespace and, where the server is ours, whether its tuned settings took effect."""
+    """The server, the namespace and, for the embedded server, whether its tuned settings took effect."""
     client = await connect(settings)
     service = client.workflow_service
     info = await service.get_system_info(GetSystemInfoRequest())
@@ -60,37 +60,39 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
     tuning = _tuning(home / "temporal.db", command_line(part.pid))
     found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
     if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
-        return {**found, "ok": False, "hint": f"the disk of {home} is full: make room there"}
+        return {**found, "ok": False, "hint": f"the disk of {home} is full: free some space"}
     if not found["ok"]:
-        found["hint"] = "the server runs without its tuned settings, each turn takes longer: `loom down`, `loom up`"
+        found["hint"] = (
+            "the server runs without its tuned settings, so each turn takes longer: run `loom down`, then `loom up`"
+        )
     return found
 
 
 async def postgres(url: str) -> Entry:
-    """Server version, and that pgvector is there."""
+    """The server version, and whether pgvector is installed."""
     async with await psycopg.AsyncConnection.connect(url, connect_timeout=2) as connection:
         version = connection.info.server_version
         cursor = await connection.execute("select extversion from pg_extension where extname = 'vector'")
         vector = await cursor.fetchone()
     found: Entry = {"ok": vector is not None, "version": f"{version // 10000}.{version % 10000}"}
     if vector is None:
-        return {**found, "hint": "pgvector is missing: `create extension vector` in this database"}
+        return {**found, "hint": "pgvector is missing: run `create extension vector` in this database"}
     return {**found, "pgvector": vector[0]}
 
 
 async def redis_(url: str) -> Entry:
-    """Server version, and that it takes writes."""
+    """The server version, and whether the server accepts writes."""
     async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
         server = await client.info("server")
         persistence = await client.info("persistence")
     found: Entry = {"ok": True, "version": server["redis_version"]}
     if persistence.get("aof_last_write_status", "ok") != "ok":
-        return {**found, "ok": False, "hint": "Redis cannot write to its disk: make room there"}
+        return {**found, "ok": False, "hint": "Redis cannot write to its disk: free some space"}
     return found
 
 
 async def worker(settings: Settings, state: StackState) -> Entry:
-    """Whether a worker that lives polls the task queue."""
+    """Whether a running worker polls the task queue."""
     client = await connect(settings)
     queue = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
@@ -105,11 +107,11 @@ async def worker(settings: Settings, state: StackState) -> Entry:
     pids |= {pid for poller in fresh if (pid := _pid_here(poller.identity)) is not None}
     if fresh:
         return {"ok": True, "pids": sorted(pids)}
-    return {"ok": False, "pids": sorted(pids), "hint": f"nobody polls the task queue {settings.task_queue!r}"}
+    return {"ok": False, "pids": sorted(pids), "hint": f"no worker polls the task queue {settings.task_queue!r}"}
 
 
 async def sandbox(settings: Settings) -> Entry:
-    """Whether programs can be isolated here, tried with everything that a command relies on; and what holds them."""
+    """Whether the sandbox works here, tried with all its features, and what enforces each limit."""
     if settings.sandbox == "off":
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
     program = find_program()
@@ -121,9 +123,9 @@ async def sandbox(settings: Settings) -> Entry:
 
 
 async def snapshots(settings: Settings) -> Entry:
-    """Whether workspaces are kept as they were before a change; without that runs go on, unless it is required."""
+    """Whether workspaces can be saved before each change; runs continue without, unless the setting requires it."""
     if settings.snapshots == "off":
-        return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: what tools change cannot be taken back"}
+        return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: changes by tools cannot be undone"}
     program = shutil.which("git")
     if program is None:
         hint = "snapshots need the program `git`: install it, or set LOOM_SNAPSHOTS=off"
@@ -133,7 +135,7 @@ async def snapshots(settings: Settings) -> Entry:
 
 
 async def mcp(settings: Settings) -> Entry:
-    """Whether the MCP servers of the settings answer; each is dialled as a worker would."""
+    """Whether the MCP servers of the settings respond; each is connected to as a worker would."""
     from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - takes a second, and most have none
 
     servers = read_servers(settings.mcp)
@@ -146,7 +148,7 @@ async def mcp(settings: Settings) -> Entry:
 
 
 async def skills(settings: Settings) -> Entry:
-    """Which skills runs would have in the workspace of the settings, and what is left out of them."""
+    """The skills of runs in the workspace of the settings, and those that are left out."""
     from loom.activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - reads YAML, which nothing else does here
 
     found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
@@ -162,7 +164,7 @@ def _server_in_words(name: str, entry: Entry) -> str:
 
 
 def model(settings: Settings) -> Entry:
-    """Whether the configured model can be called: by its settings, without calling it."""
+    """Whether the configured model has what a call needs, judged by the settings alone."""
     name = settings.model
     ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
     if name is None:
@@ -177,16 +179,17 @@ def model(settings: Settings) -> Entry:
     if rest and provider not in reachable and settings.app:
         return {"ok": True, "model": name, "note": f"by the provider {provider!r} of {settings.app}, if it has one"}
     if provider not in reachable or not rest:
-        return {"ok": False, "model": name, "hint": f"{name!r} is no model that Loom knows: {ways}"}
+        return {"ok": False, "model": name, "hint": f"{name!r} is not a model that Loom knows: {ways}"}
     if not reachable[provider]():
         return {"ok": False, "model": name, "hint": f"no key for {name}: set {provider.upper()}_API_KEY"}
     return {"ok": True, "model": name}
 
 
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
-    """The journal's mode as the database file itself says it; the poll rates as the running process was given them.
+    """Whether each tuned setting took effect.
 
-    `synchronous` and the rates leave no trace that can be read: names are the server's own, checked with its version.
+    The database file shows its journal mode. `synchronous` and the poll rates cannot be read back, so for these the
+    command line of the running server counts.
     """
     with database.open("rb") as file:
         header = file.read(20)
@@ -198,13 +201,13 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
 
 
 def _lives(poller: PollerInfo) -> bool:
-    """Pollers stay listed for minutes after their death: trust the process where it is here, else the clock."""
+    """Dead pollers stay listed for minutes: check a process of this machine, else the time of the last poll."""
     pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
     return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL
 
 
 def _pid_here(identity: str) -> int | None:
-    """The process behind an identity of the form pid@host, when it is on this machine."""
+    """The process id in an identity of the form pid@host, if the host is this machine."""
     pid, _, host = identity.partition("@")
     return int(pid) if pid.isdigit() and host == socket.gethostname() else None
 

@@ -1,6 +1,6 @@
 """Exit codes of every command: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
 
-1, 3 and 4 tell how a run ended, so only `run`, `watch` and `result` use them; a bug ends with 1 as well.
+1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them; a bug ends with 1 as well.
 """
 
 import atexit
@@ -42,10 +42,10 @@ def code_of(error: BaseException) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End without the interpreter's own shutdown once Temporal's SDK was used.
+    """Exit the process, without the interpreter's own shutdown once Temporal's SDK is loaded.
 
-    Its threads may call into an interpreter that is being taken down: of 40 plain clients two ended with a segmentation
-    fault or an abort, after their work was done.
+    The SDK's threads may call into an interpreter that is shutting down: of 40 plain clients, two ended with a
+    segmentation fault or an abort after their work was done.
     """
     if "temporalio.bridge" not in sys.modules:
         sys.exit(code)
@@ -59,7 +59,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _no_server(error: BaseException) -> bool:
-    """Temporal's own ways to say that nobody listens; its module is there already when it has raised."""
+    """Whether Temporal's SDK reports that no server listens; when it raised, its module is loaded."""
     service = sys.modules.get("temporalio.service")
     if service is None:
         return False

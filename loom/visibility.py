@@ -1,4 +1,4 @@
-"""A run as its server sees it from outside: what can be known of it without a worker, as values of Loom."""
+"""A run as the Temporal server knows it, without a worker: status, lists and results as values of Loom."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
-"""Of a run that nobody can ask what it has used."""
+"""The usage of a run that does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

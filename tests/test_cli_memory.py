@@ -32,7 +32,7 @@ from tests.harness import Addresses
 from tests.memories import task
 
 APP = typer.Typer()
-memory.register(APP)
+APP.add_typer(memory.app)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_people_see_nothing_that_steers_their_terminal(session: str) -> No
     assert "\x1b" not in result.stdout
     nothing = await run("search", "nonesuch", "--session", session)
     assert (nothing.stdout, nothing.exit_code) == ("", 0)
-    assert "nothing of that is remembered" in nothing.stderr
+    assert "no memory matches" in nothing.stderr
 
 
 async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> None:
@@ -163,7 +163,7 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
             "effects": 1,
             "keys": 12,
         }
-        assert told_of["left"] == ["left: 2 effects of runs that may still go on"]
+        assert told_of["left"] == ["not deleted: 2 effects of runs that may still be running"]
         left = await link.call(lambda redis: redis.keys(f"*{session}*"))
     assert sorted(left) == [
         f"loom:{what}:{foreign}{call}".encode()
@@ -180,7 +180,7 @@ async def test_what_redis_has_is_said_to_be_left_when_it_is_away(
     async with aclosing(Database(url)) as database:
         await PostgresMemory(database).remember([task("said", session_id=session, run_id=session)])
     (left,) = (await told("forget", "--session", session))["left"]
-    assert left == "left: what Redis has of 1 run, for up to seven days: it is away"
+    assert left == "not deleted: data of 1 run in Redis, which does not answer; it expires within seven days"
 
 
 async def test_people_get_the_same_in_words(session: str) -> None:
@@ -200,7 +200,7 @@ def test_without_a_database_there_is_nothing_to_reach(
     with commands_in(tmp_path, monkeypatch) as loom:
         ran = loom(*words)
     assert (ran.code, ran.out) == (UNREACHABLE, "")
-    assert ran.err.endswith("without a database: start `loom up`, or set LOOM_DATABASE_URL")
+    assert ran.err.endswith("a database: start `loom up`, or set LOOM_DATABASE_URL")
 
 
 async def test_what_is_wrong_is_named(session: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from loom.domain.permissions.judge import Mode
 from loom.exit_codes import USAGE, code_of
 
 APP = typer.Typer()
-permissions.register(APP)
+APP.add_typer(permissions.app)
 
 
 def check(*words: str) -> Result:
@@ -122,7 +122,7 @@ def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
         (("bash", '{"command": "ls"}', "--permissions", '{"bash": "maybe"}'), "must be allow, ask or deny"),
         (("bash", '{"command": "ls"}', "--permissions", '{"bsh": "deny"}'), "'bsh' names no tool: did you mean bash?"),
         (("bash", '{"command": "ls"}', "--permissions", '{"b*": "allow"}'), "allows by a glob"),
-        (("bash", '{"command": "ls"}', "--permissions", "missing.json"), "neither a JSON object nor a file"),
+        (("bash", '{"command": "ls"}', "--permissions", "missing.json"), "neither a JSON object nor an existing file"),
         (("bash", '{"command": "ls"}', "--workspace", "/nowhere/at/all"), "is not a folder"),
     ],
 )

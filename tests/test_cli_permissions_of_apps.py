@@ -141,7 +141,7 @@ def test_interceptors_come_first_as_in_a_run(app: Commands) -> None:
     assert checked(app, "bash", {"command": "known"}, *changed)[:2] == ("allow", "interceptor chain")
     verdict, rule, reason = checked(app, "bash", {"command": "curl x"}, *changed)
     assert (verdict, rule) == ("allow", "bash(ls:*)")
-    assert reason.endswith("; the interceptor chain has changed the arguments")
+    assert reason.endswith("; the interceptor chain changes the arguments")
 
 
 def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about(app: Commands) -> None:

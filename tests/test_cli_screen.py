@@ -17,16 +17,24 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from loom.cli.arguments import absolute, read_object, read_permissions
-from loom.cli.commands.runs import CODES, unattended
-from loom.cli.commands.views import print_status
+from loom.cli.commands.run import CODES, unattended
+from loom.cli.commands.status import print_status
 from loom.cli.main import build_app
 from loom.cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
-from loom.cli.watch import json_output as faces
 from loom.cli.watch import panels
 from loom.cli.watch.approval_prompt import Prompter
 from loom.cli.watch.follower import Follower, approve_all
+from loom.cli.watch.json_display import JsonEvents, ResultOnly
 from loom.cli.watch.keyboard import Keyboard, edited
-from loom.cli.watch.pending_approvals import Answer, Ask, Asks, Question, Waiting, read_ask, read_questions
+from loom.cli.watch.pending_approvals import (
+    Decision,
+    Pending,
+    PendingApproval,
+    PendingQuestion,
+    PendingTracker,
+    read_approval,
+    read_questions,
+)
 from loom.cli.watch.screen import Screen
 from loom.client import LoomClient, Polled, Streamed, Watched
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
@@ -40,7 +48,7 @@ from loom.exit_codes import code_of
 from tests.waiting import eventually
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-BASH = Ask(
+BASH = PendingApproval(
     call_id="c1",
     tool="bash",
     arguments={"command": "rm -rf build"},
@@ -163,7 +171,7 @@ def test_plain_lines_tell_a_run_from_start_to_end() -> None:
         "  │ c",
         "  │ … 2 more lines",
         "✉ ada: hurry up",
-        "‖ paused by ada; `loom resume r` lets the run go on",
+        "‖ paused by ada; `loom resume r` resumes it",
         "▶ resumed by ada",
         "✓ completed · r · 2 turns · 1 tool call · 12.3k tokens · $0.0123 · 0 ms",
         "all is well",
@@ -270,7 +278,7 @@ def test_a_failed_model_call_is_shown_with_its_error() -> None:
     )
     assert out.getvalue().splitlines()[1:] == [
         "✗ model: LLMRateLimitError: slow down",
-        "— trying the model call again (attempt 2); what it had said in this turn does not count —",
+        "— trying the model call again (attempt 2); its text of this turn does not count —",
     ]
 
 
@@ -288,7 +296,7 @@ def test_decisions_name_the_call_they_were_about() -> None:
 
 def test_an_ask_off_a_terminal_says_how_to_answer_it() -> None:
     shown, out = screen()
-    shown.asked(BASH)
+    shown.approval_opened(BASH)
     assert out.getvalue().splitlines() == [
         "? approve bash? (c1)",
         "  command: rm -rf build",
@@ -302,7 +310,7 @@ def test_an_ask_off_a_terminal_says_how_to_answer_it() -> None:
 
 def test_an_ask_at_a_terminal_is_a_panel_with_everything_in_it() -> None:
     console = Console(file=io.StringIO(), width=80, record=True)
-    console.print(panels.ask(BASH, "r", boxed=True))
+    console.print(panels.approval(BASH, "r", boxed=True))
     seen = console.export_text()
     for part in (
         "approve bash? (c1)",
@@ -338,8 +346,10 @@ def test_text_of_others_cannot_steer_the_terminal() -> None:
             task(Action.TOOL_RESULT, status="error", call_id="c1", tool="x", result={"content": evil}),
             task(Action.MESSAGE, text=evil, by=evil),
         )
-        shown.asked(
-            Ask(call_id=evil, tool=evil, arguments={evil: evil}, reason=evil, rule=evil, risk=evil, for_run=(evil,))
+        shown.approval_opened(
+            PendingApproval(
+                call_id=evil, tool=evil, arguments={evil: evil}, reason=evil, rule=evil, risk=evil, for_run=(evil,)
+            )
         )
         shown.say(evil)
         odd = {c for c in out.getvalue() if c in "\x07\x08\x9b\u202e" or (c == "\x1b" and not live)}
@@ -357,15 +367,15 @@ def test_what_is_to_be_approved_hides_nothing() -> None:
 
 def test_the_absence_of_the_stream_is_said_once() -> None:
     shown, out = screen()
-    shown.away({"status": "running", "turn": 1, "waiting_on": "model"}, "Redis is away")
-    shown.away({"status": "running", "turn": 1, "waiting_on": "model"}, "Redis is away")
-    shown.away({"status": "completed", "turn": 2}, "Redis is away")
+    shown.stream_lost({"status": "running", "turn": 1, "waiting_on": "model"}, "Redis is away")
+    shown.stream_lost({"status": "running", "turn": 1, "waiting_on": "model"}, "Redis is away")
+    shown.stream_lost({"status": "completed", "turn": 2}, "Redis is away")
     tell(shown, TURN)
     assert out.getvalue().splitlines() == [
-        "— live stream is away (Redis is away); showing status —",
+        "— the live stream is unavailable (Redis is away); showing the status —",
         "turn 1 · running · waiting on model",
         "turn 2 · completed",
-        "— live stream is back —",
+        "— the live stream is available again —",
         "── turn 1 ──",
     ]
 
@@ -383,7 +393,7 @@ def test_json_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(line)["result"]["status"] == "completed"
 
 
-# Asks.
+# Pending approvals.
 
 
 class Fake:
@@ -438,8 +448,8 @@ class Fake:
         return {"accepted": True}
 
 
-def following(run: Fake, shown: Screen, answerer: Any = None) -> Follower:
-    return Follower(cast(LoomClient, run), "r", shown, answerer, "ada")
+def following(run: Fake, shown: Screen, approver: Any = None) -> Follower:
+    return Follower(cast(LoomClient, run), "r", shown, approver, "ada")
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["from its event", "from the status"])
@@ -455,11 +465,11 @@ async def test_an_ask_that_was_open_before_is_offered() -> None:
     run = Fake(seen=False)
     run.pending = [PENDING]
     shown, _ = screen(answerable=True)
-    asked: list[Ask] = []
+    asked: list[PendingApproval] = []
 
-    async def deny(ask: Ask) -> Answer:
+    async def deny(ask: PendingApproval) -> Decision:
         asked.append(ask)
-        return Answer(approved=False, reason="no")
+        return Decision(approved=False, reason="no")
 
     await following(run, shown, deny).follow()
     assert asked == [BASH]
@@ -469,14 +479,14 @@ async def test_an_ask_that_was_open_before_is_offered() -> None:
 async def test_an_answer_that_comes_too_late_is_said_and_forgotten() -> None:
     shown, out = screen(answerable=True)
     assert await following(Fake(refuse=True), shown, approve_all).follow(just_started=True) == DONE
-    assert "— not taken: too late —" in out.getvalue()
+    assert "— not accepted: too late —" in out.getvalue()
 
 
 async def test_a_question_is_taken_back_when_somebody_else_answers() -> None:
     run = Fake()
     shown, out = screen(answerable=True)
 
-    async def never(_: Ask) -> Answer:
+    async def never(_: PendingApproval) -> Decision:
         asyncio.get_running_loop().call_later(0.05, elsewhere)
         await asyncio.Event().wait()
         raise AssertionError
@@ -484,7 +494,7 @@ async def test_a_question_is_taken_back_when_somebody_else_answers() -> None:
     follower = following(run, shown, never)
 
     def elsewhere() -> None:
-        follower._asks.close("c1", "d1")
+        follower._pending.close("c1", "d1")
         asyncio.get_running_loop().call_later(0.05, run.ended.set)
 
     assert await follower.follow(just_started=True) == DONE
@@ -499,15 +509,15 @@ async def test_an_ended_run_is_shown_without_waiting() -> None:
 
 
 async def test_a_decided_ask_is_not_opened_again_by_a_late_look() -> None:
-    opened: list[Waiting] = []
+    opened: list[Pending] = []
 
     async def look() -> JsonObject:
         return {}
 
-    asks = Asks(look, on_open=opened.append)
+    asks = PendingTracker(look, on_open=opened.append)
     asks.take({"pending_approvals": [PENDING]})
     asks.take({"pending_approvals": [PENDING]})
-    assert opened == [read_ask(PENDING)]
+    assert opened == [read_approval(PENDING)]
     asks.close("c1")
     asks.take({"pending_approvals": [PENDING]})
     with pytest.raises(TimeoutError):
@@ -524,7 +534,7 @@ ASKS_COLOUR: dict[str, Any] = {
     "waiting_on": "answer: Red or blue?",
     "pending_approvals": [],
 }
-COLOUR = Question(run_id="r", turn=1, text="Red or blue?")
+COLOUR = PendingQuestion(run_id="r", turn=1, text="Red or blue?")
 
 
 class Curious(Fake):
@@ -552,7 +562,7 @@ async def test_a_question_is_answered_in_place() -> None:
     run = Curious()
     shown, out = screen(answerable=True, replies=True)
 
-    async def blue(question: Question) -> str:
+    async def blue(question: PendingQuestion) -> str:
         assert question == COLOUR
         return "blue"
 
@@ -578,7 +588,7 @@ async def test_a_question_that_is_answered_elsewhere_is_taken_back() -> None:
     shown, out = screen(replies=True)
     asked = asyncio.Event()
 
-    async def never(_: Question) -> str:
+    async def never(_: PendingQuestion) -> str:
         asked.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -603,7 +613,7 @@ async def _said(words: str, out: io.StringIO) -> None:
 def test_questions_of_sub_agents_are_answered_at_their_runs() -> None:
     child = {**ASKS_COLOUR, "run_id": "r/d1-1-9f2c", "turn": 3}
     assert list(read_questions({**ASKS_COLOUR, "status": "running", "children": [child]})) == [
-        Question(run_id="r/d1-1-9f2c", turn=3, text="Red or blue?")
+        PendingQuestion(run_id="r/d1-1-9f2c", turn=3, text="Red or blue?")
     ]
     assert list(read_questions({"status": "aborted", "children": [child]})) == []
 
@@ -639,17 +649,17 @@ async def pressed(keys: str, work: Callable[[Keyboard], Any]) -> Any:
 @pytest.mark.parametrize(
     ("keys", "answer"),
     [
-        ("y", Answer(approved=True)),
-        ("x|Y\n", Answer(approved=True)),
-        ("r", Answer(approved=True, for_run=True)),
-        ("n|too risky|\n", Answer(approved=False, reason="too risky")),
-        ("n\n|no\n", Answer(approved=False, reason="no")),
-        ("n|oops|\x1b|y", Answer(approved=True)),
-        ("e|\x15{\"command\": \"ls\"}|\n", Answer(approved=True, arguments={"command": "ls"})),
-        ("e|\x15[1]|\n|\x15{}|\n", Answer(approved=True, arguments={})),
+        ("y", Decision(approved=True)),
+        ("x|Y\n", Decision(approved=True)),
+        ("r", Decision(approved=True, for_run=True)),
+        ("n|too risky|\n", Decision(approved=False, reason="too risky")),
+        ("n\n|no\n", Decision(approved=False, reason="no")),
+        ("n|oops|\x1b|y", Decision(approved=True)),
+        ("e|\x15{\"command\": \"ls\"}|\n", Decision(approved=True, arguments={"command": "ls"})),
+        ("e|\x15[1]|\n|\x15{}|\n", Decision(approved=True, arguments={})),
     ],
 )  # fmt: skip
-async def test_keys_answer_an_ask(keys: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_answer_an_ask(keys: str, answer: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDITOR", raising=False)
     monkeypatch.delenv("VISUAL", raising=False)
     shown, out = screen(answerable=True)
@@ -661,7 +671,7 @@ async def test_what_no_rule_can_allow_for_the_run_is_not_offered_for_it() -> Non
     shown, _ = screen(answerable=True)
     ask = replace(BASH, for_run=())
     answer = await pressed("r|y", lambda keyboard: Prompter(shown, keyboard, "r").answer(ask))
-    assert answer == Answer(approved=True)
+    assert answer == Decision(approved=True)
 
 
 @pytest.mark.parametrize("keys", ["blue|\n", "\n|  |\n|blue\n", "re|\x1b|blue|\n"])
@@ -679,7 +689,7 @@ async def test_arguments_are_edited_in_the_editor_of_the_person(
     monkeypatch.setenv("VISUAL", str(editor))
     shown, _ = screen(answerable=True)
     answer = await pressed("e", lambda keyboard: Prompter(shown, keyboard, "r").answer(BASH))
-    assert answer == Answer(approved=True, arguments={"command": "rm -rf dist"})
+    assert answer == Decision(approved=True, arguments={"command": "rm -rf dist"})
 
 
 def test_a_line_is_edited_at_its_cursor() -> None:
@@ -754,7 +764,7 @@ def test_a_run_that_nobody_watches_is_told_yes_beforehand(capsys: pytest.Capture
     assert request == {"mode": "bypass", "permissions": {"bash(git push:*)": "allow", "http_fetch": "deny"}}
     told = capsys.readouterr().err
     assert "mode bypass" in told
-    assert told.endswith("What hooks, guards or the agent's rules with a pattern ask still waits for a person\n")
+    assert told.endswith("or the agent's own rules with a pattern ask about still wait for a person\n")
     rules = {"bash": "ask", "bash(git push:*)": "ask"}  # of an agent, which the request does not replace
     assert [
         judge("bash", (Subject(text=command),), rules, mode=Mode(request["mode"])).verdict
@@ -773,8 +783,8 @@ def test_a_workspace_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_events_for_programs_are_the_lines_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    faces.JsonLines("r").event(3, TURN)
-    faces.Quiet("r").asked(BASH)
+    JsonEvents("r").event(3, TURN)
+    ResultOnly("r").approval_opened(BASH)
     seen = capsys.readouterr()
     assert json.loads(seen.out)["offset"] == 3
     assert json.loads(seen.out)["action"] == "node.turn"
@@ -782,7 +792,7 @@ def test_events_for_programs_are_the_lines_of_the_contract(capsys: pytest.Captur
 
 
 def test_a_program_that_waits_for_a_result_is_told_of_questions_too(capsys: pytest.CaptureFixture[str]) -> None:
-    faces.Quiet("r", answered=True).questioned(COLOUR)
+    ResultOnly("r", approves=True).question_opened(COLOUR)
     seen = capsys.readouterr()
     assert seen.err == 'waiting for an answer to "Red or blue?"; answer with `loom send r "your answer"`\n'
     assert seen.out == ""

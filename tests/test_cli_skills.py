@@ -67,7 +67,7 @@ def test_a_skill_is_shown_with_what_it_may_do(loom: Commands, home: Path) -> Non
     assert told["tools"] == {"skill__release-notes__count": "Count the words of a text."}
     assert told["instructions"].startswith("Read references/style.md first.")
     out = loom("skills", "show", "release-notes").out
-    assert "It has 2 scripts, run in the sandbox" in out
+    assert "It has 2 scripts. They run in the sandbox" in out
     assert "It asks for the tools Bash(git *); that allows nothing by itself." in out
     (folder / "scripts/shout.py").unlink()
     assert "It has 1 script, run in the sandbox" in loom("skills", "show", "release-notes").out
@@ -109,7 +109,7 @@ def test_a_skill_is_copied_to_where_runs_find_it(loom: Commands, home: Path) -> 
     assert [path.name for path in target.parent.iterdir()] == ["release-notes"]
     again = loom("skills", "add", "src/release-notes", "--yes")
     assert again.code == USAGE
-    assert "is there already: remove it first" in again.err
+    assert "exists already: remove it first" in again.err
     assert loom("skills", "add", "src/release-notes", "--project", "--yes").code == 0
     assert (loom.folder / ".agents/skills/release-notes/SKILL.md").is_file()
 
@@ -118,7 +118,7 @@ def test_nothing_is_copied_that_nobody_agreed_to(loom: Commands, home: Path) -> 
     write_release_notes(loom.folder / "src")
     ran = loom("skills", "add", "src/release-notes")
     assert ran.code == USAGE
-    assert "then give --yes" in ran.err
+    assert "then use --yes" in ran.err
     assert "It has 2 scripts" in ran.out
     assert not (home / ".agents").exists()
 
@@ -132,7 +132,7 @@ def test_a_skill_with_a_link_or_a_name_that_leads_elsewhere_is_not_taken_in(loom
     ran = loom("skills", "add", "src/x", "--project", "--yes")
     assert (ran.code, "references is a link" in ran.err) == (USAGE, True)
     assert not (loom.folder / ".agents").exists()
-    assert "is no skill that can be used" in loom("skills", "add", "src", "--yes").err
+    assert "is not a usable skill" in loom("skills", "add", "src", "--yes").err
     assert "neither a folder nor a SKILL.md" in loom("skills", "add", "nowhere", "--yes").err
 
 

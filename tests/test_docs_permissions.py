@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE 
 RULES = [text for kind, text in BLOCKS if kind == "json rules"]
 SESSIONS = [text for kind, text in BLOCKS if kind == "console"]
 APP = typer.Typer()
-permissions.register(APP)
+APP.add_typer(permissions.app)
 
 
 def steps(session: str) -> list[tuple[str, str]]:

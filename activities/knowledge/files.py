@@ -13,7 +13,7 @@ from loom.activities.knowledge.ports import UnreadableNow
 from loom.activities.toolbox.workspace import paths as workspace
 from loom.activities.toolbox.workspace.file_walk import walk
 from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
-from loom.domain.memory.document_sections import Kind
+from loom.domain.memory.chunks import Kind
 
 LARGEST: Final = 2_000_000
 """Maximum bytes of a text, a page or source code."""

@@ -14,8 +14,7 @@ from loom.activities.knowledge.files import LeftOut, document_paths, is_html, ki
 from loom.activities.knowledge.ports import Document, DocumentReader, KnowledgeStore, UnreadableDocument, UnreadableNow
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.domain.core.errors import RefusedError
-from loom.domain.memory.chunks import Chunk, ChunkSize, chunks_of
-from loom.domain.memory.document_sections import sections_of
+from loom.domain.memory.chunks import Chunk, ChunkSize, chunks_of, sections_of
 from loom.domain.memory.knowledge import Ingested, KnowledgeBase
 
 BATCH: Final = 64

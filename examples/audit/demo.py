@@ -1,9 +1,9 @@
 """`make demo`: an audit of a folder of source code, by a run that outlives its worker.
 
-A stack of its own comes up in `.loom-demo` (LOOM_DEMO_HOME), a run reads the sources side by side and asks before it
-writes its report. While it waits, its worker is killed; the supervisor starts another one, which rebuilds the run from
-its history and goes on. What is promised here is checked at the end. Exit codes: 0 all of it came true, 1 something
-did not, 2 another demo runs here, 130 interrupted. Whatever was started is ended in each case.
+The demo starts its own stack in `.loom-demo` (LOOM_DEMO_HOME). A run reads the sources in parallel and asks before it
+writes its report. While it waits, the demo kills its worker. The supervisor starts another one, which rebuilds the run
+from its history and continues. At the end, the demo checks what it promised. Exit codes: 0 all promises were kept,
+1 some were not, 2 another demo is running here, 130 interrupted. In each case, the demo stops what it started.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from examples.audit.telling import Teller
 from loom import LoomClient
 from loom.cli.output import console, counted, seconds
 from loom.cli.watch.follower import Follower
-from loom.cli.watch.pending_approvals import Answer, Ask
+from loom.cli.watch.pending_approvals import Decision, PendingApproval
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import JsonObject
@@ -45,16 +45,16 @@ CHECKOUT: Final = Path(__file__).parents[2]
 TASK: Final = "Audit the source code in this folder and write the report to report.md."
 PERSON: Final = "demo user"
 LONGEST: Final = 180.0
-"""Seconds for the run; it needs about ten."""
+"""Seconds that the run may take; it takes about ten."""
 PATIENCE: Final = 60.0
-"""Seconds for a new worker to be there."""
+"""Seconds until a new worker must respond."""
 FOREIGN: Final = ("LOOM_", "TEMPORAL_")
-"""Settings of whoever starts the demo: it has a stack of its own."""
+"""Prefixes of settings that the demo ignores, because it has its own stack."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where the demo lives, and how people name that from where they are."""
+    """The folder of the demo, and how to refer to it from where it was started."""
 
     home: Path
     started_from: Path
@@ -65,7 +65,7 @@ class Place:
         return self.home / "workspace"
 
     def named(self, path: Path) -> str:
-        """A path as one would type it."""
+        """A path as you would type it."""
         inside = path.is_relative_to(self.started_from)
         return str(path.relative_to(self.started_from) if inside else path)
 
@@ -75,7 +75,7 @@ class Place:
 
 
 class Demo:
-    """The job, from the stack's start to the proof."""
+    """The demo, from the start of the stack to the proof."""
 
     def __init__(self, place: Place, teller: Teller) -> None:
         self._place = place
@@ -85,7 +85,7 @@ class Demo:
         self._approved = ""
 
     async def run(self) -> int:
-        """Do all of it; the exit code."""
+        """Run the demo; returns the exit code."""
         up = await self._bring_up()
         _fill(self._place.workspace)
         address = f"{up.ui}/namespaces/default/workflows/{self._run_id}"
@@ -104,7 +104,7 @@ class Demo:
         return up
 
     async def _follow(self, loom: LoomClient) -> Evidence:
-        async def answer(ask: Ask) -> Answer:
+        async def answer(ask: PendingApproval) -> Decision:
             return await self._answer(loom, ask)
 
         follower = Follower(loom, self._run_id, self._teller, answer, PERSON)
@@ -120,8 +120,8 @@ class Demo:
             workers=self._killed or (0, 0),
         )
 
-    async def _answer(self, loom: LoomClient, ask: Ask) -> Answer:
-        """What a person would do, after a worker was lost while they were thinking."""
+    async def _answer(self, loom: LoomClient, ask: PendingApproval) -> Decision:
+        """Approve the call as a person would, after the worker was killed while they were thinking."""
 
         async def shown() -> bool | None:
             return self._teller.has_shown(ask) or None
@@ -131,9 +131,9 @@ class Demo:
             self._killed = await self._replace_worker(loom, ask)
         self._approved = str(ask.arguments.get("content", ""))
         self._teller.line(f"  the demo says yes for you, as “{PERSON}”")
-        return Answer(approved=True)
+        return Decision(approved=True)
 
-    async def _replace_worker(self, loom: LoomClient, ask: Ask) -> tuple[int, int]:
+    async def _replace_worker(self, loom: LoomClient, ask: PendingApproval) -> tuple[int, int]:
         """Kill the worker and wait until the next one knows the run; the process ids of both."""
         before, tell = state.read(self._place.home).living()["worker"].pid, self._teller.line
         os.kill(before, signal.SIGKILL)
@@ -158,7 +158,7 @@ class Demo:
         return before, after
 
     def _conclude(self, seen: Evidence, address: str) -> int:
-        """Say what came of it, and whether that is what was promised."""
+        """Print the outcome, and whether all promises were kept."""
         wrong = broken_promises(seen)
         for name, value in self._summary(seen, address):
             self._teller.line(f"{name:<11} {value}")
@@ -201,7 +201,7 @@ def _fill(workspace: Path) -> None:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Two demos would end each other's stack."""
+    """Lock the folder: two demos would stop each other's stack."""
     prepare(home)
     with (home / "demo.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,7 +209,7 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _settle_in(home: Path) -> None:
-    """Only the demo's own settings count, for the worker, too: no variable, and no file where this was started."""
+    """Use only the demo's own settings: no variables of the caller, and no files in the current folder."""
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]
     os.environ |= {"LOOM_HOME": str(home), "LOOM_MODEL": "demo"}
@@ -218,7 +218,7 @@ def _settle_in(home: Path) -> None:
 
 
 async def _interruptible(work: Awaitable[int]) -> int:
-    """SIGTERM and a closed terminal end the demo as Ctrl-C does: in order."""
+    """Let SIGTERM and a closed terminal end the demo in order, as Ctrl-C does."""
     this: asyncio.Task[Any] | None = asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, this.cancel if this else lambda: None)
@@ -226,7 +226,7 @@ async def _interruptible(work: Awaitable[int]) -> int:
 
 
 def _play(place: Place, teller: Teller) -> int:
-    """The demo with its stack; one that was there before it is left as it is."""
+    """Run the demo and stop its stack, unless the stack was running before."""
     found = state.read(place.home).supervised()
     try:
         return asyncio.run(_interruptible(Demo(place, teller).run()))
@@ -253,7 +253,7 @@ def _end(home: Path) -> str:
 
 
 def main() -> int:
-    """Play the demo; the exit code."""
+    """Run the demo; returns the exit code."""
     named = os.environ.get("LOOM_DEMO_HOME")
     place = Place(home=Path(named or CHECKOUT / ".loom-demo").absolute(), started_from=Path.cwd())
     teller = Teller(console())
@@ -273,4 +273,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the SDK's threads may call into an interpreter that is being taken down, as `loom.cli.main` knows
+    os._exit(code)  # the SDK's threads may call into an interpreter that is shutting down

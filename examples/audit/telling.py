@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loom.cli.output import counted, one_line, plain, seconds
-from loom.cli.watch.pending_approvals import Ask, Question, read_ask
+from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion, read_approval
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Task
 
@@ -16,7 +16,7 @@ SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS})
 
 
 class Teller:
-    """Prints a followed run and keeps its events; a Face."""
+    """Prints a followed run and keeps its events; a Display."""
 
     def __init__(self, out: Console) -> None:
         """`out` decides on colours: none where it is not a terminal."""
@@ -42,7 +42,7 @@ class Teller:
             case Action.TOOL_RESULT:
                 self._finished.append(self._result(task))
             case Action.APPROVAL_REQUESTED:
-                self._show_ask(read_ask(said))
+                self._show_ask(read_approval(said))
             case Action.APPROVAL_DECIDED | Action.SEGMENT_RESET:
                 self._remark(task)
             case Action.MODEL_CALL:
@@ -50,20 +50,20 @@ class Teller:
             case _ if task.action not in SILENT:
                 self._show_results()
 
-    def away(self, status: JsonObject, why: str) -> None:
+    def stream_lost(self, status: JsonObject, why: str) -> None:
         """Say that there are no events for now."""
-        self.line(f"  live stream is away ({one_line(why)}); the run is {status['status']}", "yellow")
+        self.line(f"  live stream is unavailable ({one_line(why)}); the run is {status['status']}", "yellow")
 
     def status(self, status: JsonObject) -> None:
         """Nothing to show."""
 
-    def asked(self, ask: Ask) -> None:
+    def approval_opened(self, ask: PendingApproval) -> None:
         """Nothing to show: the event does, in its place; the run may be asked sooner than its stream is read."""
 
-    def questioned(self, question: Question) -> None:
+    def question_opened(self, question: PendingQuestion) -> None:
         """Nothing to show: this agent asks nobody."""
 
-    def has_shown(self, ask: Ask) -> bool:
+    def has_shown(self, ask: PendingApproval) -> bool:
         """Whether the story has come to this ask."""
         asked = (task.parameters for task in self.events if task.action is Action.APPROVAL_REQUESTED)
         return any(said.get("digest") == ask.digest for said in asked)
@@ -72,7 +72,7 @@ class Teller:
         """Pass on a remark of who follows the run."""
         self.line(f"  {text}", "yellow")
 
-    def _show_ask(self, ask: Ask) -> None:
+    def _show_ask(self, ask: PendingApproval) -> None:
         """In short; `loom status` has the whole of it."""
         self.line(f"  ? {ask.tool} waits for a person", "bold yellow")
         facts = [(name, _short(value)) for name, value in ask.arguments.items()]

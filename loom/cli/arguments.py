@@ -1,30 +1,51 @@
-"""Option values that are more than a word: JSON objects, permission files, folders. What is wrong is named."""
+"""Arguments and option values that commands share; each error names the option that is wrong."""
 
+import getpass
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+import typer
 
 from loom.domain.core.errors import BadRequest
+from loom.domain.permissions.rules import parse_rules
+
+RunId: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+App: TypeAlias = Annotated[
+    str | None, typer.Option("--app", help="Your app, as package.module:app; overrides LOOM_APP.")
+]
+Budget: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON",
+        help='Limits: {"tokens", "cost_usd", "tool_calls", "turns", "seconds", "depth", "children"}.',
+    ),
+]
+
+
+def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
+    """A Typer application for a command module: the group of this name, or without a name top-level commands."""
+    return typer.Typer(name=group, help=summary, no_args_is_help=group is not None, rich_markup_mode=None)
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:
-    """A JSON object given on the command line; raises BadRequest that names the option."""
+    """Parse a JSON object; raises BadRequest."""
     try:
         value = json.loads(text)
     except ValueError as error:
         raise BadRequest(f"{option}: not valid JSON: {error}", field=option) from None
     if not isinstance(value, dict):
-        raise BadRequest(f"{option}: must be a JSON object, not {_kind(value)}", field=option)
+        raise BadRequest(f"{option}: must be a JSON object, not {_json_type(value)}", field=option)
     return value
 
 
 def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]:
-    """Rules as a JSON object, or from a JSON or TOML file that holds one, at its top or under `permissions`."""
-    from loom.domain.permissions.rules import parse_rules  # noqa: PLC0415 - only this option needs it
-
-    rules = read_object(text, option) if text.lstrip().startswith(("{", "[")) else _rules_of(text, option)
+    """Read rules from a JSON object, or from a JSON or TOML file that has them at its top or under `permissions`."""
+    rules = read_object(text, option) if _is_json(text) else _rules_in_file(text, option)
     for name, verdict in rules.items():
         if not isinstance(verdict, str):
             raise BadRequest(f"{option}: rule {name!r} must say allow, ask or deny, not {verdict!r}", field=option)
@@ -36,54 +57,53 @@ def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]
 
 
 def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:
-    """A JSON Schema as a JSON object, or from a file that holds one."""
-    return read_object(text, option) if text.lstrip().startswith(("{", "[")) else _object_in(text, option)
-
-
-def _rules_of(name: str, option: str) -> dict[str, Any]:
-    found = _object_in(name, option)
-    inner = found.get("permissions")
-    return dict(inner) if isinstance(inner, Mapping) else found
-
-
-def _object_in(name: str, option: str) -> dict[str, Any]:
-    """The object in a JSON or TOML file."""
-    path = Path(name).expanduser()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadRequest(
-            f"{option}: {name!r} is neither a JSON object nor a file that is there", field=option
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{option}: {name} cannot be read: {error}", field=option) from None
-    read = _toml if path.suffix.lower() == ".toml" else read_object
-    return read(text, f"{option} {name}")
-
-
-def _toml(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadRequest(f"{where}: not valid TOML: {error}", field=where) from None
+    """Read a JSON Schema from a JSON object or from a file that holds one."""
+    return read_object(text, option) if _is_json(text) else _object_in_file(text, option)
 
 
 def absolute(folder: str) -> str:
-    """The folder as the worker has to be told it."""
+    """The folder's absolute path: the worker may run in another directory."""
     return str(Path(folder).expanduser().absolute())
 
 
 def user_name() -> str:
-    """Who is giving orders: the operating system's name for the person."""
-    import getpass  # noqa: PLC0415 - only orders are signed
-    import os  # noqa: PLC0415
-
+    """The operating system's name for the person; signals and messages to runs are signed with it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without an entry
         return f"uid {os.getuid()}"
 
 
-def _kind(value: object) -> str:
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith(("{", "["))
+
+
+def _rules_in_file(name: str, option: str) -> dict[str, Any]:
+    found = _object_in_file(name, option)
+    inner = found.get("permissions")
+    return dict(inner) if isinstance(inner, Mapping) else found
+
+
+def _object_in_file(name: str, option: str) -> dict[str, Any]:
+    """The object in a JSON or TOML file."""
+    path = Path(name).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadRequest(f"{option}: {name!r} is neither a JSON object nor an existing file", field=option) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{option}: {name} cannot be read: {error}", field=option) from None
+    read = _read_toml if path.suffix.lower() == ".toml" else read_object
+    return read(text, f"{option} {name}")
+
+
+def _read_toml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"{where}: not valid TOML: {error}", field=where) from None
+
+
+def _json_type(value: object) -> str:
     names = {list: "an array", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")

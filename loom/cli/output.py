@@ -1,8 +1,7 @@
-"""What commands print: one JSON value on standard output for programs, words for people, and nothing that can steer a
-terminal.
+"""What commands print: one JSON value on standard output for programs, text for people, and no control sequences.
 
-Text from models, tools and other people passes through `plain` (what a person would read, colours dropped) or
-`visible` (nothing dropped, every odd character spelled out: for what somebody is about to approve).
+Text from models, tools and other people passes through `plain` (readable text, colours dropped) or
+`visible` (nothing dropped, every unusual character escaped: for what a person is about to approve).
 """
 
 import json
@@ -11,13 +10,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
 
 WIDE: Final = 160
-"""Columns of tables that do not go to a terminal."""
+"""Width of tables outside a terminal."""
 
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -29,7 +27,7 @@ _LINE_ENDS = "\u0085\u2028\u2029"
 
 
 def print_json(value: object) -> None:
-    """One value on one line, also for readers that break lines at Unicode's ends; broken text becomes `?`."""
+    """Print one value on one line, also for readers that break at Unicode's line ends; invalid text becomes `?`."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
     for end in _LINE_ENDS:
         text = text.replace(end, f"\\u{ord(end):04x}")
@@ -37,16 +35,14 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def tell(text: str) -> None:
-    """A line for people on standard error."""
+def print_notice(text: str) -> None:
+    """Print a line for people on standard error."""
     sys.stderr.write(plain(text).encode("utf-8", "replace").decode() + "\n")
     sys.stderr.flush()
 
 
-def console(*, wide: bool = False) -> "Console":
-    """Standard output for people; markup in what is printed means nothing."""
-    from rich.console import Console  # noqa: PLC0415 - 50 ms that `--json` need not pay
-
+def console(*, wide: bool = False) -> Console:
+    """Standard output for people; markup in the text is printed as it is."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     width = WIDE if wide and not sys.stdout.isatty() else None
@@ -54,14 +50,14 @@ def console(*, wide: bool = False) -> "Console":
 
 
 def plain(text: str) -> str:
-    """Text for reading: terminal sequences gone, line ends unified, other control characters spelled out."""
+    """Text for reading: terminal sequences removed, line ends unified, other control characters escaped."""
     bare = _SEQUENCE.sub("", text.replace("\r\n", "\n")).replace("\r", "\n")
-    return _CONTROL.sub(_spelled, bare)
+    return _CONTROL.sub(_escaped, bare)
 
 
 def visible(text: str) -> str:
-    """Text for judging: nothing is dropped, and nothing is left that could hide or reorder its neighbours."""
-    return _HIDDEN.sub(_spelled, text)
+    """Text for judging: nothing is removed, and nothing is left that could hide or reorder other text."""
+    return _HIDDEN.sub(_escaped, text)
 
 
 def one_line(text: str, limit: int = 120) -> str:
@@ -78,7 +74,7 @@ def money(cost: float | None) -> str:
 
 
 def tokens(count: int) -> str:
-    """A count in four characters or so."""
+    """A count in about four characters."""
     if count < 10_000:
         return str(count)
     return f"{count / 1000:.1f}k" if count < 1_000_000 else f"{count / 1_000_000:.2f}M"
@@ -97,11 +93,11 @@ def seconds(span: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 turn`, `2 turns`; `plural` is that of a noun that takes more than an s."""
+    """`1 turn`, `2 turns`; `plural` is for nouns that need more than an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def _spelled(match: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 

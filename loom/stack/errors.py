@@ -1,10 +1,10 @@
-"""What the embedded stack says when it cannot do what it was asked.
+"""The errors of the embedded stack.
 
 LoomError
-└── StackError                a part does not start, the home cannot be used, a program is missing
-    └── AlreadySupervised     another process looks after this home
+└── StackError                a service does not start, the home cannot be used, a program is missing
+    └── AlreadySupervised     another process supervises this home
 
-The message says what, where (the end of the part's log) and what to do.
+Each message says what failed, quotes the end of the log that explains it, and says what to do.
 """
 
 from pathlib import Path
@@ -17,11 +17,14 @@ class StackError(LoomError):
 
 
 class AlreadySupervised(StackError):
-    """Another process looks after this home."""
+    """Another process supervises this home."""
 
 
 def tail(log: Path, *, lines: int = 12, since: int = 0, width: int = 400) -> str:
-    """The end of a log from an offset on, indented, to stand in an error's message; its longest lines are cut."""
+    """The last lines of a log, indented for an error message.
+
+    `since` is the byte offset to start from; lines longer than `width` characters are cut.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(since, log.stat().st_size - 8192))

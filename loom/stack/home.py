@@ -1,4 +1,4 @@
-"""The directory of the embedded stack: made, checked, locked."""
+"""The directory of the embedded stack: create, check and lock it."""
 
 import fcntl
 import os
@@ -11,13 +11,14 @@ from pathlib import Path
 from loom.stack.errors import AlreadySupervised, StackError
 
 ROOM_TO_BEGIN = 150 * 2**20
-"""A fresh stack takes 50 MB, and a database that runs full is worse than one that does not start."""
+"""Bytes that must be free for a new stack, which takes 50 MB: a full disk is worse than a refused start."""
 ROOM_TO_GO_ON = 30 * 2**20
+"""Bytes that must be free for a stack that has data already."""
 LOG_LIMIT = 20 * 2**20
 
 
 def prepare(home: Path) -> None:
-    """Make the directory and see that it can be written to and has room."""
+    """Create the directory, and check that it is writable and has room; raises `StackError`."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         (home / "logs").mkdir(exist_ok=True)
@@ -33,8 +34,8 @@ def prepare(home: Path) -> None:
     room = ROOM_TO_GO_ON if (home / "postgres").exists() else ROOM_TO_BEGIN
     if free < room:
         raise StackError(
-            f"only {free // 2**20} MB are free in {home}, the embedded stack wants {room // 2**20} MB. "
-            "Make room there, or set LOOM_HOME to a directory on another disk.",
+            f"only {free // 2**20} MB are free in {home}, the embedded stack needs {room // 2**20} MB. "
+            "Free some space, or set LOOM_HOME to a directory on another disk.",
             home=str(home),
             free=free,
         )
@@ -42,17 +43,17 @@ def prepare(home: Path) -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold the home; the kernel lets go of the lock when the process ends, however it ends."""
+    """Lock the home, or raise `AlreadySupervised`; the kernel releases the lock when the process ends in any way."""
     with (home / "supervisor.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadySupervised(f"another process looks after {home}", home=str(home)) from None
+            raise AlreadySupervised(f"another process supervises {home}", home=str(home)) from None
         yield
 
 
 def log_path(home: Path, part: str) -> Path:
-    """Where a part's output goes; a log that has grown long is put aside, one generation is kept."""
+    """The log file of a service; a long log is rotated first, and one old file is kept."""
     path = home / "logs" / f"{part}.log"
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.replace(path.with_suffix(".log.1"))
@@ -60,7 +61,7 @@ def log_path(home: Path, part: str) -> Path:
 
 
 def password(home: Path) -> str:
-    """The password of Postgres and Redis here: made once, so that other users of this machine stay out."""
+    """The password of this home's Postgres and Redis, generated once. It keeps other users of the machine out."""
     path = home / "password"
     if not path.exists():
         path.touch(mode=0o600)

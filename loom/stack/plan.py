@@ -1,4 +1,4 @@
-"""What a supervisor is asked to run, as a value that crosses a command line."""
+"""What a supervisor is asked to run, as a value that can be passed on a command line."""
 
 import json
 import sys
@@ -11,14 +11,14 @@ from loom.stack.ports import USUAL
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """One home, its worker if one is wanted, and where that works."""
+    """The home of a stack, and which worker to run for it, if any."""
 
     home: Path
-    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker is wanted
+    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker
     task_queue: str = "loom"
     namespace: str = "default"
-    metrics_port: int | None = USUAL["metrics"]  # the usual one gives way when it is taken
-    app: str | None = None  # what the worker is to load; None: whatever one that runs has loaded
+    metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
+    app: str | None = None  # what the worker loads; None: what the running worker has loaded
     redis_server: Path | None = None  # the program to run; None: the packaged one, else one on PATH
 
     def without_worker(self) -> Self:
@@ -26,14 +26,14 @@ class Plan:
         return replace(self, worker=None)
 
     def to_json(self) -> str:
-        """As the daemon gets it on its command line."""
+        """The plan as JSON, for the command line of the daemon."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
         return json.dumps(named)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The other way round."""
+        """The plan from its JSON."""
         home, worker, queue, namespace, metrics, app, redis = json.loads(text)
         return cls(
             home=Path(home),

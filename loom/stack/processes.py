@@ -1,7 +1,7 @@
-"""Start a child, see whether it lives, end it.
+"""Start a child process, check whether it is alive, and stop it.
 
-Children get a session of their own: Ctrl-C in the terminal reaches the supervisor alone, which ends them in order, and
-a child that has to be killed goes with everything it started.
+Each child gets its own session. Ctrl-C in the terminal therefore reaches only the supervisor, which stops its children
+in order, and killing a child also kills everything it started.
 """
 
 import os
@@ -23,28 +23,28 @@ HOW_TO_END = {
     "redis": signal.SIGTERM,
 }
 GRACE = 10.0
-"""Seconds that a part has to end by itself before it is killed."""
+"""Seconds that a process has to end by itself before it is killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
-    """A process that is ours: started here, or by a supervisor before us."""
+    """A process of this stack, started by this supervisor or by an earlier one."""
 
     identity: Identity
-    child: "subprocess.Popen[bytes] | None" = None  # None: adopted, so somebody else collects its exit code
-    logs_from: int = 0  # where in its log it began to write
+    child: "subprocess.Popen[bytes] | None" = None  # None: adopted from an earlier supervisor
+    logs_from: int = 0  # offset in its log
 
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process is still running."""
         return self.child.poll() is None if self.child else self.identity.alive()
 
     def exit_code(self) -> int | None:
-        """How it ended, where that is known."""
+        """The exit code; None while the process runs, or if it was adopted."""
         return self.child.poll() if self.child else None
 
 
 def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Running:
-    """Start a child whose output goes to the end of `log`."""
+    """Start a child that appends its output to `log`; raises `StackError`."""
     try:
         with log.open("ab") as output:
             began = output.tell()
@@ -59,19 +59,19 @@ def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Pat
             )
     except OSError as error:
         raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})", program=command[0]) from None
-    # Not yet waited for, so even if it ended at once its entry, and its start time, are still there.
+    # A child that nobody has waited for keeps its process entry, even if it has ended already.
     return Running(identity=of_pid(child.pid), child=child, logs_from=began)
 
 
 def ask_to_end(process: Running, how: signal.Signals) -> None:
-    """Signal it, if it is still the process that we mean."""
+    """Send the signal, unless the process has ended and its id belongs to another one."""
     if process.alive():
         with suppress(ProcessLookupError):
             os.kill(process.identity.pid, how)
 
 
 def end_all(parts: Mapping[str, Running]) -> None:
-    """The worker first, as long as the services answer it; then the services together."""
+    """Stop the worker first, while the services still respond to it, and then all services at once."""
     if "worker" in parts:
         end("worker", parts["worker"])
     for name, process in parts.items():
@@ -81,7 +81,7 @@ def end_all(parts: Mapping[str, Running]) -> None:
 
 
 def end(name: str, process: Running) -> None:
-    """Ask the part to end, wait, and kill it with its children when it does not."""
+    """Ask the process to end and wait; kill it with its children if it does not end in time."""
     ask_to_end(process, HOW_TO_END[name])
     if not wait_until(lambda: not process.alive(), seconds=GRACE):
         with suppress(ProcessLookupError):
@@ -90,7 +90,7 @@ def end(name: str, process: Running) -> None:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Whether the condition came true in time."""
+    """Wait until the condition is true; False if it is not after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

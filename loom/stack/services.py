@@ -1,7 +1,7 @@
-"""What the stack is made of: the command line of each part, its address, and how to know that it answers.
+"""The processes of the stack: the command line of each one, its address, and how to tell that it is ready.
 
-Temporal is asked through the HTTP interface of its Web UI, so that the supervisor needs no SDK: it stays small, and
-ready means that the screen works, too.
+The supervisor queries Temporal through the HTTP API of the Web UI. It needs no SDK for that and stays small, and once
+the stack is ready, the Web UI works too.
 """
 
 import http.client
@@ -24,12 +24,12 @@ from loom.stack.home import password
 from loom.stack.state import Identity
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
-"""As it comes, the packaged server spends about 52 ms on each dispatched task; with these it does not wait."""
+"""With its defaults, the packaged server adds about 52 ms to each dispatched task; with these rates it adds none."""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
-"""Commits survive the death of the server; the last ones may not survive the death of the machine."""
-RETENTION = "2160h"  # 90 days; the packaged server forgets ended runs after one day
+"""Commits survive a crash of the server; the latest ones may be lost in a crash of the machine."""
+RETENTION = "2160h"  # 90 days; by default the packaged server deletes ended runs after one day
 
-SERVICES = ("temporal", "redis", "postgres")  # in starting order: the last one takes longest to prepare
+SERVICES = ("temporal", "redis", "postgres")  # in starting order
 
 
 def _nothing() -> None:
@@ -52,7 +52,7 @@ class Part:
 
 
 def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
-    """Temporal's server with its Web UI on SQLite."""
+    """The Temporal server with its Web UI, on SQLite."""
     program, database = _temporal_program(), home / "temporal.db"
     address, fresh = f"127.0.0.1:{ports['temporal']}", not database.exists()
     flags = {
@@ -65,7 +65,7 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
         "--search-attribute": [f"{name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()],
         "--namespace": [] if namespace == "default" else [namespace],
     }
-    # Settings for clients, of this user or this shell, are not meant for the server.
+    # Client settings of this user or shell must not reach the server.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
     offline = ("--ui-disable-news-fetch", "--disable-config-file", "--disable-config-env", "--color", "never")
     return Part(
@@ -83,14 +83,14 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
 
 
 def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> Part:
-    """Redis or Valkey, with a log of all writes on disk; `program` is the server that the settings name."""
+    """Redis or Valkey with an append-only file; `program` is the server that the settings name."""
     port, secret, directory = ports["redis"], password(home), home / "redis"
     config = directory / "redis.conf"
     address = f"redis://:{secret}@127.0.0.1:{port}/0"
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        config.touch(mode=0o600)  # the password would be seen by all on the command line
+        config.touch(mode=0o600)  # on the command line, everyone could read the password
         config.write_text(
             f"bind 127.0.0.1\nport {port}\nrequirepass {secret}\nappendonly yes\nappendfsync everysec\n"
             'save ""\ndaemonize no\ndir ./\n',
@@ -110,7 +110,7 @@ def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> 
 def worker(
     command: tuple[str, ...], ports: Mapping[str, int], namespace: str, queue: str, env: Mapping[str, str]
 ) -> Part:
-    """Loom's worker; it is ready when Temporal has seen this very process poll."""
+    """Loom's worker. It is ready once Temporal has seen this process poll."""
     path = f"namespaces/{quote(namespace)}/task-queues/{quote(queue, safe='')}?taskQueueType=1"
     return Part(
         name="worker",
@@ -121,7 +121,7 @@ def worker(
 
 
 def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
-    """One question to Temporal through its Web UI; None when it does not answer."""
+    """Query Temporal through the HTTP API of its Web UI; None if it does not respond."""
     connection = http.client.HTTPConnection("127.0.0.1", ui_port, timeout=2)
     try:
         connection.request("GET", f"/api/v1/{path}")
@@ -135,19 +135,19 @@ def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
 
 
 def _polled_since(started: float, task_queue: dict[str, Any] | None) -> bool:
-    """Pollers stay listed for minutes after their death, so only one seen after our start counts."""
+    """Dead pollers stay listed for minutes, so only a poller seen after the start of the worker counts."""
     pollers = (task_queue or {}).get("pollers", [])
     return any(datetime.fromisoformat(p["lastAccessTime"]).timestamp() >= started for p in pollers)
 
 
 def _keep_ended_runs(program: str, address: str, namespace: str) -> None:
-    """Only on a fresh database: whoever changes it later is not overruled."""
+    """Set the retention of a new database; later changes of yours are not overwritten."""
     command = (program, "operator", "namespace", "update", "--address", address, "-n", namespace)
     try:
         subprocess.run((*command, "--retention", RETENTION), capture_output=True, check=True, timeout=20)
     except subprocess.SubprocessError as error:
         said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-        raise StackError(f"temporal does not take a retention of {RETENTION}: {said or error}") from None
+        raise StackError(f"temporal: cannot set the retention to {RETENTION}: {said or error}") from None
 
 
 def _redis_answers(url: str) -> bool:

@@ -1,8 +1,7 @@
-"""`stack.json`: which processes are ours and where they listen.
+"""`stack.json`: which processes belong to the stack, and where they listen.
 
-A process is known by its id *and* its start time, because ids are used again: nothing that Loom did not start is ever
-signalled. The file is replaced whole, never written in place, and readable by its owner alone, since the addresses
-carry passwords.
+A process is identified by its id *and* its start time, because ids are reused. Loom never signals a process that it did
+not start. The file is replaced atomically, and only its owner can read it, since the addresses contain passwords.
 """
 
 import json
@@ -18,13 +17,13 @@ FILE = "stack.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """One process of this machine."""
+    """A process of this machine."""
 
     pid: int
     started: float  # seconds since the epoch, as the operating system reports it
 
     def alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """Whether this process is still running; a zombie is not."""
         try:
             process = psutil.Process(self.pid)
             return bool(process.status() != psutil.STATUS_ZOMBIE) and self._same(process.create_time())
@@ -37,46 +36,46 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """One part as it was started."""
+    """A service or worker as it was started."""
 
     pid: int
     started: float
-    address: str | None = None  # None: nobody connects to it (the worker)
+    address: str | None = None  # None: it accepts no connections (the worker)
 
     @property
     def identity(self) -> Identity:
-        """The process behind the part."""
+        """The process."""
         return Identity(pid=self.pid, started=self.started)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StackState:
-    """All that is written down about the embedded stack of one home."""
+    """The contents of `stack.json`."""
 
     supervisor: Identity | None = None
     parts: Mapping[str, Recorded] = field(default_factory=dict)
-    ports: Mapping[str, int] = field(default_factory=dict)  # kept after `down`, so that addresses stay
+    ports: Mapping[str, int] = field(default_factory=dict)  # kept after `down`, so that addresses do not change
     worker_wanted: bool = False
-    ready: bool = False  # all that was asked for has answered
+    ready: bool = False  # everything that was requested has responded
     ui: str | None = None  # Temporal's Web UI
     app: str | None = None  # what the worker has loaded
 
     def supervised(self) -> bool:
-        """Whether a supervisor looks after the stack now."""
+        """Whether a supervisor is running."""
         return self.supervisor is not None and self.supervisor.alive()
 
     def living(self) -> dict[str, Recorded]:
-        """The parts whose process runs."""
+        """The parts whose process is running."""
         return {name: part for name, part in self.parts.items() if part.identity.alive()}
 
 
 def of_pid(pid: int) -> Identity:
-    """The identity of a process that runs now; `psutil.NoSuchProcess` when it is gone already."""
+    """The identity of a running process; raises `psutil.NoSuchProcess`."""
     return Identity(pid=pid, started=psutil.Process(pid).create_time())
 
 
 def lived_at(pid: int, moment: float) -> bool:
-    """Whether the process that has this id now had it at that moment, too; ids are used again."""
+    """Whether the process that has this id now already had it at that time; ids are reused."""
     try:
         return Identity(pid=pid, started=(started := of_pid(pid).started)).alive() and started <= moment + 1
     except psutil.NoSuchProcess:
@@ -84,7 +83,7 @@ def lived_at(pid: int, moment: float) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The words that a process was started with; none when it is gone or not ours to look at."""
+    """The command line of a process; empty if it has ended or cannot be inspected."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except psutil.Error:
@@ -92,7 +91,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 
 def read(home: Path) -> StackState:
-    """What is written down, or an empty state when nothing is, or nothing that can be read."""
+    """The recorded state; empty if there is no file, or one that cannot be read."""
     try:
         return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -100,7 +99,7 @@ def read(home: Path) -> StackState:
 
 
 def write(home: Path, state: StackState) -> None:
-    """Replace `stack.json`."""
+    """Replace `stack.json` atomically."""
     path = home / FILE
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
@@ -110,10 +109,10 @@ def write(home: Path, state: StackState) -> None:
 
 
 def own_addresses(home: Path) -> dict[str, str]:
-    """Addresses of the parts that run, by name: temporal, postgres, redis.
+    """The addresses of the running services by name: temporal, postgres, redis.
 
-    That of the server also while it is down: its next start will have it, and whatever answers at Temporal's usual
-    address meanwhile is somebody else's.
+    The address of Temporal is included even while it is down. It will have the same one after its next start, and until
+    then a server at Temporal's usual address belongs to someone else.
     """
     found = read(home)
     down = {"temporal": f"127.0.0.1:{found.ports['temporal']}"} if "temporal" in found.ports else {}

@@ -1,9 +1,9 @@
-"""The long-lived process of the embedded stack: starts the parts, starts them again when they die, ends them.
+"""The long-lived process of the embedded stack: it starts the services and the worker, restarts and stops them.
 
     bring up ──▶ watch ──▶ end all        SIGTERM, SIGINT, SIGHUP
                    └─────▶ leave all      SIGUSR1: another supervisor takes over
 
-A supervisor that is killed leaves its parts running; the next one adopts those that are alive and answer. Runs as
+If a supervisor is killed, its services keep running, and the next supervisor adopts those that respond. It runs as
 `python -m loom.stack.supervisor --plan JSON --report-fd N`, or inside `loom up`.
 """
 
@@ -32,14 +32,14 @@ from loom.stack.state import Identity, Recorded, StackState
 _log = logging.getLogger("loom.stack")
 
 TRIES = 3  # a port may be taken between choosing it and listening on it
-PATIENCE = 45.0  # seconds for a part to answer; recovery after a crash of the machine takes a while
-ADOPTION = 3.0  # seconds for a part that was found alive: it may just be starting
-PAUSE = 1.0  # seconds between two starts of one part: quick for a crash, bearable for a loop of them
+PATIENCE = 45.0  # seconds for a service to respond; recovery after a crash takes a while
+ADOPTION = 3.0  # seconds for a service that was found running; it may have just been started
+PAUSE = 1.0  # seconds between two starts of a service, so that a crash loop stays cheap
 
 
 @dataclass(kw_only=True, slots=True)
 class _Service:
-    """A part and the process that is it now."""
+    """A service and its current process."""
 
     part: Part
     process: Running
@@ -48,11 +48,11 @@ class _Service:
 
 
 class _Ordered(BaseException):
-    """A signal told the supervisor to stop what it does."""
+    """A signal told the supervisor to stop."""
 
 
 class Supervisor:
-    """Looks after one home from `run` until it is told to stop."""
+    """Supervises one home from `run` until it is told to stop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -60,13 +60,13 @@ class Supervisor:
         self._services: dict[str, _Service] = {}
         self._before = StackState()
         self._ports: dict[str, int] = {}
-        self._app: str | None = None  # what the worker loads: the app that is asked for, or the one that it has
+        self._app: str | None = None  # what the worker loads
         self._ready = False
         self._itself: Identity | None = None
         self._order: signal.Signals | None = None
 
     def run(self, on_ready: Callable[[StackState], None]) -> None:
-        """Bring the stack up, call back once it is ready, and look after it."""
+        """Start the stack, call `on_ready` once it is ready, and supervise it until a signal arrives."""
         prepare(self._home)
         with locked(self._home), self._listening():
             self._before = state.read(self._home)
@@ -114,17 +114,17 @@ class Supervisor:
     def _revive(self, name: str, service: _Service) -> None:
         _log.warning("%s ended (exit code %s), starting it again", name, service.process.exit_code())
         service.started = time.monotonic()
-        if name == "worker":  # another may serve its metrics where this one's were
+        if name == "worker":  # its metrics port may be taken by now
             self._choose_ports(name)
             service.part = self._part(name)
         try:
             self._spawn(service.part)
             self._record()
-        except (StackError, OSError) as error:  # a full disk may have room again later
+        except (StackError, OSError) as error:  # a full disk may have room later
             _log.error("%s cannot be started: %s", name, error)
 
     def _adopt(self, name: str) -> bool:
-        """Take over a part that an earlier supervisor left, if it lives and answers."""
+        """Take over a service that an earlier supervisor left running, if it responds."""
         recorded = self._before.parts.get(name)
         if recorded is None or not recorded.identity.alive():
             return False
@@ -153,7 +153,7 @@ class Supervisor:
         self._services[part.name] = _Service(part=part, process=process)
 
     def _await(self, name: str) -> None:
-        """Until the part answers; one that ends meanwhile is tried again with other ports, if that was why."""
+        """Wait until the service responds; if it ends, start it again, with another port if that was the reason."""
         deadline = time.monotonic() + PATIENCE
         tries = 1
         while not self._answers(name):
@@ -197,7 +197,7 @@ class Supervisor:
                 return parts.worker(command, self._ports, plan.namespace, plan.task_queue, self._worker_env())
 
     def _worker_env(self) -> dict[str, str]:
-        """This environment, with the stack's addresses in place of any others."""
+        """This environment with the addresses of the stack."""
         address = {name: str(self._services[name].part.address) for name in SERVICES}
         env = {name: value for name, value in os.environ.items() if name not in {"TEMPORAL_API_KEY", "TEMPORAL_TLS"}}
         if self._plan.metrics_port == ports.USUAL["metrics"]:
@@ -223,7 +223,7 @@ class Supervisor:
             )
             for name, service in self._services.items()
         }
-        # What an earlier supervisor left and this one has not looked at yet is still ours to end.
+        # Services of an earlier supervisor that have not been adopted yet still have to be stopped by this one.
         left = {name: part for name, part in self._before.living().items() if name not in running}
         temporal = self._services.get("temporal")
         return StackState(
@@ -243,7 +243,7 @@ class Supervisor:
             raise StackError(f"cannot write to {self._home}: {error.strerror}", home=str(self._home)) from None
 
     def _sign_off(self) -> None:
-        """Nobody looks after the home any more; if that cannot be written, the start times tell it as well."""
+        """Record that no supervisor is left; if that cannot be written, its start time shows it too."""
         self._itself = None
         with suppress(StackError):
             self._record()
@@ -253,7 +253,7 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Signals become an order that the next step of the work sees."""
+        """Turn signals into an order that the next step sees."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._order = signal.Signals(number)
@@ -268,7 +268,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """The daemon: says on a pipe how the start went, then works until it is told to stop."""
+    """The daemon: report on a pipe how the start went, then run until told to stop."""
     options = argparse.ArgumentParser(prog="python -m loom.stack.supervisor")
     options.add_argument("--plan", type=Plan.from_json, required=True)
     options.add_argument("--report-fd", type=int, required=True)

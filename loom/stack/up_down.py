@@ -1,4 +1,4 @@
-"""Up and down, as the terminal commands call them."""
+"""`loom up` and `loom down`."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from loom.stack.processes import GRACE, Running, ask_to_end, end_all, wait_until
 from loom.stack.state import Identity, StackState
 from loom.stack.supervisor import Supervisor
 
-DEADLINE = 60.0  # seconds until all is ready, including what another `up` is just starting
+DEADLINE = 60.0  # seconds until everything is ready, including what another `up` is starting
 
 
 def up_detached(plan: Plan) -> StackState:
-    """Start what is missing under a daemon of its own, and return once all is ready."""
+    """Start what is missing under a new daemon, and return once everything is ready; raises `StackError`."""
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -36,7 +36,7 @@ def up_detached(plan: Plan) -> StackState:
 
 
 def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
-    """Be the supervisor until told to stop; False when another one is, after reporting its stack as ready."""
+    """Supervise in this process until told to stop; False if another supervisor has the stack ready already."""
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -52,7 +52,7 @@ def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
 
 
 def down(home: Path) -> tuple[str, ...]:
-    """End what the stack of this home has running, and nothing else; the names of what ran."""
+    """Stop what the stack of this home is running, and nothing else; the names of what ran."""
     if not (home / state.FILE).exists():
         return ()
     deadline = time.monotonic() + DEADLINE
@@ -71,7 +71,7 @@ def down(home: Path) -> tuple[str, ...]:
 
 
 def _already_up(plan: Plan, deadline: float) -> StackState | None:
-    """The state of a running stack that has all the plan wants; one without the wanted worker or app is taken over."""
+    """The state of a running stack that fulfils the plan; if its worker or app differs, the stack is taken over."""
     while (now := state.read(plan.home)).supervised():
         if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
             return now
@@ -80,25 +80,25 @@ def _already_up(plan: Plan, deadline: float) -> StackState | None:
             return None
         if time.monotonic() >= deadline:
             raise StackError(
-                f"the stack in {plan.home} has been starting for {DEADLINE:.0f} s without becoming ready. "
-                f"End it with `loom down`.\n{tail(log_path(plan.home, 'supervisor'))}"
+                f"the stack in {plan.home} is not ready after {DEADLINE:.0f} s. "
+                f"Stop it with `loom down`.\n{tail(log_path(plan.home, 'supervisor'))}"
             )
         time.sleep(0.05)
     return None
 
 
 def _take_over(supervisor: Identity) -> None:
-    """Have the supervisor leave its parts to us: a worker is to run in *this* environment, with its keys and model."""
+    """Make the supervisor hand over its services, so that the worker runs in *this* environment, with its keys."""
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGUSR1)
     if not wait_until(lambda: not process.alive(), seconds=15):
-        raise StackError(f"process {supervisor.pid} does not hand its stack over: end it with `loom down`")
+        raise StackError(f"process {supervisor.pid} does not hand over its stack: stop it with `loom down`")
 
 
 def _wait_for_the_other(home: Path, deadline: float) -> None:
-    """The lock is held: until its holder has signed in or let go."""
+    """Wait a moment for the holder of the lock to record itself or to release it."""
     if time.monotonic() >= deadline:
-        raise StackError(f"another process has held {home} for {DEADLINE:.0f} s without saying who it is")
+        raise StackError(f"another process has locked {home} for {DEADLINE:.0f} s and has not recorded itself")
     time.sleep(0.1)
 
 
@@ -118,7 +118,7 @@ def _start_daemon(plan: Plan, deadline: float) -> None:
         daemon.send_signal(signal.SIGTERM)
         raise StackError(f"the stack is not ready after {DEADLINE:.0f} s\n{tail(log)}")
     if said == {}:
-        daemon.returncode = 0  # it lives on without us: do not warn that nobody waits for it
+        daemon.returncode = 0  # it outlives this process: avoid the warning
         return
     daemon.wait()
     kind = AlreadySupervised if said.get("kind") == AlreadySupervised.__name__ else StackError
@@ -143,7 +143,7 @@ def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Pop
 
 
 def _report(pipe: int, deadline: float) -> dict[str, str] | None:
-    """What the daemon says of its start: `{}` for ready, an error, or None when it said nothing in time."""
+    """The report of the daemon: `{}` if ready, an error, or None if there was none in time."""
     text = b""
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
@@ -156,17 +156,17 @@ def _report(pipe: int, deadline: float) -> dict[str, str] | None:
 
 
 def _end_supervisor(supervisor: Identity) -> None:
-    """It ends its parts itself, which may take the grace of worker and services."""
+    """Ask the supervisor to end, which takes as long as its services need; kill it if it does not."""
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGTERM)
     if not wait_until(lambda: not process.alive(), seconds=3 * GRACE):
-        ask_to_end(process, signal.SIGKILL)  # alone: its parts are ended below
+        ask_to_end(process, signal.SIGKILL)  # only it: the services are stopped below
         wait_until(lambda: not process.alive(), seconds=5)
 
 
 def _end_leftovers(home: Path) -> None:
-    """Parts without a supervisor: it was killed."""
+    """Stop services whose supervisor was killed."""
     before = state.read(home)
     end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
-    with suppress(OSError):  # a full disk; the start times tell the next reader that these are gone
+    with suppress(OSError):  # on a full disk, the start times show that these are gone
         state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted))

@@ -65,7 +65,7 @@ class AgentDefinition:
     hooks: tuple[str, ...] = ()
     """Names of hooks and interceptors that do not apply to every agent."""
     origin: str = ""
-    """Where it was defined, for people."""
+    """Where it was defined, for error messages."""
 
     def has(self, tool: str) -> bool:
         """Whether the agent was given this tool."""

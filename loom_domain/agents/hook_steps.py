@@ -36,7 +36,7 @@ BEFORE_FIRST_TURN: Final = (Moment.BEFORE, Moment.START)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookStep:
-    """One hook, or one side of an interceptor, at one moment of a run."""
+    """A hook, or one side of an interceptor, at one moment of a run."""
 
     moment: Moment
     name: str
@@ -74,6 +74,6 @@ def steps_after_run(steps: Sequence[HookStep], left: Sequence[HookStep]) -> tupl
 
 
 def next_step_after_run(left: Sequence[HookStep], status: RunStatus) -> HookStep | None:
-    """The next of these that fits how the run ends."""
+    """The next of these steps that applies to this status."""
     unfit = Moment.COMPLETE if status is RunStatus.FAILED else Moment.ERROR
     return next((step for step in left if step.moment is not unfit), None)

@@ -23,15 +23,15 @@ class Deny:
     """The call must not run."""
 
     reason: str
-    """The model reads it."""
+    """Shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person has to allow the call."""
+    """A person has to approve the call."""
 
     reason: str
-    """The person reads it."""
+    """Shown to the person."""
 
 
 Answer: TypeAlias = Deny | Ask | None
@@ -93,7 +93,7 @@ class Hook:
     name: str
     function: Callable[..., Any]
     agents: tuple[str, ...] | None = None
-    """For these agents, and those that name the hook; None: for every agent."""
+    """Applies to these agents and to those that name the hook; None: to every agent."""
     tools: tuple[str, ...] | None = None
     """Before a tool call: only for these tools."""
     timeout: float = DEFAULT_HOOK_TIMEOUT

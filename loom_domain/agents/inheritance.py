@@ -71,7 +71,7 @@ def inheritance_tree(agents: Mapping[str, AgentDefinition]) -> str:
 
 
 def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> list[AgentDefinition]:
-    """The agent and those that it extends, nearest first."""
+    """The agent and its ancestors, nearest first."""
     line = [agent]
     while name := line[-1].extends:
         if name not in known:

@@ -56,7 +56,7 @@ def checked_pattern(pattern: Any, where: str) -> Pattern | None:
 
 
 def checked_rounds(rounds: Any, where: str) -> int | None:
-    """The number of rounds; raises BadRequest."""
+    """Validate the number of rounds. Raises BadRequest."""
     if rounds is None:
         return None
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:

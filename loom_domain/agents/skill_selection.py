@@ -1,4 +1,4 @@
-"""Which skills a run has: those that its agent enables, and others, by how well their words fit the task."""
+"""Selecting the skills of a run: those that its agent enables, and others whose words match the task."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ MOST_FITTING: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """Which skills a run has."""
+    """The skills of a run."""
 
     skills: tuple[Skill, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tupl
 def chosen(
     skills: Sequence[Skill], config: AgentConfig, task: str, *, wanted: Sequence[str] = (), room: int = CATALOG_TOKENS
 ) -> Chosen:
-    """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and by its activation others.
+    """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and others by its activation.
 
     Explicit: no others. Auto and hybrid: all of them, or if the catalog is too small, those that fit the task best.
     Skills that the agent disables are left out.
@@ -61,7 +61,7 @@ def chosen(
 
 
 def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, float]:
-    """The skills that share a word of their name, or two of their description, with the task; the best one first."""
+    """The skills that share a word of their name, or two of their description, with the task, the best match first."""
     asked = set(asked_lexemes(task))
     named = {skill.name: set(lexemes_of(skill.name)) for skill in skills}
     words = {skill.name: named[skill.name] | set(lexemes_of(skill.description)) for skill in skills}

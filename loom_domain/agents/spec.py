@@ -49,11 +49,11 @@ class Activation(StrEnum):
     """How the skills of an agent are selected."""
 
     HYBRID = "hybrid"
-    """The enabled ones, and others that fit the task."""
+    """The enabled skills, and others that match the task."""
     EXPLICIT = "explicit"
-    """The enabled ones only."""
+    """The enabled skills only."""
     AUTO = "auto"
-    """Those that fit the task."""
+    """The skills that match the task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ def covers(names: Iterable[str], tool: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """Everything that decides how a run behaves, apart from the task."""
+    """All settings that determine how a run behaves, apart from the task."""
 
     name: str
     model: str
@@ -93,7 +93,7 @@ class AgentSpec:
     system_prompt: str = ""
     """The first layer of the prompt. The second are active skills."""
     rules: str = ""
-    """The last layer: Loom's own rules; empty: `AUTONOMY_RULES`."""
+    """The last layer of the prompt: Loom's own rules; empty: `AUTONOMY_RULES`."""
     tools: tuple[ToolSpec, ...] = ()
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = Mode.DEFAULT

@@ -25,12 +25,12 @@ class Execution:
     started_at: datetime
     closed_at: datetime | None = None
     goes_on: bool = False
-    """It was continued as new: the run is the same, and so is its time."""
+    """Whether it continued as new. The next execution belongs to the same run and continues its time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentStats:
-    """An agent's state and figures."""
+    """An agent's state and statistics."""
 
     state: NodeState = NodeState.IDLE
     execution_count: int = 0

@@ -32,7 +32,7 @@ LEVELS: Final = 1
 
 
 def checked_branches(branches: Any, where: str) -> int | None:
-    """The number of branches; raises BadRequest."""
+    """Validate the number of branches. Raises BadRequest."""
     if branches is None:
         return None
     if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
@@ -99,7 +99,7 @@ def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, de
 
 
 def is_tree(spec: AgentSpec) -> bool:
-    """Whether the members of a run of this agent are branches."""
+    """Whether the members of this agent's crew are branches of a tree."""
     return spec.crew is not None and spec.crew.mode is CrewMode.TREE
 
 

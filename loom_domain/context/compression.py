@@ -16,10 +16,19 @@ from typing import Any, Final
 
 from loom.domain.context.model_context import is_summary
 from loom.domain.context.summary_sections import SECTIONS, tag_of
-from loom.domain.core.messages import Group, JsonObject, Message, groups_of, is_from_person, last_turn, unanswered
+from loom.domain.core.messages import (
+    Group,
+    JsonObject,
+    Message,
+    Transcript,
+    groups_of,
+    is_from_person,
+    last_turn,
+    transcript_of,
+    unanswered,
+)
 from loom.domain.core.tokens import conversation_tokens, message_tokens, text_tokens, within
 from loom.domain.core.tool_calls import Effect, ToolSpec
-from loom.domain.core.transcript import Transcript, transcript_of
 from loom.domain.skills.active import staying_skills, told
 from loom.domain.tools.todos import Todo, as_text
 

@@ -1,11 +1,16 @@
-"""The messages of a conversation: immutable, typed, and serialized without loss.
+"""What a conversation is made of: immutable, typed, and lossless when written down and read back.
 
-A model's reply and the results of its tool calls belong together: a provider rejects a call without its result and a
-result without its call. Messages are therefore removed in whole groups (`groups_of`).
+A model's answer and the results of its tool calls belong together: a provider refuses a call without its result and a
+result without its call. So whatever leaves messages out leaves out whole groups (`groups_of`).
+
+Values are named by digests, so that every byte of a conversation enters history once. The name of a transcript is its
+number of messages and a rolling digest: digest(n) = H(digest(n-1) + H(message n)). Workers keep transcripts under that
+name. A model call sends the name and what no activity has produced. A worker that does not know the name answers
+"resend" and gets the messages whole. Nothing depends on this but speed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
@@ -197,3 +202,85 @@ def usage_view(usage: Usage) -> JsonObject:
         "total_tokens": usage.total_tokens,
         "model_calls": usage.model_calls,
     }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranscriptRef:
+    """A conversation by its digest."""
+
+    count: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResultRef:
+    """A tool result that an activity produced, known to workers by its call and digest."""
+
+    call_id: str
+    digest: str
+
+
+TailItem: TypeAlias = ResultRef | Message
+"""What follows a cached transcript: results by reference, everything else inline."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transcript:
+    """The messages of a run's current window with their digest."""
+
+    messages: tuple[Message, ...] = ()
+    digest: str = ""
+
+    @property
+    def ref(self) -> TranscriptRef:
+        """This transcript's reference."""
+        return TranscriptRef(count=len(self.messages), digest=self.digest)
+
+    def extended(self, messages: Iterable[Message]) -> "Transcript":
+        """A new transcript with these messages at its end."""
+        added = tuple(messages)
+        digest = self.digest
+        for message in added:
+            digest = short_digest(digest + message_digest(message))
+        return Transcript(messages=self.messages + added, digest=digest)
+
+
+def transcript_of(messages: Iterable[Message]) -> Transcript:
+    """The transcript that has exactly these messages."""
+    return Transcript().extended(messages)
+
+
+def message_digest(message: Message) -> str:
+    """12 hex digits that identify what the model sees of this message. Metadata and ids do not count."""
+    calls = [(call.id, call.name, call.arguments, call.malformed) for call in message.tool_calls]
+    seen = (message.role, _content(message), calls, message.tool_call_id, message.is_error)
+    return short_digest(json.dumps(seen, sort_keys=True, ensure_ascii=False, default=str))
+
+
+def _content(message: Message) -> str | list[tuple[str, str, str, str, str]]:
+    if isinstance(message.content, str):
+        return message.content
+    return [_part(part) for part in message.content]
+
+
+def _part(part: Part) -> tuple[str, str, str, str, str]:
+    return (part.type, part.text, part.media_type, part.data, part.url)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tail:
+    """The messages after a cached transcript, in order, each inline or by reference."""
+
+    base: TranscriptRef = field(default_factory=TranscriptRef)
+    items: tuple[TailItem, ...] = ()
+
+
+def tail_of(base: TranscriptRef, messages: Sequence[Message], produced: frozenset[str]) -> Tail:
+    """What to send after `base`: results of the calls in `produced` by reference, the rest inline."""
+    items = tuple(
+        ResultRef(call_id=message.tool_call_id, digest=message_digest(message))
+        if message.role == "tool" and message.tool_call_id in produced
+        else message
+        for message in messages[base.count :]
+    )
+    return Tail(base=base, items=items)

@@ -27,7 +27,7 @@ AggregateBy: TypeAlias = Literal["concat", "merge", "structured"]
 OnFailure: TypeAlias = Literal["stop", "skip"]
 
 ANYBODY: Final = "default"
-"""The agent of a member that names none."""
+"""The agent of a member that does not name one."""
 FEWEST_BRANCHES: Final = 2
 MOST_BRANCHES: Final = 10
 """Maximum members of a crew with branches."""
@@ -59,7 +59,7 @@ class Member:
     task: str = ""
     """Its share of every task."""
     model: str | None = None
-    """None: its agent's."""
+    """None: the agent's model."""
     tools: tuple[str, ...] = ()
     """A subset of its agent's tools; empty: all of them."""
     after: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Crew:
     permissions: Mapping[str, str] = field(default_factory=dict)
     """Rules that apply in addition to those of every member, which never has more rights."""
     origin: str = ""
-    """Where it was defined, for people."""
+    """Where the crew was defined, for error messages."""
 
     def member(self, name: str) -> Member | None:
         """The member with that name."""

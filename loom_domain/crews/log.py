@@ -141,7 +141,7 @@ def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = N
 
 
 def answer_message(text: str, choice: Choice | None = None) -> Message:
-    """The turn in which the crew answers."""
+    """The crew's message that answers the task."""
     answer = Message(role="assistant", content=text)
     return answer if choice is None else replace(answer, metadata={CREW: {"choice": choice.view}})
 

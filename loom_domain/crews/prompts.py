@@ -156,7 +156,7 @@ def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
 
 
 def read_choice(crew: Crew, answer: str) -> tuple[str | None, str]:
-    """The member that a router has chosen, or None, and why; raises Unreadable."""
+    """Parse a router's answer: the chosen member, or None, and the reason. Raises Unreadable."""
     said = _json_in(answer)
     name, reason = said.get("member"), str(said.get("reason") or "no reason given")
     if name is not None and crew.member(str(name)) is None:

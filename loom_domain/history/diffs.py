@@ -53,7 +53,7 @@ class TurnPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two runs."""
+    """One of the two compared runs."""
 
     run_id: str
     turns: Sequence[PastTurn]

@@ -53,7 +53,7 @@ ActivityOutcome: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSettings:
-    """What a task shows of the agent's spec."""
+    """The settings of the agent's spec that events show."""
 
     model: str = ""
     approval_timeout: float | None = None
@@ -74,7 +74,7 @@ class ActivityAttempt:
 
     request: ActivityRequest
     outcome: ActivityOutcome | None = None
-    """None: its worker died, or it was cancelled."""
+    """None if the worker died or the attempt was cancelled."""
     began: datetime | None = None
     """None: no worker has started it."""
     ended: datetime
@@ -89,7 +89,7 @@ class PublishedNotices:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """The run has its result."""
+    """The end of the run, with its result."""
 
     result: RunResult
     at: datetime

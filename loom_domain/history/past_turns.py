@@ -12,10 +12,18 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import ContextPart
 from loom.domain.context.compression import transcript_after
 from loom.domain.context.model_context import context_parts
-from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.messages import (
+    Message,
+    ResultRef,
+    Tail,
+    ToolCall,
+    Transcript,
+    TranscriptRef,
+    message_digest,
+    transcript_of,
+)
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tool_calls import ToolResult, tool_message
-from loom.domain.core.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, transcript_of
 from loom.domain.machine.delegation import call_of, child_answer
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import (
@@ -37,7 +45,7 @@ class ModelAttempt:
     request: ModelRequest
     reply: ModelReply | None = None
     error: str = ""
-    """Why there is no reply; empty while it runs."""
+    """Why there is no reply; empty while the attempt runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +59,7 @@ class ToolAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionAttempt:
-    """One attempt at compressing."""
+    """One attempt at compressing the context."""
 
     request: CompressRequest
     done: Compressed | None = None
@@ -60,7 +68,7 @@ class CompressionAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildRun:
-    """A run that was given a part of the work, and has ended."""
+    """A child run that has ended."""
 
     run_id: str
     lineage: Lineage
@@ -172,7 +180,7 @@ class _Past:
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 
     def with_spec(self, digest: str, spec: AgentSpec) -> "_Past":
-        """The same with one more spec."""
+        """This value with one more spec."""
         return replace(self, specs={**self.specs, digest: spec}, last_spec=spec)
 
 

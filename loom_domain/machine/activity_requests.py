@@ -19,6 +19,7 @@ from loom.domain.run.activity_payloads import (
     PrepareRequest,
     ToolRequest,
 )
+from loom.domain.run.retry_policy import NOT_TRIED
 from loom.domain.run.state import RunState, result_of
 from loom.domain.skills.active import active_in
 from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
@@ -62,7 +63,7 @@ def model_request(state: RunState) -> ModelRequest:
     return ModelRequest(
         origin=origin_of(state),
         turn=state.turn,
-        attempt=state.tries.attempt + state.window.put_off,
+        attempt=(1 if state.tries == NOT_TRIED else state.tries.attempt) + state.window.put_off,
         spec_digest=state.conversation.spec_digest,
         spec=state.agent if state.conversation.send_spec else None,
         tail=state.conversation.tail,
@@ -201,6 +202,12 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         execution=execution,
         notices=state.notices.pending if with_notices else (),
     )
+
+
+def idempotency_key(request: ToolRequest) -> str:
+    """The same key for every attempt at this call with these arguments, and another one for any other call."""
+    named = request.arguments_digest or arguments_digest(request.arguments or {})
+    return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}/{named}"
 
 
 def _note(open_call: OpenCall) -> str:

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.context.compression import transcript_after
+from loom.domain.core.messages import Transcript
 from loom.domain.core.tasks import Action
-from loom.domain.core.transcript import Transcript
 from loom.domain.machine.limits import charged
 from loom.domain.machine.model_retry import resend
-from loom.domain.run.conversation import DueCompression, TooLong, Tries, Window
+from loom.domain.run.conversation import DueCompression, TooLong, Window
 from loom.domain.run.events import CompressionFailed, ContextCompressed
-from loom.domain.run.retry_policy import Again, Failure, after_failure, count
+from loom.domain.run.retry_policy import Again, Failure, Tries, after_failure, count
 from loom.domain.run.state import RunState, note
 
 MAX_FRUITLESS: Final = 3

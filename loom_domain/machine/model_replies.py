@@ -26,8 +26,8 @@ from loom.domain.machine.reflection_step import draft_criticised, is_criticised,
 from loom.domain.machine.tool_results import end_calls, opened, settled
 from loom.domain.machine.wrap_up import call_not_covered, last_answer_given, summing_up
 from loom.domain.run.activity_payloads import ModelReply
-from loom.domain.run.conversation import Tries
 from loom.domain.run.events import ModelReplied
+from loom.domain.run.retry_policy import Tries
 from loom.domain.run.state import OpenCalls, Outcome, Phase, RunState, ended, note, question_of, with_calls
 from loom.domain.tools.loop_detection import followed, text_step
 

@@ -11,12 +11,11 @@ from typing import Final
 
 from loom.domain.context.model_context import shortened
 from loom.domain.core.errors import BY_NAME
+from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
-from loom.domain.core.transcript import transcript_of
-from loom.domain.run.conversation import Tries
 from loom.domain.run.events import ModelFailed
-from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst, after_failure, count
+from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst, Tries, after_failure, count
 from loom.domain.run.state import Outcome, RunState, ended, note
 
 MAX_RESENT: Final = 3

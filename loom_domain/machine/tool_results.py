@@ -26,9 +26,8 @@ from loom.domain.core.tool_calls import (
 )
 from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, TODO
 from loom.domain.run.actions import AskPerson, AwaitAnswer, Backoff, PlanCalls, RunChildren, RunTools
-from loom.domain.run.conversation import Tries
 from loom.domain.run.events import CallsPlanned, ToolsReturned
-from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, after_failure
+from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
 from loom.domain.tools.loop_detection import call_steps, followed
 from loom.domain.tools.todos import read_todos

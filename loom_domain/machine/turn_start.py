@@ -6,10 +6,9 @@ from datetime import datetime
 from loom.domain.agents.hook_steps import steps_before_run
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
-from loom.domain.core.messages import Message, is_from_person, reminder, user
+from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
-from loom.domain.core.transcript import transcript_of
 from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
 from loom.domain.machine.reflection_step import has_word_from_person, interrupted, with_draft
 from loom.domain.machine.wrap_up import last_turn_reminder, stopped, summing_up

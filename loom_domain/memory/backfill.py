@@ -22,7 +22,7 @@ class CaughtUp:
     tasks: int = 0
     """Number of tasks that memory did not have."""
     unreadable: tuple[str, ...] = ()
-    """Runs whose history this worker cannot decode; the first hundred."""
+    """Runs whose history this worker cannot decode, at most a hundred."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,7 +69,7 @@ class KnowledgeFolder:
     name: str
     path: str
     origin: str
-    """Where it was registered, for people."""
+    """Where it was registered, for error messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +87,7 @@ class Ingested:
     waiting: int = 0
     """Number of chunks that have no vector yet and are found by words only."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Files that were left out, and why."""
+    """Files that were skipped, and why."""
     without_vectors: str = ""
     """Why chunks wait for their vectors."""
 

@@ -63,7 +63,7 @@ class MemorySettings:
     batch: int = 10
     """Number of texts that are embedded at once."""
     same_from: float = 0.98
-    """Cosine from which two summaries of a session say the same."""
+    """Cosine similarity from which two summaries of a session count as duplicates."""
     recall_recent: int = 10
     """Maximum entries of L1 that are recalled when a person has written."""
     recall_important: int = 10
@@ -111,12 +111,12 @@ class Memory:
     parent_task_id: str | None = None
     root_run_id: str = ""
     model: str | None = None
-    """The embedding model of its vector; None: it has none."""
+    """The embedding model of its vector; None without a vector."""
     valid_to: datetime | None = None
     superseded_by: int | None = None
     """The newer row that replaces this one, which then stays but is no longer found."""
     task: Task | None = None
-    """The whole Task, in L1 and L2."""
+    """The whole Task, if the row is in L1 or L2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +178,7 @@ class MemoryStats:
     """Memories by the layer in which they are stored."""
     superseded: int = 0
     vectors: Mapping[str, int] = field(default_factory=dict)
-    """Vectors by their model."""
+    """Vectors by embedding model."""
     waiting: int = 0
     """Number of memories that still need a vector."""
     notes: int = 0
@@ -187,7 +187,7 @@ class MemoryStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forgotten:
-    """What was deleted of a session."""
+    """Numbers of deleted entries of a session."""
 
     memories: int = 0
     notes: int = 0

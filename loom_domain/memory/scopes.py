@@ -48,7 +48,7 @@ class ScopedEntry:
     parent_version: int | None = None
     """The version that the writer had read; None: none."""
     conflicts_with: int | None = None
-    """The version that the writer did not know, and which this one supersedes."""
+    """The version that this one supersedes although the writer did not know it."""
     updated_at: datetime | None = None
 
 

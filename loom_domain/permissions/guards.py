@@ -139,7 +139,7 @@ def _of_command(subject: Subject, place: Place, *, moved: bool) -> Guard | None:
 
 
 def _critical(subject: Subject, place: Place) -> str:
-    """The critical folder that a removal names."""
+    """The critical folder that a command removes; empty if there is none."""
     if match := _EMPTY_PREFIX.search(subject.text) or _NAMED_FOLDER.search(subject.text):
         return match[0].strip()
     named = [piece for word in subject.words[1:] if word and not word.startswith("-") for piece in _spread(word)]

@@ -1,8 +1,8 @@
-r"""Patterns of permission rules, held against commands, paths, hosts, values and names.
+r"""Patterns of permission rules, matched against commands, paths, hosts, values and names.
 
-A backslash makes the next `*`, `?`, `[` or backslash mean itself, so that an exact rule can be written for any text.
-Every match takes linear time, however many stars a rule has and however long a model's text is: pieces between stars
-are found leftmost and never tried again (the atomic groups), paths and hosts go part by part.
+A backslash escapes the next `*`, `?`, `[` or backslash, so you can write an exact rule for any text. Every match takes
+linear time, whatever the number of stars in a rule and the length of a model's text: the pieces between stars are
+matched leftmost and never retried (the atomic groups), and paths and hosts are matched part by part.
 """
 
 import re

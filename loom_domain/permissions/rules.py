@@ -105,7 +105,7 @@ def kind_of(tool: str) -> Kind:
 
 
 def is_server(name: str) -> bool:
-    """`mcp__server`: all tools of that server."""
+    """Whether the name is `mcp__server`, which stands for all tools of that server."""
     return _SERVER.fullmatch(name) is not None
 
 

@@ -13,13 +13,11 @@ from loom.domain.agents.reflection import Stage
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
-from loom.domain.core.messages import Group, JsonObject, Message, ToolCall, Usage
-from loom.domain.core.messages import arguments_digest as digest_of
+from loom.domain.core.messages import Group, JsonObject, Message, Tail, ToolCall, Usage
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolSpec
-from loom.domain.core.transcript import Tail
 from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
 from loom.domain.tools.todos import Todos
@@ -262,12 +260,6 @@ class ToolRequest:
     execution: str = ""
     """Start of the id of the run's first execution: the same across continue-as-new, another after a new start."""
     notices: tuple[Notice, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Idempotency key: the same for every attempt at this call with these arguments, and for no other call."""
-        named = self.arguments_digest or digest_of(self.arguments or {})
-        return f"{self.origin.run_id}/{self.execution}/t{self.turn}/{self.call_id}/{named}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,12 @@
-"""The conversation of a run, what workers know of it by name, the model's window, and attempts at a model call."""
+"""The conversation of a run, what workers know of it by name, and how full the model's window is."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from loom.domain.core.messages import Message, Usage
+from loom.domain.core.messages import Message, Tail, Transcript, TranscriptRef, Usage, tail_of
 from loom.domain.core.tokens import is_plausible, learned
-from loom.domain.core.transcript import Tail, Transcript, TranscriptRef, tail_of
+from loom.domain.run.retry_policy import Tries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,30 +52,6 @@ class Conversation:
 
 Trigger: TypeAlias = Literal["window", "provider"]
 """Why a conversation is compressed: by our count the window is full, or the provider refused it as too long."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tries:
-    """The failed attempts so far at one piece of work; only the provider's own count against it."""
-
-    failed: int = 0
-    lost: int = 0
-    """Attempts whose worker died."""
-    away: int = 0
-    """Attempts that found one of Loom's own parts unavailable; a run waits for the end of an outage, however long."""
-    trimmed: int = 0
-    """Times the conversation was shortened because it was too long for the model."""
-    resent: int = 0
-    """Times a worker did not know the transcript and asked for the whole of it."""
-    uncovered: int = 0
-    """Times that the budget did not cover the call, and nothing was sent."""
-    earlier: int = 0
-    """Attempts at the same call that other models have spent."""
-
-    @property
-    def attempt(self) -> int:
-        """Number of the next attempt, from 1."""
-        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.uncovered + self.earlier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

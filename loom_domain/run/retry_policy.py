@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BY_NAME
-from loom.domain.run.conversation import Tries
 
 MAX_ATTEMPTS: Final = 3
 MAX_LOST: Final = 20
@@ -33,6 +32,34 @@ class Failure:
     type: str
     message: str
     context: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tries:
+    """The failed attempts so far at one piece of work; only the provider's own count against it."""
+
+    failed: int = 0
+    lost: int = 0
+    """Attempts whose worker died."""
+    away: int = 0
+    """Attempts that found one of Loom's own parts unavailable; a run waits for the end of an outage, however long."""
+    trimmed: int = 0
+    """Times the conversation was shortened because it was too long for the model."""
+    resent: int = 0
+    """Times a worker did not know the transcript and asked for the whole of it."""
+    uncovered: int = 0
+    """Times that the budget did not cover the call, and nothing was sent."""
+    earlier: int = 0
+    """Attempts at the same call that other models have spent."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the next attempt, from 1."""
+        return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.uncovered + self.earlier
+
+
+NOT_TRIED: Final = Tries()
+"""Before the first attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

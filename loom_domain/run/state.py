@@ -10,13 +10,13 @@ from typing import Any
 from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
-from loom.domain.core.messages import JsonObject, Message, Usage, is_from_person, last_text, usage_view
+from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is_from_person, last_text, usage_view
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.tool_names import ASK_USER
-from loom.domain.core.transcript import Transcript
-from loom.domain.run.conversation import Conversation, Tries, Window
+from loom.domain.run.conversation import Conversation, Window
+from loom.domain.run.retry_policy import Tries
 from loom.domain.tools.loop_detection import Repetition
 from loom.domain.tools.todos import Todos
 from loom.domain.tree.tree import Tree, TreeAsk, child_view

@@ -63,7 +63,7 @@ class PinnedSkill:
     root: str
     digest: str
     tools: Mapping[str, str] = field(default_factory=dict)
-    """Scripts that are tools of the run: the path in the folder by the tool's name."""
+    """Scripts that are tools of the run: tool names, mapped to paths in the folder."""
     body: str = ""
     """Its instructions, if they are active from the start."""
 
@@ -103,7 +103,7 @@ class SkillProblem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundSkills:
-    """What was found for one workspace."""
+    """The skills found for one workspace."""
 
     skills: tuple[Skill, ...] = ()
     """One of each name, sorted."""

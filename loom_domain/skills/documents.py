@@ -48,7 +48,7 @@ class Described:
 
 
 def split(text: str) -> Document:
-    """The two parts of the file; raises BrokenSkill."""
+    """Split the file into its two parts. Raises BrokenSkill."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         raise BrokenSkill(f"{FILE} has no front matter: begin it with a line `---`, then `name:` and `description:`")
@@ -64,7 +64,7 @@ def quoted(front: str) -> str:
 
 
 def described(front: Any, document: Document, *, root: str, source: str) -> Described:
-    """The skill that a front matter describes; raises BrokenSkill."""
+    """The skill that the front matter describes. Raises BrokenSkill."""
     if not isinstance(front, Mapping):
         raise BrokenSkill(f"the front matter of {FILE} is not a mapping: write `name:` and `description:` lines")
     description = _text(front.get("description"))

@@ -19,7 +19,7 @@ WARN_AFTER: Final = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition:
-    """What the last turns did, and for how long nothing of it has been new."""
+    """What the last turns did, and how many of them repeated earlier ones."""
 
     recent: tuple[tuple[str, ...], ...] = ()
     """The calls of the last turns, by digest."""

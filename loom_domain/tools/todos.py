@@ -25,7 +25,7 @@ class Todos:
 
     items: tuple[Todo, ...] = ()
     turn: int = 0
-    """The turn in which it was written, or the model was reminded of it."""
+    """The turn in which the list was written or the model was last reminded of it."""
 
     @property
     def open(self) -> tuple[Todo, ...]:

@@ -18,7 +18,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Addresses that are not public."""
+    """A network whose addresses are not public."""
 
     network: Network
     what: str

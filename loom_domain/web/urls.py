@@ -33,7 +33,7 @@ class WebUrl:
     scheme: str
     """`http` or `https`."""
     host: str
-    """A name in lower-case ASCII without a final dot, or an address; IPv6 without brackets."""
+    """A host name in lowercase ASCII without a final dot, or an IP address; IPv6 without brackets."""
     port: int
     target: str
     """Path and query, percent-encoded."""

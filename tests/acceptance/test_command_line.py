@@ -265,7 +265,7 @@ async def test_the_command_line_takes_a_schema_from_a_file(working: Working, wor
     assert (from_file.code, from_file.json["structured_output"]) == (0, {"city": "Berlin"})
     assert given.json["structured_output"] == {"city": "Berlin"}
     assert missing.code == 2
-    assert "neither a JSON object nor a file that is there" in missing.err
+    assert "neither a JSON object nor an existing file" in missing.err
 
 
 async def test_skills_that_a_run_is_given_are_active_from_the_start(working: Working, tmp_path: Path) -> None:

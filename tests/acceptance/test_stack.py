@@ -242,7 +242,7 @@ def test_a_disk_without_room_is_refused_with_what_to_do_and_taken_once_there_is_
     done = loom.run("up", "--detach", "--no-worker")
     assert (done.returncode, done.stdout) == (5, "")
     assert "MB are free" in done.stderr
-    assert "Make room there" in done.stderr
+    assert "Free some space" in done.stderr
 
     subprocess.run(["mount", "-o", "remount,size=600m", small_disk], check=True)
     try:

@@ -14,6 +14,7 @@ from loom.activities.effects import Effects
 from loom.activities.failures import failure_of
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
+from loom.domain.machine.activity_requests import idempotency_key
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
 from tests.harness import Addresses
@@ -122,7 +123,7 @@ async def test_a_call_that_is_to_go_without_an_account_does(ledger: PostgresEffe
     work, run = Counter(), uuid4().hex
     made = replace(request(3, run=run), accounted=False)
     assert await carried_out(Effects(ledger=ledger), made, work) == ToolResult(content="done 1")
-    assert await ledger.reserve(made.key, run, 4) is None
+    assert await ledger.reserve(idempotency_key(made), run, 4) is None
 
 
 async def test_nothing_begins_while_the_account_is_away() -> None:

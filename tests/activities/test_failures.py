@@ -15,8 +15,7 @@ from temporalio.exceptions import (
 
 from loom.activities.failures import failure_of, to_application_error
 from loom.domain.core.errors import LLMContextLengthError, LLMRateLimitError, LLMUnavailableError, LoomError
-from loom.domain.run.conversation import Tries
-from loom.domain.run.retry_policy import Again, Failure, GiveUp, after_failure
+from loom.domain.run.retry_policy import Again, Failure, GiveUp, Tries, after_failure
 
 
 def caught(cause: BaseException) -> ActivityError:

@@ -368,15 +368,11 @@ async def test_the_tool_says_what_to_do_when_there_is_nothing(
 
 COMMAND: Final = """
 import sys
-import typer
-from loom.cli.commands import knowledge
+from loom.cli.commands.knowledge import app
 from loom.domain.core.errors import LoomError
 
-app = typer.Typer()
-app.callback()(lambda: None)
-knowledge.register(app)
 try:
-    app(["knowledge", *sys.argv[1:]])
+    app(sys.argv[1:])
 except LoomError as error:
     sys.exit(error.message)
 """

@@ -13,17 +13,20 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.ports import TranscriptStore
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import Message, Part, ToolCall, user
-from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.core.transcript import (
+from loom.domain.core.messages import (
+    Message,
+    Part,
     ResultRef,
     Tail,
+    ToolCall,
     Transcript,
     TranscriptRef,
     message_digest,
     tail_of,
     transcript_of,
+    user,
 )
+from loom.domain.core.tool_calls import ToolSpec
 
 from .conftest import RedisServer
 

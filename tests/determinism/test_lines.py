@@ -22,7 +22,7 @@ class Plant:
 
 def domain(line: str, imports: str = "") -> Plant:
     """A line in the domain's middle."""
-    return Plant(line, imports, "loom_domain/machine/transitions.py", "    return in_touch(")
+    return Plant(line, imports, "loom_domain/machine/transitions.py", "    return _next_in_phase(")
 
 
 PLANTS = {

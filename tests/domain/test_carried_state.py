@@ -10,9 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from loom.domain.agents.reflection import Reflection
-from loom.domain.core.messages import user
+from loom.domain.core.messages import TranscriptRef, user
 from loom.domain.core.requests import RunStatus
-from loom.domain.core.transcript import TranscriptRef
 from loom.domain.machine.transitions import next_action
 from loom.domain.run.actions import BeginTurn
 from loom.domain.run.carried_state import upgraded

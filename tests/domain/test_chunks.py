@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.core.tokens import text_tokens
-from loom.domain.memory.chunks import MOST, Chunk, ChunkSize, Section, chunks_of
-from loom.domain.memory.document_sections import Kind, sections_of
+from loom.domain.memory.chunks import MOST, Chunk, ChunkSize, Kind, Section, chunks_of, sections_of
 from loom.domain.memory.knowledge import KnowledgeHit, is_relevant, place_of, threshold_of
 
 GUIDE = """\

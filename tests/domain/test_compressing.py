@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from loom.domain.context.compression import staying
-from loom.domain.core.messages import Message, Usage
-from loom.domain.core.transcript import TranscriptRef
+from loom.domain.core.messages import Message, TranscriptRef, Usage
 from loom.domain.machine.activity_requests import compress_request, model_request, summary_of_compression
 from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.transitions import evolve, next_action

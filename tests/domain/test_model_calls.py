@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from loom.domain.core.messages import Message, user
+from loom.domain.core.messages import Message, Tail, TranscriptRef, user
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
-from loom.domain.core.transcript import Tail, TranscriptRef
 from loom.domain.machine.activity_requests import model_request
 from loom.domain.machine.model_retry import MAX_RESENT
 from loom.domain.machine.transitions import evolve, next_action, start

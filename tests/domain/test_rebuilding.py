@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage
+from loom.domain.core.messages import JsonObject, Message, Tail, ToolCall, Usage
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
-from loom.domain.core.transcript import Tail
 from loom.domain.history.facts import (
     ActivityAttempt,
     ActivityOutcome,

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.core.errors import BY_NAME
-from loom.domain.run.conversation import Tries
 from loom.domain.run.retry_policy import (
     LONGEST_DELAY,
     MAX_ATTEMPTS,
@@ -19,6 +18,7 @@ from loom.domain.run.retry_policy import (
     GiveUp,
     RetryDecision,
     ShortenFirst,
+    Tries,
     after_failure,
     count,
 )

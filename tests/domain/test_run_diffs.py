@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.messages import Message, Tail, ToolCall
 from loom.domain.core.requests import ForkedFrom, RunResult, RunStatus
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import ToolResult
-from loom.domain.core.transcript import Tail
 from loom.domain.history.diffs import Side, first_difference, paired, tools_used
 from loom.domain.history.past_turns import ChildRun, ModelAttempt, PastCall, PastTurn, ToolAttempt, turns_of
 from loom.domain.machine.delegation import execute_task_id

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import staying
-from loom.domain.core.messages import Message, Usage
+from loom.domain.core.messages import Message, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
-from loom.domain.core.transcript import transcript_of
 from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (

@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.context.model_context import KEEP_WHOLE, shortened
-from loom.domain.core.messages import Message, Part, ToolCall, user
-from loom.domain.core.transcript import ResultRef, Transcript, TranscriptRef, message_digest, tail_of, transcript_of
+from loom.domain.core.messages import (
+    Message,
+    Part,
+    ResultRef,
+    ToolCall,
+    Transcript,
+    TranscriptRef,
+    message_digest,
+    tail_of,
+    transcript_of,
+    user,
+)
 from tests.domain.story import AT
 
 TEXT: Final = st.text(max_size=20)

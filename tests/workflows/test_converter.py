@@ -24,12 +24,25 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, Usage, usage_view, user
+from loom.domain.core.messages import (
+    JsonObject,
+    Message,
+    Part,
+    ResultRef,
+    Tail,
+    TailItem,
+    ToolCall,
+    Transcript,
+    TranscriptRef,
+    Usage,
+    transcript_of,
+    usage_view,
+    user,
+)
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Task
 from loom.domain.core.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
-from loom.domain.core.transcript import ResultRef, Tail, TailItem, Transcript, TranscriptRef, transcript_of
 from loom.domain.permissions.judge import Mode
 from loom.domain.run.activity_payloads import (
     CallPlans,
@@ -42,9 +55,9 @@ from loom.domain.run.activity_payloads import (
     PrepareRequest,
     ToolRequest,
 )
-from loom.domain.run.conversation import Conversation, Tries
+from loom.domain.run.conversation import Conversation
 from loom.domain.run.events import ToolsReturned
-from loom.domain.run.retry_policy import Failure
+from loom.domain.run.retry_policy import Failure, Tries
 from loom.domain.run.state import AnswerDraft, Environment, Hold, Notices, OpenCalls, Outcome, Phase, RunState, Spending
 from loom.workflows.payload_converter import OUT_OF_LINE_BYTES, data_converter
 

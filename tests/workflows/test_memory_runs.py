@@ -23,7 +23,6 @@ from loom.activities.knowledge.ports import Document
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.cli.commands import memory
-from loom.cli.commands.memory_retain import retained
 from loom.composition.build import secret_mask
 from loom.domain.context.recall import AWAY, NO_KNOWLEDGE, NOTICE
 from loom.domain.core.errors import RunNotFoundError
@@ -336,7 +335,7 @@ async def test_what_runs_left_is_deleted_when_they_ended_long_ago(
         return {run for (run,) in await rows(url, sql)}.intersection(own)
 
     app = typer.Typer()
-    memory.register(app)
+    app.add_typer(memory.app)
     words = ["memory", "retain", "--older-than", "30", "--json"]
     trial = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--dry-run"])
     assert await kept() == {waiting, f"{waiting}/d1-1-aaaa", ended, gone}
@@ -353,7 +352,7 @@ async def test_what_runs_left_is_deleted_when_they_ended_long_ago(
     assert await kept() == {waiting, f"{waiting}/d1-1-aaaa", ended}
 
     async def deleted() -> bool:
-        await retained(loom.client, datetime.now(UTC), dry_run=False)
+        await memory._retain(loom.client, datetime.now(UTC), dry_run=False)
         return ended not in await kept()
 
     await eventually(deleted)

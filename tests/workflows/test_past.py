@@ -78,8 +78,7 @@ async def test_the_command_shows_turns_and_contexts(working: Working, workspace:
 async def show(loom: Harness, run_id: str, *given: str) -> str:
     """What `loom show` prints, with an error in the place of a result."""
     program = (
-        "import sys, typer; from loom.cli.commands import show; from loom.domain.core.errors import LoomError\n"
-        "app = typer.Typer(); show.register(app)\n"
+        "from loom.cli.commands.show import app; from loom.domain.core.errors import LoomError\n"
         "try: app(standalone_mode=False)\n"
         "except LoomError as error: print(error.message)"
     )

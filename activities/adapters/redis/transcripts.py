@@ -23,8 +23,16 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import DAY, dump_json, load_json
 from loom.activities.ports import StreamUnavailable
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message
-from loom.domain.core.transcript import ResultRef, Tail, Transcript, TranscriptRef, message_digest, transcript_of
+from loom.domain.core.messages import (
+    JsonObject,
+    Message,
+    ResultRef,
+    Tail,
+    Transcript,
+    TranscriptRef,
+    message_digest,
+    transcript_of,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -34,10 +34,10 @@ async def called(
     name: str, call: Callable[[ToolContext], Any], context: ToolContext, *, blocking: bool
 ) -> str | ToolOutput:
     """The function's return value as a tool's output; raises the tool errors of `loom.domain.core.errors`."""
-    told = replace(context, progress=_limited(context.progress))
+    limited = replace(context, progress=_limited(context.progress))
     try:
-        given = await _in_time(name, call, told) if blocking else call(told)
-        return await _finished(given, told)
+        given = await _in_time(name, call, limited) if blocking else call(limited)
+        return await _finished(given, limited)
     except asyncio.CancelledError:
         if is_asked_to_stop():
             raise
@@ -46,7 +46,7 @@ async def called(
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool that calls `sys.exit` must not end the worker
         _log.warning("tool_raised", tool=name, exc_info=True)
-        raise ToolExecutionError(f"{name} failed: {_told(error)}") from None
+        raise ToolExecutionError(f"{name} failed: {_named(error)}") from None
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
@@ -194,6 +194,6 @@ def is_asked_to_stop() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _told(error: BaseException) -> str:
+def _named(error: BaseException) -> str:
     kind, text = type(error).__name__, str(error)
     return f"{kind}: {text}" if text else kind

@@ -1,38 +1,36 @@
-"""agents: which agents a worker would have here, what each is like, and what its runs have come to."""
+"""agents: the agents of a worker with these settings, and statistics of their runs."""
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Final
 
 import typer
+from rich.table import Table
 
+from loom.app.registry import Registry
+from loom.cli.arguments import App, Json, new_app
+from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, seconds, visible
+from loom.cli.worker_preview import agents_of, load_registry, named, with_app
+from loom.composition.build import default_agent
+from loom.composition.load_settings import load_settings
+from loom.composition.settings import Settings
+from loom.composition.tool_registry import hidden_tools
+from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
-from loom.domain.core.suggestions import nearest
-
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.app.registry import Registry
-    from loom.composition.settings import Settings
-    from loom.domain.agents.definitions import AgentDefinition
-    from loom.domain.agents.spec import AgentSpec
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-App = Annotated[str | None, typer.Option("--app", help="package.module:app, in place of LOOM_APP.")]
 
 COLUMN: Final = 20
+"""Width of the names of facts."""
+
+app = new_app("agents", "List and show a worker's agents.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Agents: which ones a worker here would have.", no_args_is_help=True)
-    group.command("list")(list_agents)
-    group.command("show")(show)
-    app.add_typer(group, name="agents")
-
-
+@app.command("list")
 def list_agents(app: App = None, as_json: Json = False) -> None:
-    """List the agents that a worker with these settings has, and where they were defined."""
-    settings = _settings(app)
-    registry = _registry(settings)
+    """List the agents of a worker with these settings, and where they are defined."""
+    settings = with_app(load_settings(), app)
+    registry = load_registry(settings)
     found = [
         {
             "name": agent.name,
@@ -42,104 +40,68 @@ def list_agents(app: App = None, as_json: Json = False) -> None:
             "tools": None if agent.tools is None else len(_spec(settings, registry, agent).tools),
             "origin": agent.origin or "built-in",
         }
-        for _, agent in sorted(_agents(registry).items())
+        for _, agent in sorted(agents_of(registry).items())
     ]
     if as_json:
         print_json(found)
-        return
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table("agent", "model", "tools", "extends", "what it is good at", "from", box=None, padding=(0, 2, 0, 0))
-    for each in found:
-        tools = "all" if each["tools"] is None else str(each["tools"])
-        cells = (
-            each["name"],
-            each["model"] or "",
-            tools,
-            each["extends"] or "",
-            one_line(str(each["description"]), 60),
-        )
-        table.add_row(*(plain(str(cell)) for cell in cells), plain(str(each["origin"])))
-    console(wide=True).print(table)
+    else:
+        _print_agents(found)
 
 
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Name of the agent.")], app: App = None, as_json: Json = False
 ) -> None:
-    """Show an agent with everything that it inherits, and what its runs have come to, where a server answers."""
-    settings = _settings(app)
-    registry = _registry(settings)
-    agent = _found(name, registry)
-    spec = _spec(settings, registry, agent)
+    """Show an agent with everything that it inherits, and statistics of its runs where a server answers."""
+    settings = with_app(load_settings(), app)
+    registry = load_registry(settings)
+    agent = named(name, agents_of(registry), "agent", otherwise="`loom agents list` shows all agents")
     stats, hint = _stats(name, settings)
-    facts = _facts(agent, spec) | {"stats": stats}
+    facts = _facts(agent, _spec(settings, registry, agent)) | {"stats": stats}
     if as_json:
         print_json(facts)
         return
-    _tell(agent, facts)
+    _print_facts(agent, facts)
     typer.echo()
-    for label, text in _figures(stats).items() if stats else (("runs", f"not known: {hint}"),):
+    for label, text in _stats_lines(stats).items() if stats else (("runs", f"unknown: {hint}"),):
         typer.echo(plain(f"{label:<{COLUMN}}{text}"))
 
 
-def _figures(stats: dict[str, Any]) -> dict[str, str]:
-    ended = f"{stats['success_count']} completed, {stats['failure_count']} failed, {stats['running_count']} going on"
+def _print_agents(found: list[dict[str, Any]]) -> None:
+    table = Table("agent", "model", "tools", "extends", "what it is good at", "from", box=None, padding=(0, 2, 0, 0))
+    for each in found:
+        cells = (
+            each["name"],
+            each["model"] or "",
+            "all" if each["tools"] is None else each["tools"],
+            each["extends"] or "",
+            one_line(str(each["description"]), 60),
+            each["origin"],
+        )
+        table.add_row(*(plain(str(cell)) for cell in cells))
+    console(wide=True).print(table)
+
+
+def _stats_lines(stats: Mapping[str, Any]) -> dict[str, str]:
+    ended = f"{stats['success_count']} completed, {stats['failure_count']} failed, {stats['running_count']} running"
     runs = counted(stats["execution_count"], "run")
     last = stats["last_execution"]
     return {
         "state": str(stats["state"]),
-        "runs": f"{runs}: {ended}" + ("" if stats["is_complete"] else "; only the newest were counted"),
+        "runs": f"{runs}: {ended}" + ("" if stats["is_complete"] else "; only the newest are counted"),
         "total time": seconds(stats["total_duration"]),
         "last run": f"{last.astimezone():%Y-%m-%d %H:%M:%S}" if last else "never",
     }
 
 
-def _settings(app: str | None) -> "Settings":
-    from loom.composition.load_settings import load_settings  # noqa: PLC0415
-
-    settings = load_settings()
-    return settings.model_copy(update={"app": app}) if app else settings
-
-
-def _registry(settings: "Settings") -> "Registry":
-    from loom.activities.toolbox.built_in.made_tools import MadeTools  # noqa: PLC0415
-    from loom.composition.tool_registry import registry_from  # noqa: PLC0415
-
-    return registry_from(settings, MadeTools(sandbox=None))
-
-
-def _agents(registry: "Registry") -> "dict[str, AgentDefinition]":
-    from loom.domain.agents.definitions import AgentDefinition  # noqa: PLC0415
-    from loom.domain.agents.inheritance import DEFAULT_AGENT  # noqa: PLC0415
-
-    return {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **registry.agents}
-
-
-def _found(name: str, registry: "Registry") -> "AgentDefinition":
-
-    from loom.domain.core.errors import BadRequest  # noqa: PLC0415
-
-    agents = _agents(registry)
-    if name not in agents:
-        hint = nearest(name, agents, "`loom agents list` shows them all")
-        raise BadRequest(f"there is no agent {name!r}: {hint}", field="NAME")
-    return agents[name]
-
-
-def _spec(settings: "Settings", registry: "Registry", agent: "AgentDefinition") -> "AgentSpec":
-    """The agent as a run would have it, but for tools of MCP servers, which are only known once they are dialled."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    from loom.composition.build import default_agent  # noqa: PLC0415
-    from loom.composition.tool_registry import hidden_tools  # noqa: PLC0415
-    from loom.domain.agents.definitions import spec_of, tools_of  # noqa: PLC0415
-
-    never = hidden_tools(settings)
-    tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in never))
+def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> AgentSpec:
+    """The agent as in a run, but without MCP tools: those are known only once their servers are connected."""
+    hidden = hidden_tools(settings)
+    tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in hidden))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
 
 
-def _facts(agent: "AgentDefinition", spec: "AgentSpec") -> dict[str, Any]:
+def _facts(agent: AgentDefinition, spec: AgentSpec) -> dict[str, Any]:
     pinned = ("model", "fallbacks", "system_prompt", "permissions", "mode", "max_turns", "max_output_tokens")
     limits = ("temperature", "context_window", "approval_timeout", "require_done_tool")
     answers = ("output_schema", "pattern", "rounds", "evaluates")
@@ -159,16 +121,15 @@ def _facts(agent: "AgentDefinition", spec: "AgentSpec") -> dict[str, Any]:
     }
 
 
-def _stats(name: str, settings: "Settings") -> tuple[dict[str, Any] | None, str]:
-    from loom.cli.connection import with_client  # noqa: PLC0415
-
+def _stats(name: str, settings: Settings) -> tuple[dict[str, Any] | None, str]:
+    """The statistics of the agent's runs, or why there are none."""
     try:
         return asdict(with_client(lambda loom: loom.agent_stats(name), settings)), ""
     except UnreachableError as error:
         return None, error.message
 
 
-def _tell(agent: "AgentDefinition", facts: dict[str, Any]) -> None:
+def _print_facts(agent: AgentDefinition, facts: dict[str, Any]) -> None:
     typer.echo(plain(f"{agent.name}  ({facts['origin']})"))
     if agent.description:
         typer.echo(plain(f"\n{agent.description}"))
@@ -176,12 +137,12 @@ def _tell(agent: "AgentDefinition", facts: dict[str, Any]) -> None:
         typer.echo(plain("\n" + "\n".join(f"  {line}" for line in facts["system_prompt"].strip().splitlines())))
     typer.echo()
     for key, value in facts.items():
-        if key not in ("name", "description", "origin", "system_prompt", "stats") and (text := _said(value)):
+        if key not in ("name", "description", "origin", "system_prompt", "stats") and (text := _value_text(value)):
             typer.echo(visible(f"{key.replace('_', ' '):<{COLUMN}}{text}"))
 
 
-def _said(value: Any) -> str:
-    """A value on one line; nothing for what says nothing."""
+def _value_text(value: Any) -> str:
+    """A value on one line; empty for None, False and empty collections."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {each}" for name, each in value.items() if each is not None)
     if isinstance(value, list | tuple):

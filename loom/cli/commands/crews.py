@@ -1,69 +1,65 @@
-"""crew: several agents on one task: run them, and see which crews a worker here would have."""
+"""crew: running and inspecting crews, several agents on one task."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
+from rich.table import Table
 
-from loom.cli.arguments import absolute, read_object, read_permissions, read_schema
-from loom.cli.commands.runs import BUDGET, given, launch, unattended
+from loom.app.crew_files import FOLDER, read_crew_file
+from loom.app.document_files import read_document
+from loom.cli.arguments import App, Budget, Json, absolute, new_app, read_object, read_permissions, read_schema
+from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.validate import validate as validate_files
 from loom.cli.output import console, counted, one_line, plain, print_json, visible
-from loom.domain.core.errors import BadRequest
-from loom.domain.core.suggestions import nearest
+from loom.cli.worker_preview import load_registry, named, with_app
+from loom.composition.load_settings import load_settings
+from loom.domain.core.messages import JsonObject
+from loom.domain.crews.crew import Crew
+from loom.workflows.validation import read_crew_request
 
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.domain.core.messages import JsonObject
-    from loom.domain.crews.crew import Crew
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-App = Annotated[str | None, typer.Option("--app", help="package.module:app, in place of LOOM_APP.")]
-Which = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A crew file, or a crew that the worker has.")]
-
-ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
+FILE_ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 COLUMN: Final = 14
+"""Width of the names of facts."""
+
+FileOrName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="FILE|NAME", help="A crew file, or the name of a crew that the worker has.")
+]
+
+app = new_app("crew", "Run and inspect crews: several agents on one task.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Crews: several agents on one task.", no_args_is_help=True)
-    for command in (run, show, validate):
-        group.command()(command)
-    group.command("list")(list_crews)
-    app.add_typer(group, name="crew")
-
-
+@app.command()
 def run(
-    crew: Which,
+    crew: FileOrName,
     task: Annotated[str, typer.Argument(metavar="TASK", help="What to do; `-` reads it from standard input.")],
     *,
     model: Annotated[
-        str | None, typer.Option(help="For members that name none: openai:NAME, anthropic:NAME or demo.")
+        str | None, typer.Option(help="For members without a model: openai:NAME, anthropic:NAME or demo.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="The conversation that this run belongs to.")] = None,
-    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="The folder that all members work in.")] = None,
+    session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
+    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that all members work in.")] = None,
     permissions: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="Rules above those of every member.")
+        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override those of every member.")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Steps after which the crew ends.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Number of steps after which the crew stops.")] = None,
+    budget: Budget = None,
     output_schema: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer has to fit.")
+        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
     ] = None,
-    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="Kept with the run.")] = None,
-    run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="The new run's id.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start it, print its id and leave.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve every ask of the crew.")] = False,
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id for the new run.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of the crew.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a crew and watch it to its end; all other commands take its run id like any run's.
+    """Start a crew and watch it until it ends.
 
-    Exit codes are those of `loom run`.
+    All other commands accept its run id. Exit codes are those of `loom run`.
     """
-    from loom.workflows.validation import read_crew_request  # noqa: PLC0415
-
     request = given(
         model=model,
         session_id=session,
@@ -75,52 +71,26 @@ def run(
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
     )
-    asked = _asked(crew)
+    requested = _for_request(crew)
     words = sys.stdin.read() if task == "-" else task
     if yes and detach:
         request = unattended(request)
-    read_crew_request({"crew": asked, "task": words, **request})
+    read_crew_request({"crew": requested, "task": words, **request})
     launch(
-        lambda loom: loom.start_crew(asked, words, run_id=run_id, **request), detach=detach, yes=yes, as_json=as_json
+        lambda loom: loom.start_crew(requested, words, run_id=run_id, **request),
+        detach=detach,
+        yes=yes,
+        as_json=as_json,
     )
 
 
-def list_crews(app: App = None, as_json: Json = False) -> None:
-    """List the crews that a worker with these settings has, and where they were defined."""
-    from loom.app.crew_files import FOLDER  # noqa: PLC0415
-    from loom.composition.load_settings import load_settings  # noqa: PLC0415
-
-    found = [
-        {
-            "name": crew.name,
-            "description": crew.description,
-            "mode": crew.mode.value,
-            "members": [member.name for member in crew.members],
-            "origin": crew.origin,
-        }
-        for crew in _known(app).values()
-    ]
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        folder = load_settings().home / FOLDER
-        typer.echo(f"no crews; put one into {folder}/NAME.yaml, or make one with LoomApp.create_crew")
-        return
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table("crew", "mode", "members", "what it is for", "from", box=None, padding=(0, 2, 0, 0))
-    for each in found:
-        cells = (each["name"], each["mode"], ", ".join(each["members"]), one_line(str(each["description"]), 60))
-        table.add_row(*(plain(str(cell)) for cell in (*cells, each["origin"])))
-    console(wide=True).print(table)
-
-
-def show(crew: Which, app: App = None, as_json: Json = False) -> None:
-    """Show a crew: how its members share a task, what each is good at, and what its failure means."""
-    from dataclasses import asdict  # noqa: PLC0415
-
-    found = _file(crew) or _one(crew, app)
+@app.command()
+def show(crew: FileOrName, app: App = None, as_json: Json = False) -> None:
+    """Show a crew: how its members share a task, what each is for, and what happens when one fails."""
+    found = _in_file(crew)
+    if found is None:
+        otherwise = "`loom crew list` shows all crews; the name of a file ends in .yaml"
+        found = named(crew, _crews(app), "crew", otherwise=otherwise, field="crew")
     if as_json:
         print_json(asdict(found))
         return
@@ -128,6 +98,7 @@ def show(crew: Which, app: App = None, as_json: Json = False) -> None:
         typer.echo(visible(line))
 
 
+@app.command()
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Crew files.")],
     app: App = None,
@@ -137,61 +108,67 @@ def validate(
     validate_files(files, schema=None, app=app, as_json=as_json)
 
 
-def _asked(crew: str) -> "str | JsonObject":
-    """What to ask the worker for: a file goes along with the request, so that no worker has to have it."""
-    found = _file(crew)
+@app.command("list")
+def list_crews(app: App = None, as_json: Json = False) -> None:
+    """List the crews of a worker with these settings, and where they are defined."""
+    found = [
+        {
+            "name": crew.name,
+            "description": crew.description,
+            "mode": crew.mode.value,
+            "members": [member.name for member in crew.members],
+            "origin": crew.origin,
+        }
+        for crew in _crews(app).values()
+    ]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        folder = load_settings().home / FOLDER
+        typer.echo(f"no crews; add one as {folder}/NAME.yaml, or create one with LoomApp.create_crew")
+        return
+    table = Table("crew", "mode", "members", "what it is for", "from", box=None, padding=(0, 2, 0, 0))
+    for each in found:
+        cells = (each["name"], each["mode"], ", ".join(each["members"]), one_line(str(each["description"]), 60))
+        table.add_row(*(plain(str(cell)) for cell in (*cells, each["origin"])))
+    console(wide=True).print(table)
+
+
+def _for_request(crew: str) -> str | JsonObject:
+    """The crew's name, or the content of its file: the request carries it, so that no worker needs the file."""
+    found = _in_file(crew)
     if found is None:
         return crew
-    from loom.app.document_files import read_document  # noqa: PLC0415
-
     fields = {name: value for name, value in read_document(Path(crew)).items() if name != "kind"}
     return {**fields, "name": found.name}
 
 
-def _file(crew: str) -> "Crew | None":
-    if not crew.lower().endswith(ENDINGS):
-        return None
-    from loom.app.crew_files import read_crew_file  # noqa: PLC0415
-
-    return read_crew_file(Path(crew))
+def _in_file(crew: str) -> Crew | None:
+    return read_crew_file(Path(crew)) if crew.lower().endswith(FILE_ENDINGS) else None
 
 
-def _known(app: str | None) -> "dict[str, Crew]":
-    from loom.activities.toolbox.built_in.made_tools import MadeTools  # noqa: PLC0415
-    from loom.composition.load_settings import load_settings  # noqa: PLC0415
-    from loom.composition.tool_registry import registry_from  # noqa: PLC0415
-
-    settings = load_settings()
-    settings = settings.model_copy(update={"app": app}) if app else settings
-    return dict(registry_from(settings, MadeTools(sandbox=None)).crews)
+def _crews(app: str | None) -> dict[str, Crew]:
+    return dict(load_registry(with_app(load_settings(), app)).crews)
 
 
-def _one(name: str, app: str | None) -> "Crew":
-
-    known = _known(app)
-    if name not in known:
-        hint = nearest(name, known, "`loom crew list` shows them all; a file ends in .yaml")
-        raise BadRequest(f"there is no crew {name!r}: {hint}", field="crew")
-    return known[name]
-
-
-def _lines(crew: "Crew") -> list[str]:
+def _lines(crew: Crew) -> list[str]:
     lines = [f"{crew.name}  ({crew.origin})", *([f"  {crew.description}"] if crew.description else [])]
-    lines.append(f"{'mode':<{COLUMN}}{crew.mode.value}{_how(crew)}")
+    lines.append(f"{'mode':<{COLUMN}}{crew.mode.value}{_mode_details(crew)}")
     for member in crew.members:
         agent = "" if member.agent == member.name else f" [{member.agent}]"
         lines.append(f"{'member':<{COLUMN}}{member.name}{agent}: {one_line(member.about)}")
         after = f", then {member.substitute}" if member.substitute else ""
-        end = "the crew goes on without" if crew.carries_on_without(member) else "the crew stops"
+        end = "the crew continues without it" if crew.carries_on_without(member) else "the crew stops"
         lines.append(f"{'':<{COLUMN}}  on failure: {counted(member.retries + 1, 'attempt')}{after}, then {end}")
     return lines
 
 
-def _how(crew: "Crew") -> str:
-    told: dict[str, Any] = {
-        "coordinated": f", led by {crew.coordinator.agent}, {counted(crew.coordinator.max_rounds, 'round')} at most",
+def _mode_details(crew: Crew) -> str:
+    details: dict[str, Any] = {
+        "coordinated": f", led by {crew.coordinator.agent}, at most {counted(crew.coordinator.max_rounds, 'round')}",
         "routed": f", by {crew.router.by}" + (f", else {crew.router.fallback}" if crew.router.fallback else ""),
-        "parallel": f", answers by {crew.aggregate.by}",
+        "parallel": f", answers combined by {crew.aggregate.by}",
         "tree": f", scored by {crew.judge.agent}, rounds: {crew.judge.rounds}",
     }
-    return str(told.get(crew.mode.value, ""))
+    return str(details.get(crew.mode.value, ""))

@@ -1,56 +1,72 @@
-"""fork, diff-runs: another run from a past turn of one, and two runs beside each other."""
+"""fork, diff-runs: a new run from a past turn of another, and two runs side by side."""
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from loom.cli.arguments import absolute, read_object, read_permissions
-from loom.cli.commands.runs import BUDGET, given, launch, unattended
+from loom.cli.arguments import Budget, Json, RunId, absolute, new_app, read_object, read_permissions
+from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.snapshots import explained, shadow_git
-from loom.cli.output import counted, print_json, tell
+from loom.cli.connection import with_client
+from loom.cli.output import console, counted, money, one_line, print_json, print_notice, tokens
+from loom.client import LoomClient
 from loom.domain.core.requests import ENDED, ForkedFrom
+from loom.domain.history.diffs import Side, TurnPair, TurnSeen, first_difference, paired, tools_used
 
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.client import LoomClient
-    from loom.domain.history.diffs import Side
+Compared: TypeAlias = tuple[Side, dict[str, Any]]
+"""A run's turns and its status."""
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+WIDTH: Final = 48
+"""Characters of one run's column."""
+ROWS: Final = (
+    "run_id",
+    "forked_from",
+    "status",
+    "model",
+    "turns",
+    "tool_calls",
+    "tokens",
+    "cost",
+    "tools",
+    "output",
+)
+
+app = new_app()
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(fork)
-    app.command(name="diff-runs")(diff_runs)
-
-
+@app.command()
 def fork(
-    run_id: Run,
+    run_id: RunId,
     *,
-    turn: Annotated[int, typer.Option(min=0, metavar="N", help="The turn to go on after; 0: before the first.")],
-    message: Annotated[str | None, typer.Option(metavar="TEXT", help="Said to the agent there.")] = None,
+    turn: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Turn to continue after; 0 starts before the first one.")
+    ],
+    message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message to the agent at that point.")] = None,
     model: Annotated[str | None, typer.Option(help="openai:NAME, anthropic:NAME or demo.")] = None,
     permissions: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="Rules laid over those that the run had there.")
+        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override those the run had at that point.")
     ] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder to work in.")] = None,
     restore: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Put the files as the turn left them into this new folder.")
+        str | None, typer.Option(metavar="DIR", help="New folder to restore the files to, as that turn left them.")
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Turns after which the new run ends.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="JSON", help=BUDGET)] = None,
-    fork_id: Annotated[str | None, typer.Option("--id", metavar="NEW", help="The new run's id.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start it, print its id and leave.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve every ask of the new run.")] = False,
+    max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the new run stops.")] = None,
+    budget: Budget = None,
+    fork_id: Annotated[str | None, typer.Option("--id", metavar="NEW", help="Id for the new run.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of the new run.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a new run from where a turn left another one; nothing that was done is done again.
+    """Start a new run from a past turn of another run.
 
-    Files are as they are now, unless --restore brings back a snapshot. Exit codes are those of `loom run`.
+    The new run takes over the conversation up to that turn; no tool call is repeated. Files stay as they are now,
+    unless --restore brings back a snapshot. Exit codes are those of `loom run`.
     """
     if restore is not None and workspace is not None:
-        raise typer.BadParameter("give --restore or --workspace: the restored folder is the new run's workspace")
+        raise typer.BadParameter("use --restore or --workspace: the restored folder is the new run's workspace")
     changes = given(
         model=model,
         permissions=read_permissions(permissions) if permissions is not None else None,
@@ -62,55 +78,127 @@ def fork(
         changes = unattended(changes)
     forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
 
-    async def begin(loom: "LoomClient") -> str:
+    async def start(loom: LoomClient) -> str:
         point = await loom.fork_point(forked)
         if restore is not None:
             _restore(run_id, turn, absolute(restore))
         elif workspace is None and point.later_effects:
-            tell(
+            print_notice(
                 f"files in {point.spec.workspace} are as they are now: {counted(point.later_effects, 'later call')} may"
-                f" have changed them. --restore DIR gives the fork those of turn {turn} in a new folder;"
-                f" `loom restore {run_id} --turn {turn + 1}` takes them back in place"
+                f" have changed them. --restore DIR puts those of turn {turn} into a new folder;"
+                f" `loom restore {run_id} --turn {turn + 1}` restores them in place"
             )
         return await loom.fork(run_id, turn=turn, message=message, fork_id=fork_id, **changes)
 
-    launch(begin, detach=detach, yes=yes, as_json=as_json)
+    launch(start, detach=detach, yes=yes, as_json=as_json)
 
 
 def _restore(run_id: str, turn: int, folder: str) -> None:
     with explained():
         found = shadow_git().extract(run_id, after=turn, folder=Path(folder))
     state = "as now: no later change has a snapshot" if found is None else f"as of {found.at:%Y-%m-%d %H:%M:%S} UTC"
-    tell(f"files after turn {turn} are in {folder}, {state}")
+    print_notice(f"files after turn {turn} are in {folder}, {state}")
 
 
+@app.command(name="diff-runs")
 def diff_runs(
     a: Annotated[str, typer.Argument(metavar="A", help="A run's id.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another run's id.")],
     as_json: Json = False,
 ) -> None:
-    """Where two runs part, turn by turn, and what each came to."""
-    from loom.cli.commands.diff_views import difference, lines  # noqa: PLC0415
-    from loom.cli.connection import with_client  # noqa: PLC0415
-    from loom.cli.output import console  # noqa: PLC0415
+    """Compare two runs turn by turn."""
 
-    async def read(loom: "LoomClient") -> "tuple[tuple[Side, dict[str, Any]], tuple[Side, dict[str, Any]]]":
+    async def read(loom: LoomClient) -> tuple[Compared, Compared]:
         return await _side(loom, a), await _side(loom, b)
 
     one, other = with_client(read)
     if as_json:
-        print_json(difference(one, other))
+        print_json(_difference(one, other))
         return
     out = console()
-    for line in lines(one, other):
+    for line in _difference_lines(one, other):
         out.print(line, soft_wrap=not out.is_terminal)
 
 
-async def _side(loom: "LoomClient", run_id: str) -> "tuple[Side, dict[str, Any]]":
-    from loom.domain.history.diffs import Side  # noqa: PLC0415
-
+async def _side(loom: LoomClient, run_id: str) -> Compared:
     status = dict(await loom.status(run_id))
     output = (await loom.result(run_id)).output if status["status"] in ENDED else ""
     forked = status.get("forked_from")
     side = Side(run_id=run_id, turns=await loom.turns(run_id), forked_from=ForkedFrom(**forked) if forked else None)
     return side, {**status, "output": output}
+
+
+def _difference(one: Compared, other: Compared) -> dict[str, Any]:
+    """The whole comparison, for programs."""
+    pairs = paired(one[0], other[0])
+    first = first_difference(pairs)
+    return {
+        "a": _summary(*one),
+        "b": _summary(*other),
+        "first_difference": None if first is None else _pair(first),
+        "turns": [_pair(pair) for pair in pairs],
+    }
+
+
+def _difference_lines(one: Compared, other: Compared) -> Iterator[str]:
+    """The first difference, then both runs side by side."""
+    pairs = paired(one[0], other[0])
+    first = first_difference(pairs)
+    same = pairs.index(first) if first is not None else len(pairs)
+    turns = counted(len(pairs), "turn")
+    if first is None:
+        yield f"{turns}, all the same"
+    else:
+        yield f"{same} of {turns} {'is' if same == 1 else 'are'} the same"
+        yield f"the first difference is in {', '.join(first.differs)}:"
+        for name, seen in (("a", first.a), ("b", first.b)):
+            yield from _turn_lines(name, seen)
+    yield ""
+    a, b = _summary(*one), _summary(*other)
+    for name in ROWS:
+        yield f"{name.replace('_', ' '):<12} {_cell(name, a[name]):<{WIDTH}}  {_cell(name, b[name])}".rstrip()
+
+
+def _summary(side: Side, status: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "run_id": side.run_id,
+        "forked_from": status.get("forked_from"),
+        "status": status["status"],
+        "model": status["model"],
+        "turns": status["turn"],
+        "tool_calls": status.get("tool_calls"),
+        "tokens": status["usage"].get("total_tokens"),
+        "cost": status["cost"],
+        "tools": dict(tools_used(side.turns)),
+        "output": status["output"],
+    }
+
+
+def _pair(pair: TurnPair) -> dict[str, Any]:
+    return {
+        "a": asdict(pair.a) if pair.a else None,
+        "b": asdict(pair.b) if pair.b else None,
+        "differs": list(pair.differs),
+    }
+
+
+def _turn_lines(name: str, seen: TurnSeen | None) -> Iterator[str]:
+    if seen is None:
+        yield f"  {name}: no such turn"
+        return
+    yield f"  {name}: turn {seen.number}, {seen.model}: {one_line(seen.text) or '(no text)'}"
+    for call, result in zip(seen.calls, seen.results, strict=True):
+        yield f"       → {one_line(call)}"
+        yield f"         {one_line(result) or '(no result)'}"
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "cost":
+        return money(value)
+    if name == "tokens":
+        return "" if value is None else tokens(value)
+    if name == "tools":
+        return one_line(", ".join(f"{tool} {count}" for tool, count in value.items()) or "none", WIDTH)
+    if name == "forked_from":
+        return f"{one_line(value['run_id'], WIDTH - 10)} turn {value['turn']}" if value else "-"
+    return one_line("" if value is None else str(value), WIDTH)

@@ -1,99 +1,107 @@
-"""knowledge: documents that runs may look things up in. It needs Loom's Postgres, and no worker."""
+"""knowledge: documents that runs can search. The commands need Loom's Postgres and no worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
+from rich.table import Table
 
-from loom.cli.output import console, counted, one_line, plain, print_json, tell, visible
+from loom.activities.adapters.documents.readers import SeparateDocumentReader
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.activities.knowledge.ingest import Ingestion
+from loom.activities.memory.ports import Embedder
+from loom.activities.ports import StoreUnavailable
+from loom.cli.arguments import Json, new_app
+from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
+from loom.composition.build import embedder_from, secret_mask
+from loom.composition.load_settings import load_settings
+from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, UnreachableError
-
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
-    from loom.activities.memory.ports import Embedder
-    from loom.composition.settings import Settings
-    from loom.domain.memory.knowledge import Ingested, KnowledgeBase, KnowledgeHit, KnowledgeQuery
+from loom.domain.memory.knowledge import (
+    Ingested,
+    KnowledgeBase,
+    KnowledgeHit,
+    KnowledgeQuery,
+    checked_name,
+    knowledge_view,
+    place_of,
+)
 
 T = TypeVar("T")
 
-NO_DATABASE: Final = "there are no knowledge bases without a database: start `loom up`, or set LOOM_DATABASE_URL"
-MOST_SKIPPED: Final = 20
-"""Files left out that people are shown."""
-_PATIENCE: Final = 5.0
-"""Seconds for a question whose answer is only good to know."""
+NO_DATABASE: Final = "knowledge bases need a database: start `loom up`, or set LOOM_DATABASE_URL"
+MAX_SKIPPED: Final = 20
+"""Skipped files that are printed."""
+TIMEOUT: Final = 5.0
+"""Seconds for a query that only leads to warnings."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-Name = Annotated[str, typer.Option("--name", metavar="K", help="Which knowledge base.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Knowledge bases: documents that runs may look things up in.", no_args_is_help=True)
-    group.command("add")(add)
-    group.command("list")(list_bases)
-    group.command("search")(search)
-    group.command("remove")(remove)
-    app.add_typer(group, name="knowledge")
+Name: TypeAlias = Annotated[str, typer.Option("--name", metavar="K", help="Name of the knowledge base.")]
 
 
+app = new_app("knowledge", "Manage knowledge bases: documents that runs can search.")
+
+
+@app.command()
 def add(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of documents.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the documents.")],
     name: Name,
     reembed: Annotated[
-        bool, typer.Option("--reembed", help="Make all vectors anew, with the embedder of now.")
+        bool, typer.Option("--reembed", help="Compute all vectors again with the configured embedder.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a folder in, or what has changed in it since: Markdown, text, source code, HTML, PDF.
+    """Ingest a folder of documents, or its changes since the last time.
 
-    Hidden files and those that Git ignores are left out, and secrets are cut out before anything is kept.
+    Reads Markdown, text, source code, HTML and PDF. Skips hidden files and files that Git ignores, and redacts secrets
+    before anything is stored.
     """
-    from loom.domain.memory.knowledge import checked_name  # noqa: PLC0415
 
     real = _folder(folder)
     checked_name(name)
-    done = _with_store(lambda opened: _taken_in(opened, real, name, reembed=reembed, quiet=as_json))
+    done = _with_store(lambda opened: _ingest(opened, real, name, reembed=reembed, quiet=as_json))
     if as_json:
         print_json(done)
         return
-    _print_done(done)
+    _print_ingested(done)
 
 
+@app.command("list")
 def list_bases(as_json: Json = False) -> None:
     """List the knowledge bases."""
     found = _with_store(lambda opened: opened.store.bases())
     if as_json:
-        print_json([_base(base) for base in found])
+        print_json([_base_view(base) for base in found])
         return
     _print_bases(found)
 
 
+@app.command()
 def search(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Question or words.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words.")],
     name: Annotated[str | None, typer.Option("--name", metavar="K", help="Only this knowledge base.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="Most passages.")] = 5,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="Maximum number of passages.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Look something up, as a run would with search_knowledge."""
-    from loom.domain.memory.knowledge import KnowledgeQuery, checked_name, knowledge_view  # noqa: PLC0415
+    """Search as a run does with the search_knowledge tool."""
 
     asked = KnowledgeQuery(text=query, bases=() if name is None else (checked_name(name),), limit=limit)
-    hits = _with_store(lambda opened: _found(opened, asked))
+    hits = _with_store(lambda opened: _search(opened, asked))
     if as_json:
         print_json([knowledge_view(hit) for hit in hits])
         return
     _print_hits(hits)
 
 
+@app.command()
 def remove(
-    name: Annotated[str, typer.Argument(metavar="K", help="Which knowledge base.")], as_json: Json = False
+    name: Annotated[str, typer.Argument(metavar="K", help="Name of the knowledge base.")], as_json: Json = False
 ) -> None:
-    """Forget a knowledge base; the documents themselves stay where they are."""
-    from loom.domain.memory.knowledge import checked_name  # noqa: PLC0415
+    """Delete a knowledge base; the documents themselves stay where they are."""
 
     checked_name(name)
     if not _with_store(lambda opened: opened.store.drop(name)):
@@ -104,33 +112,30 @@ def remove(
         typer.echo(f"forgot {name}")
 
 
-def missing_bases(settings: "Settings", names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the names that no base has; none where there is no database to ask, or it does not answer."""
-    from loom.activities.ports import StoreUnavailable  # noqa: PLC0415
+def missing_bases(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
+    """The names that no base has; empty when there is no database or it does not answer."""
 
-    async def asked() -> tuple[str, ...]:
-        async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(_PATIENCE):
+    async def query() -> tuple[str, ...]:
+        async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(TIMEOUT):
             return await opened.store.missing(names)
 
     if settings.database_url is None or not names:
         return ()
     try:
-        return asyncio.run(asked())
+        return asyncio.run(query())
     except (StoreUnavailable, TimeoutError):
         return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Opened:
-    store: "PostgresKnowledge"
-    embedder: "Embedder | None"
-    settings: "Settings"
+class Opened:
+    store: PostgresKnowledge
+    embedder: Embedder | None
+    settings: Settings
 
 
-def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
-    """Do `work` with the store of these settings; raises UnreachableError when it is not there."""
-    from loom.activities.ports import StoreUnavailable  # noqa: PLC0415
-    from loom.composition.load_settings import load_settings  # noqa: PLC0415
+def _with_store(work: Callable[[Opened], Awaitable[T]]) -> T:
+    """Call `work` with the store of these settings; raises UnreachableError when it does not answer."""
 
     settings = load_settings()
     if settings.database_url is None:
@@ -147,38 +152,32 @@ def _with_store(work: "Callable[[_Opened], Awaitable[T]]") -> T:
 
 
 @asynccontextmanager
-async def _open(settings: "Settings") -> AsyncIterator[_Opened]:
-    from loom.activities.adapters.postgres.database import Database  # noqa: PLC0415
-    from loom.activities.adapters.postgres.knowledge import PostgresKnowledge  # noqa: PLC0415
-    from loom.composition.build import embedder_from  # noqa: PLC0415
+async def _open(settings: Settings) -> AsyncIterator[Opened]:
 
     embedder = embedder_from(settings)
     database = Database(settings.database_url or "", max_connections=2, name="loom-knowledge")
     try:
-        yield _Opened(store=PostgresKnowledge(database, embedder=embedder), embedder=embedder, settings=settings)
+        yield Opened(store=PostgresKnowledge(database, embedder=embedder), embedder=embedder, settings=settings)
     finally:
         await database.aclose()
         if embedder is not None:
             await embedder.aclose()
 
 
-async def _taken_in(opened: _Opened, folder: Path, name: str, *, reembed: bool, quiet: bool) -> "Ingested":
-    from loom.activities.adapters.documents.readers import SeparateDocumentReader  # noqa: PLC0415
-    from loom.activities.knowledge.ingest import Ingestion  # noqa: PLC0415
-    from loom.composition.build import secret_mask  # noqa: PLC0415
+async def _ingest(opened: Opened, folder: Path, name: str, *, reembed: bool, quiet: bool) -> Ingested:
 
     ingestion = Ingestion(
         opened.store,
         reader=SeparateDocumentReader(),
         redact=secret_mask(opened.settings).redact,
         embedder=opened.embedder,
-        tell=(lambda _line: None) if quiet else (lambda line: tell(one_line(line))),
+        tell=(lambda _line: None) if quiet else (lambda line: print_notice(one_line(line))),
     )
     return await ingestion.take_in(folder, name, reembed=reembed)
 
 
-async def _found(opened: _Opened, asked: "KnowledgeQuery") -> "tuple[KnowledgeHit, ...]":
-    """What a base has; one that is not there is said to be missing, not to know nothing."""
+async def _search(opened: Opened, asked: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
+    """Search the bases; raises BadRequest for a base that does not exist."""
     known = {base.name for base in await opened.store.bases()} if asked.bases else set()
     if missing := next((name for name in asked.bases if name not in known), None):
         raise _no_base(missing)
@@ -186,35 +185,33 @@ async def _found(opened: _Opened, asked: "KnowledgeQuery") -> "tuple[KnowledgeHi
 
 
 def _no_base(name: str) -> BadRequest:
-    return BadRequest(f"there is no knowledge base {name!r}: `loom knowledge list` shows them", field="name")
+    return BadRequest(f"there is no knowledge base {name!r}: `loom knowledge list` shows all bases", field="name")
 
 
 def _folder(given: Path) -> Path:
     folder = given.expanduser().resolve()
     if not folder.is_dir():
-        raise BadRequest(f"{given} is not a folder: name one with documents", field="dir")
+        raise BadRequest(f"{given} is not a folder", field="dir")
     return folder
 
 
-def _print_done(done: "Ingested") -> None:
+def _print_ingested(done: Ingested) -> None:
     typer.echo(
         f"{done.name}: {done.added} added, {done.changed} changed, {done.removed} removed, {done.unchanged} unchanged;"
         f" {counted(done.chunks, 'new chunk')}, {counted(done.embedded, 'vector')}"
     )
-    for path, reason in list(done.skipped.items())[:MOST_SKIPPED]:
-        tell(f"left out: {visible(path)}: {one_line(reason)}")
-    if len(done.skipped) > MOST_SKIPPED:
-        tell(f"left out: … and {len(done.skipped) - MOST_SKIPPED} more")
+    for path, reason in list(done.skipped.items())[:MAX_SKIPPED]:
+        print_notice(f"skipped: {visible(path)}: {one_line(reason)}")
+    if len(done.skipped) > MAX_SKIPPED:
+        print_notice(f"skipped: … and {len(done.skipped) - MAX_SKIPPED} more")
     if done.waiting:
-        waits = "waits" if done.waiting == 1 else "wait"
-        tell(f"{counted(done.waiting, 'chunk')} {waits} for a vector, found by words alone: {done.without_vectors}")
+        print_notice(f"{counted(done.waiting, 'chunk')} without a vector, found by words only: {done.without_vectors}")
 
 
-def _print_bases(found: "tuple[KnowledgeBase, ...]") -> None:
+def _print_bases(found: tuple[KnowledgeBase, ...]) -> None:
     if not found:
-        tell("there are none: loom knowledge add DIR --name K")
+        print_notice("no knowledge bases; add one with `loom knowledge add DIR --name K`")
         return
-    from rich.table import Table  # noqa: PLC0415
 
     table = Table("name", "documents", "chunks", "vectors", "folder", box=None)
     for base in found:
@@ -226,7 +223,7 @@ def _vectors(vectors: Mapping[str, int]) -> str:
     return ", ".join(f"{count} of {plain(model)}" for model, count in vectors.items()) or "none"
 
 
-def _base(base: "KnowledgeBase") -> dict[str, Any]:
+def _base_view(base: KnowledgeBase) -> dict[str, Any]:
     return {
         "name": base.name,
         "folder": base.folder,
@@ -237,11 +234,10 @@ def _base(base: "KnowledgeBase") -> dict[str, Any]:
     }
 
 
-def _print_hits(hits: "tuple[KnowledgeHit, ...]") -> None:
-    from loom.domain.memory.knowledge import place_of  # noqa: PLC0415
+def _print_hits(hits: tuple[KnowledgeHit, ...]) -> None:
 
     if not hits:
-        tell("nothing relevant was found: ask in other words")
+        print_notice("no passage matches; try other words")
     for number, hit in enumerate(hits, start=1):
         typer.echo(f"[{number}] {hit.base}: {visible(place_of(hit.path, hit.chunk))} (score {hit.score:.2f})")
         typer.echo("".join(f"    {line}\n" for line in plain(hit.chunk.text).splitlines()))

@@ -1,55 +1,52 @@
-"""memory: what is remembered of runs; searching, showing, exporting and forgetting it."""
+"""memory: what is remembered of runs. Most of it needs Loom's Postgres and no worker."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
-from loom.cli.commands.memory_retain import retain
-from loom.cli.output import console, counted, one_line, plain, print_json, tell
+from loom.activities.adapters.postgres.database import Database, storable
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.postgres.retention import drop, leftovers
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.adapters.redis.deletion import forget_runs
+from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.memory.ports import Embedder, EmbedderUnavailable
+from loom.activities.memory.upkeep import embed
+from loom.activities.ports import StoreUnavailable, StreamUnavailable
+from loom.cli.arguments import Json, new_app
+from loom.cli.connection import with_client
+from loom.cli.logs import silence
+from loom.cli.output import console, counted, one_line, plain, print_json, print_notice
+from loom.client import LoomClient
+from loom.composition.build import embedder_from
+from loom.composition.load_settings import load_settings
+from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.memory.layers import Layer, Query, View, hit_view, memory_view
-
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.activities.adapters.postgres.database import Database
-    from loom.activities.adapters.postgres.memory import PostgresMemory
-    from loom.activities.memory.ports import Embedder
-    from loom.composition.settings import Settings
-    from loom.domain.memory.layers import Forgotten
+from loom.domain.memory.layers import Forgotten, Layer, Query, View, hit_view, memory_view
 
 T = TypeVar("T")
 
-NO_DATABASE: Final = "nothing is remembered without a database: start `loom up`, or set LOOM_DATABASE_URL"
+NO_DATABASE: Final = "memory needs a database: start `loom up`, or set LOOM_DATABASE_URL"
+RUNNING_SINCE: Final = "WorkflowType IN ('AgentRun', 'CrewRun') AND (ExecutionStatus = 'Running' OR CloseTime > '{}')"
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Changes nothing: JSON lines are all that is printed.")]
-Session = Annotated[str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")]
-ThisSession = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
+JsonLines: TypeAlias = Annotated[bool, typer.Option("--json", help="Has no effect: the output is always JSON lines.")]
+Session: TypeAlias = Annotated[
+    str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")
+]
+ThisSession: TypeAlias = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """The memory that a worker with these settings has."""
-
-    memory: "PostgresMemory"
-    database: "Database"
-    embedder: "Embedder | None"
-    settings: "Settings"
+app = new_app("memory", "Search, export and delete what is remembered of runs.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Memory: what is kept of runs, by session.", no_args_is_help=True)
-    for command in (search, show, stats, export, forget, retain, reembed):
-        group.command()(command)
-    app.add_typer(group, name="memory")
-
-
+@app.command()
 def search(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")],
     *,
@@ -59,14 +56,14 @@ def search(
     ] = None,
     action: Annotated[list[str] | None, typer.Option(help="Only this action; repeatable.")] = None,
     node: Annotated[list[str] | None, typer.Option(help="Only this agent; repeatable.")] = None,
-    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Only what is at least that important.")] = 0.0,
+    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Only memories at least this important.")] = 0.0,
     threshold: Annotated[
-        float, typer.Option(min=-1, max=1, help="Least similarity of what only means the same.")
+        float, typer.Option(min=-1, max=1, help="Minimum similarity of hits that do not contain the words.")
     ] = 0.0,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Most hits.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of hits.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Search by words and by meaning, best first."""
+    """Search by words and by meaning, best hits first."""
     view = View(
         session_id=session,
         layers=frozenset(layer or ()),
@@ -86,17 +83,21 @@ def search(
         out.print(plain(f"{memory.id:>6}  {hit.layer}  {hit.score:.2f}  {memory.action} of {memory.node}, {where}"))
         out.print(f"        {one_line(memory.content, 140)}")
     if not hits:
-        tell("nothing of that is remembered")
+        print_notice("no memory matches")
 
 
+@app.command()
 def show(
-    memory_id: Annotated[int, typer.Argument(metavar="ID", help="The memory's id, as a search gives it.")],
+    memory_id: Annotated[int, typer.Argument(metavar="ID", help="The memory's id, as `search` prints it.")],
     as_json: Json = False,
 ) -> None:
-    """Show one memory with where it comes from, and its Task where that is still kept whole."""
+    """Show one memory and where it comes from.
+
+    The whole Task is shown as long as it is stored.
+    """
     memory = _with_memory(lambda opened: opened.memory.by_id(memory_id))
     if memory is None:
-        raise RunNotFoundError(f"there is no memory {memory_id}: `loom memory search` gives ids")
+        raise RunNotFoundError(f"there is no memory {memory_id}: `loom memory search` prints ids")
     facts = memory_view(memory, whole=True)
     if as_json:
         print_json(facts)
@@ -107,8 +108,9 @@ def show(
     console().print(f"\n{plain(memory.content)}")
 
 
+@app.command()
 def stats(session: Session = None, as_json: Json = False) -> None:
-    """How much is remembered: sessions, Tasks, layers, vectors."""
+    """Count what is remembered: sessions, Tasks, layers, vectors."""
     found = _with_memory(lambda opened: opened.memory.stats(session))
     if as_json:
         print_json(found)
@@ -118,11 +120,13 @@ def stats(session: Session = None, as_json: Json = False) -> None:
         console().print(plain(f"{name:<11} {shown}"))
 
 
+@app.command()
 def export(session: ThisSession, as_json: JsonLines = False) -> None:
-    """Print everything that is kept of a session, one JSON object a line; agents' notes are those with a version."""
-    from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory  # noqa: PLC0415
+    """Print everything stored of a session as JSON lines.
 
-    del as_json  # it always is
+    Entries with a version are notes that agents wrote.
+    """
+    del as_json
 
     async def lines(opened: Opened) -> None:
         async for memory in opened.memory.export(session):
@@ -133,77 +137,87 @@ def export(session: ThisSession, as_json: JsonLines = False) -> None:
     _with_memory(lines)
 
 
+@app.command()
 def forget(
     session: ThisSession,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete everything of a session for good; what was said in it until now never comes back.
+    """Delete everything remembered of a session, permanently.
 
-    With its memories go what its agents wrote, whole outputs, results of calls, and what Redis has of its runs. The
-    histories of its runs on the Temporal server stay, with the payloads they need: their retention is the namespace's.
+    This deletes its memories, the notes of its agents, whole tool outputs, recorded results of calls, and its runs'
+    data in Redis. The histories of its runs stay on the Temporal server, with the payloads they need, for the
+    namespace's retention period.
     """
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
-    gone, live, left = _with_memory(partial(_forgotten, session))
+    gone, live, left = _with_memory(partial(_forget, session))
     counts = {"note": gone.notes, "artifact": gone.artifacts, "effect": gone.effects, "key": live}
     if as_json:
-        told = {f"{noun}s": count for noun, count in counts.items()}
-        print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **told, "left": left})
+        views = {f"{noun}s": count for noun, count in counts.items()}
+        print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **views, "left": left})
         return
     others = [f"{counted(n, noun)}{' in Redis' if noun == 'key' else ''}" for noun, n in counts.items() if n]
     memories = counted(gone.memories, "memory", "memories")
     typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}")
     for reason in left:
-        tell(reason)
+        print_notice(reason)
 
 
-async def _forgotten(session: str, opened: Opened) -> "tuple[Forgotten, int, list[str]]":
-    from loom.activities.adapters.redis.deletion import forget_runs  # noqa: PLC0415
-    from loom.activities.ports import StreamUnavailable  # noqa: PLC0415
+@app.command()
+def retain(
+    older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Days since the run ended.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be deleted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete tool outputs and results of runs that ended long ago.
 
-    gone, live, left = await opened.memory.forget(session), 0, []
-    if gone.effects_left:
-        left.append(f"left: {counted(gone.effects_left, 'effect')} of runs that may still go on")
-    if opened.settings.redis_url is not None and gone.runs:
-        try:
-            live = await forget_runs(opened.settings.redis_url, gone.runs)
-        except (StreamUnavailable, TimeoutError):
-            left.append(f"left: what Redis has of {counted(len(gone.runs), 'run')}, for up to seven days: it is away")
-    return gone, live, left
+    The Temporal server decides which runs have ended. Memories have limits of their own ([memory_limits]). Payloads
+    too large for a history stay, since nothing records which run they belong to.
+    """
+    before = datetime.now(UTC) - timedelta(days=older_than)
+    try:
+        done = with_client(lambda loom: _retain(loom, before, dry_run=dry_run))
+    except StoreUnavailable as error:
+        raise UnreachableError(str(error)) from error
+    if as_json:
+        print_json({"before": before, "dry_run": dry_run, **done})
+        return
+    what = (
+        f"{counted(done['artifacts'], 'artifact')} and {counted(done['effects'], 'effect')} ({done['bytes']:,} bytes)"
+    )
+    runs = f"{counted(done['runs'], 'run')} that ended more than {counted(older_than, 'day')} ago"
+    others = "still running, or ended later"
+    typer.echo(f"{'would delete' if dry_run else 'deleted'} {what} of {runs}; {done['kept']} others are {others}")
 
 
+@app.command()
 def reembed(as_json: Json = False) -> None:
-    """Give vectors of the configured embedder to what has those of another; until then it is found by words only."""
-    done = _with_memory(_reembedded)
+    """Compute missing vectors with the configured embedder.
+
+    Memories without a vector, or with the vector of another embedder, are found by words only until then.
+    """
+    done = _with_memory(_reembed)
     if as_json:
         print_json({"embedded": done})
         return
     typer.echo(f"embedded {counted(done, 'text')}")
 
 
-async def _reembedded(opened: Opened) -> int:
-    from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep  # noqa: PLC0415
-    from loom.activities.memory.upkeep import embed  # noqa: PLC0415
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """The memory of a worker with these settings."""
 
-    embedder = opened.embedder
-    if embedder is None:
-        raise BadRequest("no embedder is configured, so there are no vectors to make", field="embedder")
-    limits = opened.settings.memory_limits
-    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension, settings=limits)
-    others = await embed(upkeep, embedder, limits.batch, other_models=True)
-    return others + await embed(upkeep, embedder, limits.batch)
+    memory: PostgresMemory
+    database: Database
+    embedder: Embedder | None
+    settings: Settings
 
 
-def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
-    """Do `work` with the memory of the settings; raises UnreachableError when it is not there."""
-    from loom.activities.memory.ports import EmbedderUnavailable  # noqa: PLC0415
-    from loom.activities.ports import StoreUnavailable  # noqa: PLC0415
-    from loom.cli.connection import quiet_logs  # noqa: PLC0415
-    from loom.composition.load_settings import load_settings  # noqa: PLC0415
-
+def _with_memory(work: Callable[[Opened], Awaitable[T]]) -> T:
+    """Call `work` with the memory of the settings; raises UnreachableError when it does not answer."""
     settings = load_settings()
-    quiet_logs()
+    silence()
 
     async def opened() -> T:
         async with _opened(settings) as found:
@@ -216,11 +230,7 @@ def _with_memory(work: "Callable[[Opened], Awaitable[T]]") -> T:
 
 
 @asynccontextmanager
-async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
-    from loom.activities.adapters.postgres.database import Database  # noqa: PLC0415
-    from loom.activities.adapters.postgres.memory import PostgresMemory  # noqa: PLC0415
-    from loom.composition.build import embedder_from  # noqa: PLC0415
-
+async def _opened(settings: Settings) -> AsyncIterator[Opened]:
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)
     embedder = embedder_from(settings)
@@ -232,3 +242,63 @@ async def _opened(settings: "Settings") -> AsyncIterator[Opened]:
         await database.aclose()
         if embedder is not None:
             await embedder.aclose()
+
+
+async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[str]]:
+    """What was deleted, how many keys in Redis, and what could not be deleted."""
+    gone, live, left = await opened.memory.forget(session), 0, []
+    if gone.effects_left:
+        left.append(f"not deleted: {counted(gone.effects_left, 'effect')} of runs that may still be running")
+    if opened.settings.redis_url is not None and gone.runs:
+        try:
+            live = await forget_runs(opened.settings.redis_url, gone.runs)
+        except (StreamUnavailable, TimeoutError):
+            runs = counted(len(gone.runs), "run")
+            left.append(f"not deleted: data of {runs} in Redis, which does not answer; it expires within seven days")
+    return gone, live, left
+
+
+async def _retain(loom: LoomClient, before: datetime, *, dry_run: bool) -> dict[str, Any]:
+    """Delete, or only count, what runs that had ended by `before` left behind."""
+    url = load_settings().database_url
+    if url is None:
+        raise UnreachableError("nothing is stored without a database: start `loom up`, or set LOOM_DATABASE_URL")
+    database = Database(url, max_connections=2, name="loom-retain")
+    try:
+        found = await leftovers(database, before)
+        # The server is asked second: a run that started in between cannot have left anything this old.
+        running = await _running_since(loom, before)
+        ended = [left for left in found if running.isdisjoint(_with_ancestors(left.run_id))]
+        if not dry_run:
+            await drop(database, [left.run_id for left in ended], before)
+    finally:
+        await database.aclose()
+    return {
+        "runs": len(ended),
+        "artifacts": sum(left.artifacts for left in ended),
+        "effects": sum(left.effects for left in ended),
+        "bytes": sum(left.size for left in ended),
+        "kept": len(found) - len(ended),
+    }
+
+
+async def _running_since(loom: LoomClient, since: datetime) -> Set[str]:
+    """Runs that are still running, or ended after `since`."""
+    query = RUNNING_SINCE.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return {storable(execution.id) async for execution in TemporalRuns(loom.temporal).found(query)}
+
+
+def _with_ancestors(run_id: str) -> list[str]:
+    """A sub-agent's outputs may be read as long as its root runs; its id starts with the ids of its ancestors."""
+    parts = run_id.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+async def _reembed(opened: Opened) -> int:
+    embedder = opened.embedder
+    if embedder is None:
+        raise BadRequest("no embedder is configured, so there are no vectors to compute", field="embedder")
+    limits = opened.settings.memory_limits
+    upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension, settings=limits)
+    others = await embed(upkeep, embedder, limits.batch, other_models=True)
+    return others + await embed(upkeep, embedder, limits.batch)

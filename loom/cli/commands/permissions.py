@@ -1,4 +1,4 @@
-"""permissions check: what hooks and rules say of one tool call, by the very functions that a run asks."""
+"""permissions check: what hooks and rules decide about one tool call, by the same functions as in a run."""
 
 import asyncio
 import os
@@ -6,76 +6,73 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
-from loom.cli.arguments import absolute, read_object, read_permissions
+from loom.activities.adapters.mcp.servers import McpServers
+from loom.activities.ports import Tool, ToolSet
+from loom.activities.toolbox.hooks import gates_of, objection_to
+from loom.activities.toolbox.interceptors import Intercepted, before_call
+from loom.activities.toolbox.pipeline import authorize
+from loom.activities.toolbox.user_tools.dependencies import Dependencies, is_injected
+from loom.app.registry import Registry
+from loom.cli.arguments import Json, absolute, new_app, read_object, read_permissions
 from loom.cli.output import plain, print_json, visible
+from loom.cli.worker_preview import agents_of, load_registry
+from loom.composition.load_settings import read_settings
+from loom.domain.agents.definitions import spec_of, tools_of
+from loom.domain.agents.hooks import Objection, Registered, functions_of, stricter_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
-from loom.domain.core.messages import ToolCall
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.suggestions import nearest
+from loom.domain.core.tool_calls import ToolSpec, Verdict
 from loom.domain.core.tool_names import MCP
-from loom.domain.permissions.judge import Mode
-
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from pathlib import Path
-
-    from loom.activities.ports import Tool, ToolSet
-    from loom.activities.toolbox.interceptors import Intercepted
-    from loom.activities.toolbox.user_tools.dependencies import Dependencies
-    from loom.app.registry import Registry
-    from loom.domain.agents.hooks import Objection, Registered
-    from loom.domain.agents.spec import AgentSpec
-    from loom.domain.core.messages import JsonObject
-    from loom.domain.core.tool_calls import ToolSpec
-    from loom.domain.permissions.judge import Judgement
-    from loom.domain.permissions.rules import Rule
-    from loom.domain.tools.mcp_servers import McpServer
-
+from loom.domain.permissions.dead_rules import dead_rules
+from loom.domain.permissions.judge import Judgement, Mode, matching
+from loom.domain.permissions.rules import MAIN_FIELDS, Rule
+from loom.domain.permissions.subjects import Place
+from loom.domain.tools.mcp_servers import McpServer
 
 _EMPTY: Final = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """What came of a check."""
+    """The verdict on a call, and the rules behind it."""
 
-    judgement: "Judgement"
-    matched: "Sequence[Rule]"
+    judgement: Judgement
+    matched: Sequence[Rule]
     for_run: Sequence[str]
-    """What an approval for the run would add."""
+    """The rules that an approval for the run would add."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(name="permissions", help="Permission rules.", no_args_is_help=True)
-    group.callback()(_group)
-    group.command()(check)
-    app.add_typer(group)
+app = new_app("permissions", "Check what permission rules allow.")
 
 
-def _group() -> None:
-    """Ask what rules mean before a run has to."""
-
-
+@app.command()
 def check(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, such as bash.")],
     arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")],
     *,
-    agent: Annotated[str, typer.Option(help="Whose call it is: its tools, rules, mode and hooks.")] = DEFAULT_AGENT,
+    agent: Annotated[str, typer.Option(help="The agent whose tools, rules, mode and hooks apply.")] = DEFAULT_AGENT,
     permissions: Annotated[
         str,
-        typer.Option(metavar="FILE|JSON", help="Rules laid over the agent's: a JSON object, or a JSON or TOML file."),
+        typer.Option(
+            metavar="FILE|JSON", help="Rules that override the agent's: a JSON object, or a JSON or TOML file."
+        ),
     ] = "{}",
-    mode: Annotated[Mode | None, typer.Option(help="The run's mode; left out: the agent's.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="The run's mode; default: the agent's.")] = None,
     workspace: Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")] = ".",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Say whether a call would run, be asked about or be denied, and by which rule. The tool is not run.
+    """Show whether a call would be allowed, asked about or denied, and by which rule.
 
-    Interceptors and hooks of your app are asked as in a run.
-    Arguments that the tool's own patterns are not for, such as the content of a file, may be left out.
+    The tool is not called; the interceptors and hooks of your app are, as in a run. You can leave out arguments that
+    rules do not look at, such as the content of a file.
     """
     rules = read_permissions(permissions)
     call = ToolCall(id="check", name=tool, arguments=read_object(arguments, "JSON"))
@@ -95,12 +92,7 @@ def check(
 def checked_call(
     call: ToolCall, rules: dict[str, str], mode: Mode | None, workspace: str, agent: str = DEFAULT_AGENT
 ) -> Checked:
-    """Judge the call as a run in this workspace would; raises BadRequest for rules or arguments that cannot be."""
-    from pathlib import Path  # noqa: PLC0415
-
-    from loom.activities.toolbox.pipeline import authorize  # noqa: PLC0415
-    from loom.domain.agents.hooks import stricter_of  # noqa: PLC0415
-    from loom.domain.permissions.judge import matching  # noqa: PLC0415
+    """Judge the call as a run in this workspace would; raises BadRequest for invalid rules or arguments."""
 
     box, servers, registry = worker_tools(call.name)
     place = str(Path(workspace).resolve())
@@ -111,9 +103,9 @@ def checked_call(
     _refuse_dead(spec, box, servers)
     tool = box.get(call.name)
     try:
-        asked = replace(call, arguments=_whole(tool, call.arguments)) if tool else call
-        with redirect_stdout(sys.stderr):  # what a user's code prints is no answer of ours
-            met, objection = asyncio.run(_met(asked, agent, registry.hooks_for(agent), registry.dependencies))
+        asked = replace(call, arguments=_completed(tool, call.arguments)) if tool else call
+        with redirect_stdout(sys.stderr):  # the app's own prints must not mix with our output
+            met, objection = asyncio.run(_intercepted(asked, agent, registry.hooks_for(agent), registry.dependencies))
         valid = tool.parse(met.call.arguments) if tool else call.arguments
         made = authorize(met.call, tool, valid, spec)
     except LoomError as error:
@@ -127,24 +119,19 @@ def checked_call(
     )
 
 
-def _spec(name: str, registry: "Registry", box: "ToolSet") -> "AgentSpec":
-    """The agent with its tools and rules, as far as a call of it is judged by them."""
-    from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of  # noqa: PLC0415
-    from loom.domain.agents.spec import AgentSpec  # noqa: PLC0415
-    from loom.domain.core.suggestions import nearest  # noqa: PLC0415
+def _spec(name: str, registry: Registry, box: ToolSet) -> AgentSpec:
+    """The agent with its tools and rules, as far as they decide about a call."""
 
-    agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **registry.agents}
+    agents = agents_of(registry)
     if name not in agents:
-        hint = nearest(name, agents, "`loom agents list` shows them all")
+        hint = nearest(name, agents, "`loom agents list` shows all agents")
         raise BadRequest(f"--agent: there is no agent {name!r}: {hint}", field="--agent")
     tools = tools_of(agents[name], (tool.spec for tool in box.values()))
     return replace(spec_of(agents[name], AgentSpec(name=name, model="")), tools=tools)
 
 
-def _refused(spec: "AgentSpec", tool: "Tool | None") -> "Judgement | None":
-    """What a run says of a tool that others have and this agent has not."""
-    from loom.domain.core.tool_calls import Verdict  # noqa: PLC0415
-    from loom.domain.permissions.judge import Judgement  # noqa: PLC0415
+def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
+    """The verdict on a tool that other agents have and this one does not."""
 
     if tool is None or tool.spec.name in (each.name for each in spec.tools):
         return None
@@ -152,14 +139,10 @@ def _refused(spec: "AgentSpec", tool: "Tool | None") -> "Judgement | None":
     return Judgement(verdict=Verdict.DENY, rule="tools", reason=reason)
 
 
-async def _met(
-    call: ToolCall, agent: str, registered: "Sequence[Registered]", dependencies: "Dependencies"
-) -> "tuple[Intercepted, Objection | None]":
-    """What interceptors make of the call, and what hooks have against that."""
-    from loom.activities.toolbox.hooks import gates_of, objection_to  # noqa: PLC0415
-    from loom.activities.toolbox.interceptors import before_call  # noqa: PLC0415
-    from loom.activities.toolbox.user_tools.dependencies import is_injected  # noqa: PLC0415
-    from loom.domain.agents.hooks import functions_of  # noqa: PLC0415
+async def _intercepted(
+    call: ToolCall, agent: str, registered: Sequence[Registered], dependencies: Dependencies
+) -> tuple[Intercepted, Objection | None]:
+    """The call as interceptors change it, and what hooks object to in it."""
 
     needs_any = any(is_injected(function) for each in registered for function in functions_of(each))
     async with dependencies.opened() if needs_any else nullcontext():
@@ -167,44 +150,42 @@ async def _met(
         return met, await objection_to(met.call, call.id, gates_of(registered))
 
 
-def _with_interceptors(judged: "Judgement", met: "Intercepted", asked: ToolCall) -> "Judgement":
-    """The judgement, and what interceptors had to do with it."""
-    from loom.domain.core.tool_calls import Verdict  # noqa: PLC0415
+def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> Judgement:
+    """The judgement with the effect of interceptors."""
 
     by = f"interceptor {met.by}"
     if met.stopped:
         return replace(judged, verdict=Verdict.DENY, rule=by, reason=met.stopped)
     if met.answer is not None and judged.verdict is not Verdict.DENY:
-        return replace(judged, verdict=Verdict.ALLOW, rule=by, reason="it answers in the place of the tool")
+        return replace(judged, verdict=Verdict.ALLOW, rule=by, reason="it answers instead of the tool")
     if met.call.arguments != asked.arguments:
-        return replace(judged, reason=f"{judged.reason}; the {by} has changed the arguments")
+        return replace(judged, reason=f"{judged.reason}; the {by} changes the arguments")
     return judged
 
 
-def _whole(tool: "Tool", given: "JsonObject") -> "JsonObject":
-    """The arguments, with what hardly any rule is about as if it were empty where it is not there."""
+def _completed(tool: Tool, given: JsonObject) -> JsonObject:
+    """The arguments, with empty values for missing ones that rules hardly ever look at."""
     try:
         tool.parse(given)
     except ToolValidationError as error:
-        whole = {**_empty_ones(tool.spec), **given}
+        completed = {**_empty_arguments(tool.spec), **given}
         try:
-            tool.parse(whole)
+            tool.parse(completed)
         except ToolValidationError:
             raise error from None
-        return whole
+        return completed
     return given
 
 
-def _empty_ones(spec: "ToolSpec") -> "JsonObject":
-    """A value for each argument that is required, but for the one that decides."""
-    from loom.domain.permissions.rules import MAIN_FIELDS  # noqa: PLC0415
+def _empty_arguments(spec: ToolSpec) -> JsonObject:
+    """An empty value for each required argument, except the one that rules decide by."""
 
     known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
     return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}
 
 
 def _empty(schema: Any) -> Any:
-    """The least that fits a simple schema; None for others, which no tool takes."""
+    """The smallest value that matches a simple schema; None for any other, which no tool accepts."""
     match schema:
         case {"enum": [first, *_]}:
             return first
@@ -216,34 +197,26 @@ def _empty(schema: Any) -> Any:
             return None
 
 
-def _refuse_dead(spec: "AgentSpec", box: "ToolSet", servers: Sequence[str]) -> None:
-    from pathlib import Path  # noqa: PLC0415
-
-    from loom.domain.permissions.dead_rules import dead_rules  # noqa: PLC0415
-    from loom.domain.permissions.subjects import Place  # noqa: PLC0415
+def _refuse_dead(spec: AgentSpec, box: ToolSet, servers: Sequence[str]) -> None:
 
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     if dead := dead_rules(spec.permissions, [tool.spec for tool in box.values()], servers=servers, place=place):
         raise BadRequest("--permissions: " + plain("\n  ".join(dead)), field="--permissions")
 
 
-def worker_tools(name: str) -> "tuple[ToolSet, list[str], Registry]":
-    """A worker's tools with these settings, its MCP servers, dialled for tools of theirs, and its whole registry."""
-    from loom.activities.toolbox.built_in.made_tools import MadeTools  # noqa: PLC0415
-    from loom.composition.load_settings import read_settings  # noqa: PLC0415
-    from loom.composition.tool_registry import registry_from  # noqa: PLC0415
+def worker_tools(name: str) -> tuple[ToolSet, list[str], Registry]:
+    """A worker's tools, the names of its MCP servers, and its registry; connects to the servers for an MCP tool."""
 
     settings = read_settings()
-    registry = registry_from(settings, MadeTools(sandbox=None))
+    registry = load_registry(settings)
     servers = [server.name for server in registry.mcp_servers]
     if not name.startswith(MCP) or not servers:
         return registry.tools, servers, registry
-    tools = {**registry.tools, **asyncio.run(_of_servers(registry.mcp_servers, settings.home))}
+    tools = {**registry.tools, **asyncio.run(_mcp_tools(registry.mcp_servers, settings.home))}
     return tools, servers, registry
 
 
-async def _of_servers(servers: "Sequence[McpServer]", home: "Path") -> "dict[str, Tool]":
-    from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415
+async def _mcp_tools(servers: Sequence[McpServer], home: Path) -> dict[str, Tool]:
 
     async with McpServers(servers, environment=os.environ, home=home) as connected:
         return dict(connected.tools)

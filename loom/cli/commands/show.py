@@ -1,43 +1,45 @@
-"""show: a run turn by turn, and what the model saw in one of them, out of Temporal's history alone."""
+"""show: a run turn by turn, and the context of one turn, read from Temporal's history alone."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from loom.cli.output import one_line, plain, print_json, tokens
+from loom.cli.arguments import Json, RunId, new_app
+from loom.cli.connection import with_client
+from loom.cli.output import console, one_line, plain, print_json, tokens
+from loom.domain.context.assembler import ContextPart
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import Message
+from loom.domain.crews.log import choice_in
+from loom.domain.history.past_turns import PastCall, PastTurn
 
-if TYPE_CHECKING:
-    from loom.domain.context.assembler import ContextPart
-    from loom.domain.core.messages import Message
-    from loom.domain.history.past_turns import PastCall, PastTurn
-
-MOST: Final = 400
-"""Characters of a text that are shown without `--json`."""
+MAX_CHARACTERS: Final = 400
+"""Characters of a text shown without `--json`."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(show)
+app = new_app()
 
 
+@app.command()
 def show(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    run_id: RunId,
     turn: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only this turn.")] = None,
     context: Annotated[
-        bool, typer.Option("--context", help="What the model saw in that turn, part by part, with its tokens.")
+        bool, typer.Option("--context", help="Show what the model saw in that turn, part by part, with token counts.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """A run turn by turn, from its history: no worker has to be there."""
-    from loom.cli.connection import with_client  # noqa: PLC0415 - `loom --help` is fast without
+    """Show a run turn by turn.
+
+    Everything is read from the run's history; no worker is needed.
+    """
 
     if context and turn is None:
-        raise BadRequest("--context needs the turn: add --turn N", field="turn")
+        raise BadRequest("--context needs --turn N", field="turn")
     turns = with_client(lambda loom: loom.turns(run_id))
     if turn is not None and turn not in {past.number for past in turns}:
-        raise BadRequest(f"--turn: the run has no turn {turn}; its last is {len(turns)}", field="turn")
+        raise BadRequest(f"--turn: the run has no turn {turn}; its last turn is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]
     if context:
         _show_context(run_id, chosen[0], as_json=as_json)
@@ -47,19 +49,19 @@ def show(
         _print_lines(line for past in chosen for line in _turn_lines(past))
 
 
-def _show_context(run_id: str, turn: "PastTurn", *, as_json: bool) -> None:
+def _show_context(run_id: str, turn: PastTurn, *, as_json: bool) -> None:
     call = turn.calls[-1] if turn.calls else None
     parts = call.context if call else None
     if call is None or parts is None:
-        raise BadRequest("the history does not go back far enough to say what this call saw", field="turn")
+        raise BadRequest("the history does not reach back far enough to show the context of this call", field="turn")
     if as_json:
         print_json({"run_id": run_id, "turn": turn.number, **context_view(call, parts)})
     else:
         _print_lines(_context_lines(call, parts))
 
 
-def context_view(call: "PastCall", parts: "tuple[ContextPart, ...]") -> dict[str, Any]:
-    """What a model call saw, for programs."""
+def context_view(call: PastCall, parts: tuple[ContextPart, ...]) -> dict[str, Any]:
+    """The context of a model call, for programs."""
     reply = call.attempt.reply
     return {
         "tokens": sum(part.tokens for part in parts),
@@ -81,7 +83,7 @@ def context_view(call: "PastCall", parts: "tuple[ContextPart, ...]") -> dict[str
     }
 
 
-def _context_lines(call: "PastCall", parts: "tuple[ContextPart, ...]") -> Iterator[str]:
+def _context_lines(call: PastCall, parts: tuple[ContextPart, ...]) -> Iterator[str]:
     view = context_view(call, parts)
     counted = view["counted_by_provider"]
     yield (
@@ -91,11 +93,11 @@ def _context_lines(call: "PastCall", parts: "tuple[ContextPart, ...]") -> Iterat
     for part in parts:
         lost = f" (left out: {part.cut})" if part.cut else ""
         yield f"{part.tokens:>7}  {part.component.priority.name.lower():<9} {one_line(part.component.source)}{lost}"
-        shown = [part.component.text] if part.component.text else map(_said, part.component.messages)
-        yield from (f"         │ {one_line(text, MOST)}" for text in shown if text.strip())
+        shown = [part.component.text] if part.component.text else map(_message_line, part.component.messages)
+        yield from (f"         │ {one_line(text, MAX_CHARACTERS)}" for text in shown if text.strip())
 
 
-def _turn_lines(turn: "PastTurn") -> Iterator[str]:
+def _turn_lines(turn: PastTurn) -> Iterator[str]:
     yield f"── turn {turn.number} ──"
     for compression in turn.compressions:
         done = compression.done
@@ -106,18 +108,18 @@ def _turn_lines(turn: "PastTurn") -> Iterator[str]:
         if reply is None:
             yield f"  ✗ attempt {call.attempt.request.attempt}: {one_line(call.attempt.error or 'still running')}"
         elif reply.message is not None:
-            yield f"  {_said(reply.message)[:MOST]}"
+            yield f"  {_message_line(reply.message)[:MAX_CHARACTERS]}"
             yield from _chosen(reply.message)
     for tool in turn.tools:
         result = tool.result.content if tool.result else tool.error or "still running"
         mark = "✓" if tool.result and tool.result.status != "error" else "✗"
-        yield f"  {mark} {tool.request.tool}: {one_line(result, MOST)}"
+        yield f"  {mark} {tool.request.tool}: {one_line(result, MAX_CHARACTERS)}"
     for child in turn.children:
         mark = "✗" if child.answer.status == "error" else "✓"
-        yield f"  {mark} {one_line(child.run_id)}: {one_line(child.answer.content, MOST)}"
+        yield f"  {mark} {one_line(child.run_id)}: {one_line(child.answer.content, MAX_CHARACTERS)}"
 
 
-def _turn_view(turn: "PastTurn") -> dict[str, Any]:
+def _turn_view(turn: PastTurn) -> dict[str, Any]:
     return {
         "turn": turn.number,
         "model_calls": [
@@ -164,27 +166,25 @@ def _turn_view(turn: "PastTurn") -> dict[str, Any]:
     }
 
 
-def _said(message: "Message") -> str:
+def _message_line(message: Message) -> str:
     calls = [f"→ {call.name}({one_line(str(dict(call.arguments)))})" for call in message.tool_calls]
     return " ".join([f"{message.role}: {plain(message.text).strip()}", *calls])
 
 
-def _chosen(message: "Message") -> Iterator[str]:
-    """What a crew has chosen in this turn, and how the others were scored."""
-    from loom.domain.crews.log import choice_in  # noqa: PLC0415
+def _chosen(message: Message) -> Iterator[str]:
+    """A crew's choice in this turn, and the scores of the candidates."""
 
     chosen = choice_in(message)
     if chosen is None:
         return
     why = f"{chosen['member']} ({chosen['by']}: {chosen['reason']})"
-    yield f"  ⇒ {one_line(why, MOST)}"
+    yield f"  ⇒ {one_line(why, MAX_CHARACTERS)}"
     for each in chosen.get("scores", ()):
-        told = f"{each['score']:.2f} {each['member']}: {each['reason']}"
-        yield f"    {one_line(told, MOST)}"
+        score = f"{each['score']:.2f} {each['member']}: {each['reason']}"
+        yield f"    {one_line(score, MAX_CHARACTERS)}"
 
 
 def _print_lines(lines: Iterator[str]) -> None:
-    from loom.cli.output import console  # noqa: PLC0415
 
     out = console()
     for line in lines:

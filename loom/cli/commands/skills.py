@@ -1,75 +1,92 @@
-"""skills: which skills runs would have here, what each is and may do; checking one, and taking one in."""
+"""skills: listing, inspecting, checking and adding skills."""
 
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import mkdtemp
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
+from rich.table import Table
 
-from loom.cli.commands import skill_add as skill_adding
-from loom.cli.output import console, plain, print_json, tell
+from loom.activities.adapters.skills.folders import skills_in
+from loom.activities.adapters.skills.front_matter import read_skill
+from loom.activities.toolbox.built_in.skill_files import (
+    LONGEST,
+    MOST_FILES,
+    SCRIPTS,
+    SkillFile,
+    digest_of,
+    files_of,
+    opened,
+    read,
+    strange_files,
+)
+from loom.app.packages import enabled, installed, unopened_skills
+from loom.cli.arguments import App, Json, new_app
+from loom.cli.output import console, counted, plain, print_json, print_notice
+from loom.cli.worker_preview import load_registry, named, with_app
+from loom.composition.load_settings import read_settings
+from loom.composition.settings import Settings
+from loom.composition.tool_registry import skills_from
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.suggestions import nearest
+from loom.domain.core.tokens import text_tokens
+from loom.domain.skills.catalog import FoundSkills, Skill, SkillFolder, tool_name
+from loom.domain.skills.documents import BrokenSkill, Described, Document
+from loom.domain.skills.scripts import tool_of
 from loom.exit_codes import COMPLETED, USAGE
 
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.composition.settings import Settings
-    from loom.domain.skills.catalog import FoundSkills, SkillFolder
+READY: Final = "ready"
+HIDDEN: Final = "hidden"
+UNTRUSTED: Final = "not trusted"
+NOT_ENABLED: Final = "not enabled"
 
-READY = "ready"
-HIDDEN = "hidden"
-UNTRUSTED = "not trusted"
-NOT_ENABLED = "not enabled"
+FOLDER: Final = ".agents/skills"
+"""Where added skills go, below the home or the current directory; other programs that know the format read it too."""
+MAX_BYTES: Final = 50 * 1024 * 1024
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-App = Annotated[str | None, typer.Option("--app", help="package.module:app, in place of LOOM_APP.")]
-Workspace = Annotated[Path | None, typer.Option(help="Workspace of the run; default LOOM_WORKSPACE.")]
+Workspace: TypeAlias = Annotated[Path | None, typer.Option(help="Workspace of the run; default: LOOM_WORKSPACE.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Skills: which there are, what they may do; check one, add one.", no_args_is_help=True)
-    group.command("list")(list_skills)
-    group.command("show")(show)
-    group.command("validate")(validate)
-    group.command("add")(skill_adding.add)
-    app.add_typer(group, name="skills")
+app = new_app("skills", "List, check and add skills.")
 
 
+@app.command("list")
 def list_skills(workspace: Workspace = None, app: App = None, as_json: Json = False) -> None:
     """List the skills of runs here, and those that are left out, with the reason."""
-    found = _listed(_settings(app), workspace)
+    found = _listed(with_app(read_settings(), app), workspace)
     if as_json:
         print_json(found)
         return
-    _print(found)
+    _print_skills(found)
 
 
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Name of the skill.")],
     workspace: Workspace = None,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Show one skill: where it comes from, what it costs, what it may do, and its instructions."""
-    from loom.cli.commands.skill_facts import print_facts  # noqa: PLC0415
-
-    facts, body = _shown(_settings(app), workspace, name)
+    """Show a skill: its source, its cost in tokens, what it may do, and its instructions."""
+    inspected, state = _inspect_named(with_app(read_settings(), app), workspace, name)
+    facts, body = _facts(inspected, state), inspected.document.body
     if as_json:
         print_json({**facts, "instructions": body})
         return
-    print_facts(facts)
+    _print_facts(facts)
     typer.echo(plain(f"\n{body}"))
 
 
+@app.command()
 def validate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a skill, or its SKILL.md.")],
     as_json: Json = False,
 ) -> None:
-    """Check a skill against the format, running nothing. Exit code 2: no run could use it."""
-    from loom.cli.commands.skill_facts import inspect  # noqa: PLC0415
-    from loom.domain.skills.documents import BrokenSkill  # noqa: PLC0415
-
-    folder = skill_adding.folder_of(path)
+    """Check a skill against the format; nothing is run. Exit code 2: it cannot be used."""
+    folder = _folder_of(path)
     errors: list[str] = []
     warnings: list[str] = []
     try:
@@ -81,42 +98,115 @@ def validate(
     else:
         for kind, lines in (("error", errors), ("warning", warnings)):
             for line in lines:
-                tell(f"{folder.name}: {kind}: {line}")
+                print_notice(f"{folder.name}: {kind}: {line}")
         typer.echo(plain(f"{folder.name}: {'cannot be used' if errors else 'can be used'}"))
     raise typer.Exit(USAGE if errors else COMPLETED)
 
 
-def _settings(app: str | None) -> "Settings":
-    from loom.composition.load_settings import read_settings  # noqa: PLC0415
+@app.command()
+def add(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a skill.")],
+    user: Annotated[bool, typer.Option("--user", help="For all your runs: ~/.agents/skills (default).")] = False,
+    project: Annotated[bool, typer.Option("--project", help="For runs in this folder: ./.agents/skills.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a skill is and may do, ask, and copy it to where runs find it; nothing is run."""
+    if user and project:
+        raise BadRequest("use --user or --project, not both", field="--project")
+    folder = _folder_of(path)
+    try:
+        found = inspect(str(folder), "project" if project else "user")
+    except BrokenSkill as error:
+        raise BadRequest(f"{folder} is not a usable skill: {error}", field="PATH") from None
+    _refuse_suspicious(found, folder)
+    facts = _facts(found, "not added yet")
+    target = (Path.cwd() if project else _home()) / FOLDER / found.skill.name
+    if target.exists():
+        raise BadRequest(f"{target} exists already: remove it first", field="PATH")
+    if not as_json:
+        _print_facts(facts)
+    if not yes:
+        _confirm(target, as_json=as_json)
+    _copy(found, folder, target)
+    if as_json:
+        print_json({**facts, "path": str(target), "state": "added"})
+        return
+    typer.echo(plain(f"added {found.skill.name}: {target}"))
+    if project:
+        print_notice("runs use it only where this folder is trusted: add it to LOOM_TRUSTED_FOLDERS")
 
-    settings = read_settings()
-    return settings.model_copy(update={"app": app}) if app else settings
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspected:
+    """A skill with everything in its folder."""
+
+    described: Described
+    document: Document
+    files: Sequence[SkillFile]
+    tools: dict[str, str]
+    """Description of each script that is a tool, by the tool's name."""
+    warnings: Sequence[str]
+
+    @property
+    def skill(self) -> Skill:
+        """The skill itself."""
+        return self.described.skill
+
+    @property
+    def scripts(self) -> list[str]:
+        """Files that can be run."""
+        return [file.path for file in self.files if file.path.startswith(f"{SCRIPTS}/")]
 
 
-def _found(settings: "Settings", workspace: Path | None) -> "FoundSkills":
-    from loom.activities.toolbox.built_in.made_tools import MadeTools  # noqa: PLC0415
-    from loom.composition.tool_registry import registry_from, skills_from  # noqa: PLC0415
+def inspect(root: str, source: str) -> Inspected:
+    """Read a skill's folder without running anything; raises BrokenSkill."""
+    described, document = read_skill(root, source)
+    try:
+        files = files_of(root)
+        strange = list(strange_files(Path(root)))
+    except OSError as error:
+        raise BrokenSkill(f"its files cannot be read: {error}") from None
+    tools: dict[str, str] = {}
+    wrong: list[str] = []
+    for file in files:
+        if not file.path.startswith(f"{SCRIPTS}/") or file.size > LONGEST:
+            continue
+        name = tool_name(described.skill.name, file.path)
+        try:
+            tool = tool_of(read(root, file.path).decode("utf-8", "replace"), name, timeout=1)
+        except BrokenSkill as error:
+            wrong.append(f"{file.path}: {error}")
+            continue
+        if tool is not None:
+            tools[name] = tool.description
+    return Inspected(
+        described=described,
+        document=document,
+        files=files,
+        tools=tools,
+        warnings=(*described.warnings, *wrong, *(f"{each}: it is left out" for each in strange)),
+    )
 
+
+def _found(settings: Settings, workspace: Path | None) -> FoundSkills:
     place = (workspace or settings.workspace).expanduser().resolve()
     if not place.is_dir():
         raise BadRequest(f"--workspace: {str(place)!r} is not a folder; create it", field="--workspace")
-    return skills_from(settings, registry_from(settings, MadeTools(sandbox=None))).found(place)
+    return skills_from(settings, load_registry(settings)).found(place)
 
 
-def _listed(settings: "Settings", workspace: Path | None) -> dict[str, Any]:
+def _listed(settings: Settings, workspace: Path | None) -> dict[str, Any]:
     found = _found(settings, workspace)
     brief = ("name", "description", "source", "root")
+    problems = [
+        (each.is_warning, {"path": each.path, "source": each.source, "why": each.why}) for each in found.problems
+    ]
     return {
         "skills": [{key: getattr(skill, key) for key in brief} for skill in found.skills],
         "hidden": [{key: getattr(skill, key) for key in brief} for skill in found.hidden],
-        "skipped": [
-            {"path": each.path, "source": each.source, "why": each.why}
-            for each in found.problems
-            if not each.is_warning
-        ],
-        "warnings": [
-            {"path": each.path, "source": each.source, "why": each.why} for each in found.problems if each.is_warning
-        ],
+        "skipped": [view for is_warning, view in problems if not is_warning],
+        "warnings": [view for is_warning, view in problems if is_warning],
         "packages": [
             {"name": folder.source.removeprefix("package "), "path": folder.path, "enabled": False}
             for folder in _not_enabled(settings)
@@ -124,49 +214,145 @@ def _listed(settings: "Settings", workspace: Path | None) -> dict[str, Any]:
     }
 
 
-def _not_enabled(settings: "Settings") -> "tuple[SkillFolder, ...]":
-    """Folders of packages that are installed and that no setting names; nothing of these is imported."""
-    from loom.app.packages import enabled, installed, unopened_skills  # noqa: PLC0415
-
+def _not_enabled(settings: Settings) -> tuple[SkillFolder, ...]:
+    """Skill folders of installed packages that no setting enables; nothing of these packages is imported."""
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
     return unopened_skills(package for package in packages.values() if package.name not in used)
 
 
-def _shown(settings: "Settings", workspace: Path | None, name: str) -> tuple[dict[str, Any], str]:
-
-    from loom.activities.adapters.skills.folders import skills_in  # noqa: PLC0415
-    from loom.cli.commands.skill_facts import facts, inspect  # noqa: PLC0415
-
+def _inspect_named(settings: Settings, workspace: Path | None, name: str) -> tuple[Inspected, str]:
+    """The skill of this name and its state; usable skills come before hidden, untrusted and disabled ones."""
     found = _found(settings, workspace)
     closed = [(folder, NOT_ENABLED) for folder in _not_enabled(settings)]
     closed += [(folder, UNTRUSTED) for folder in found.untrusted]
-    others = [(skill, state) for folder, state in closed for skill in skills_in(folder).skills]
-    every = [(s, READY) for s in found.skills] + [(s, HIDDEN) for s in found.hidden] + others
-    match = next(((skill, state) for skill, state in every if skill.name == name), None)
-    if match is None:
-        hint = nearest(name, [skill.name for skill, _ in every], "`loom skills list` shows those there are")
-        raise BadRequest(f"there is no skill {name!r}: {hint}", field="NAME")
-    skill, state = match
-    inspected = inspect(skill.root, skill.source)
-    return facts(inspected, state), inspected.document.body
+    every = [(skill, READY) for skill in found.skills] + [(skill, HIDDEN) for skill in found.hidden]
+    every += [(skill, state) for folder, state in closed for skill in skills_in(folder).skills]
+    by_name = {skill.name: (skill, state) for skill, state in reversed(every)}
+    skill, state = named(name, by_name, "skill", otherwise="`loom skills list` shows all skills")
+    return inspect(skill.root, skill.source), state
 
 
-def _print(found: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
+def _print_skills(found: dict[str, Any]) -> None:
     if found["skills"]:
         table = Table("skill", "from", "what it is for", box=None, padding=(0, 2, 0, 0))
         for skill in found["skills"]:
             table.add_row(skill["name"], plain(skill["source"]), plain(" ".join(skill["description"].split())))
         console(wide=True).print(table)
     else:
-        tell("there are none: `loom skills add FOLDER`, or see what was left out below")
+        print_notice("no skills; add one with `loom skills add FOLDER`, or see below what was left out")
     for skill in found["hidden"]:
-        tell(f"hidden: {skill['root']}: a skill of its name lies nearer")
+        print_notice(f"hidden: {skill['root']}: a closer skill has the same name")
     for each in found["skipped"]:
-        tell(f"left out: {each['path']} ({each['source']}): {each['why']}")
+        print_notice(f"left out: {each['path']} ({each['source']}): {each['why']}")
     for each in found["warnings"]:
-        tell(f"warning: {each['path']}: {each['why']}")
+        print_notice(f"warning: {each['path']}: {each['why']}")
     for package in found["packages"]:
-        tell(f"not enabled: package {package['name']}: name it in LOOM_PACKAGES")
+        print_notice(f"not enabled: package {package['name']}: add it to LOOM_PACKAGES")
+
+
+def _facts(inspected: Inspected, state: str) -> dict[str, Any]:
+    """Everything about a skill but its instructions."""
+    skill = inspected.skill
+    return {
+        "name": skill.name,
+        "description": skill.description,
+        "source": skill.source,
+        "path": skill.root,
+        "state": state,
+        "version": skill.metadata.get("version", ""),
+        "license": skill.license,
+        "compatibility": skill.compatibility,
+        "metadata": dict(skill.metadata),
+        "allowed_tools": list(skill.allowed_tools),
+        "scripts": inspected.scripts,
+        "tools": inspected.tools,
+        "files": len(inspected.files),
+        "bytes": sum(file.size for file in inspected.files),
+        "tokens": {
+            "catalog": text_tokens(f"- {skill.name}: {skill.description}"),
+            "instructions": text_tokens(inspected.document.body),
+        },
+        "digest": digest_of(skill.root),
+        "warnings": list(inspected.warnings),
+    }
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    typer.echo(plain(f"{facts['name']}  ({facts['source']}, {facts['state']})\n\n{facts['description']}\n"))
+    for key in ("path", "version", "license", "compatibility", "digest"):
+        if facts[key]:
+            typer.echo(plain(f"{key:<14} {facts[key]}"))
+    tokens = facts["tokens"]
+    typer.echo(f"{'tokens':<14} {tokens['catalog']} in each prompt, {tokens['instructions']} once it is loaded")
+    typer.echo(f"{'files':<14} {facts['files']} ({counted(facts['bytes'], 'byte')})")
+    for line in _abilities(facts):
+        typer.echo(plain(line))
+    for warning in facts["warnings"]:
+        print_notice(f"warning: {warning}")
+
+
+def _abilities(facts: dict[str, Any]) -> list[str]:
+    """What a skill may do once runs use it, in words."""
+    lines = ["Models read its instructions unchanged: read them first, as you would read a program."]
+    if facts["scripts"]:
+        scripts = counted(len(facts["scripts"]), "script")
+        lines.append(
+            f"It has {scripts}. They run in the sandbox, on the workspace, without network; each call asks for"
+            " approval unless a rule allows it."
+        )
+    if facts["tools"]:
+        lines.append(f"Scripts that are tools: {', '.join(facts['tools'])}.")
+    if facts["allowed_tools"]:
+        lines.append(f"It asks for the tools {', '.join(facts['allowed_tools'])}; this alone allows nothing.")
+    return lines
+
+
+def _home() -> Path:
+    if (home := read_settings().skills_home) is None:
+        raise BadRequest("LOOM_SKILLS_HOME is off, so runs would not find it: set it, or use --project", field="--user")
+    return home
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that a path names, directly or by its SKILL.md; raises BadRequest."""
+    real = path.expanduser().resolve()
+    folder = real.parent if real.is_file() else real
+    if not folder.is_dir():
+        raise BadRequest(f"{path} is neither a folder nor a SKILL.md", field="PATH")
+    return folder
+
+
+def _refuse_suspicious(found: Inspected, folder: Path) -> None:
+    if strange := next(strange_files(folder), ""):
+        raise BadRequest(f"{folder}: {strange}: a skill may only contain regular files and folders", field="PATH")
+    if len(found.files) >= MOST_FILES:
+        raise BadRequest(f"{folder} has {MOST_FILES} files or more: too many for a skill", field="PATH")
+    if (size := sum(file.size for file in found.files)) > MAX_BYTES:
+        raise BadRequest(f"{folder} has {size} bytes; the maximum is {MAX_BYTES}", field="PATH")
+
+
+def _confirm(target: Path, *, as_json: bool) -> None:
+    if as_json or not sys.stdin.isatty():
+        raise BadRequest(
+            "cannot ask for confirmation here: check it with `loom skills show`, then use --yes", field="--yes"
+        )
+    typer.confirm(f"Copy it to {target}?", abort=True)
+
+
+def _copy(found: Inspected, folder: Path, target: Path) -> None:
+    """Copy file by file without following links, then move the copy into place in one step."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(mkdtemp(prefix=".adding-", dir=target.parent))
+    try:
+        for file in found.files:
+            copied = draft / file.path
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            with opened(str(folder), file.path) as source, copied.open("wb") as out:
+                shutil.copyfileobj(source, out)
+                copied.chmod(0o755 if os.fstat(source.fileno()).st_mode & 0o100 else 0o644)
+        draft.chmod(0o755)
+        draft.rename(target)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise BadRequest(f"{target} could not be written: {error}", field="PATH") from None

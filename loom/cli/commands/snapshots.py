@@ -1,68 +1,67 @@
-"""diff, restore: what a run did to its workspace, and taking it back. They need no server and no worker."""
+"""diff, restore: a run's changes to its workspace, and undoing them. They need no server and no worker."""
 
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from loom.cli.output import console, counted, one_line, plain, print_json, tell, visible
+from loom.activities.adapters.snapshots.restore import RestoreChanges
+from loom.activities.adapters.snapshots.shadow_git import Difference, ShadowGit
+from loom.activities.adapters.snapshots.store import Snapshot
+from loom.activities.ports import StoreUnavailable
+from loom.cli.arguments import Json, RunId, new_app
+from loom.cli.connection import with_client
+from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
+from loom.composition.load_settings import read_settings
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
 from loom.domain.core.requests import RunStatus
 from loom.exit_codes import FAILED
 
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.activities.adapters.snapshots.restore import RestoreChanges
-    from loom.activities.adapters.snapshots.shadow_git import Difference, ShadowGit
-    from loom.activities.adapters.snapshots.store import Snapshot
-
-MOST_PATHS: Final = 40
-"""Paths of one kind that people are shown."""
+MAX_PATHS: Final = 40
+"""Paths of one kind that are printed."""
 OPEN: Final = (RunStatus.RUNNING, RunStatus.WAITING_FOR_APPROVAL, RunStatus.WAITING_FOR_INPUT)
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+app = new_app()
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (diff, restore):
-        app.command()(command)
-
-
+@app.command()
 def diff(
-    run_id: Run,
-    turn: Annotated[int | None, typer.Option(metavar="N", help="Only what this turn changed.")] = None,
+    run_id: RunId,
+    turn: Annotated[int | None, typer.Option(metavar="N", help="Only the changes of this turn.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What a run changed in its workspace, from its first change until now.
+    """Show what a run changed in its workspace.
 
-    With --turn: until the next snapshot, which another turn or a restore has taken, or until now.
+    Without --turn, from the run's first change until now. With --turn, from that turn until the next snapshot, which
+    another turn or a restore took, or until now.
     """
     with explained():
         found = shadow_git().diff(run_id, turn)
     if as_json:
-        print_json({"run_id": run_id, **_difference(found)})
+        print_json({"run_id": run_id, **_diff_view(found)})
         return
     _print_patch(found.patch)
     if not found.files:
-        tell("nothing changed")
+        print_notice("nothing changed")
 
 
+@app.command()
 def restore(
-    run_id: Run,
+    run_id: RunId,
     *,
-    turn: Annotated[int | None, typer.Option(metavar="N", help="To the state before this turn.")] = None,
-    snapshot: Annotated[str, typer.Option(metavar="ID", help="To the state of this snapshot of the run.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Even while the run goes on.")] = False,
+    turn: Annotated[int | None, typer.Option(metavar="N", help="Restore the state before this turn.")] = None,
+    snapshot: Annotated[str, typer.Option(metavar="ID", help="Restore this snapshot of the run.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Restore even while the run is still running.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put the files of a run's workspace back as they were.
+    """Restore the files of a run's workspace.
 
-    What is there is snapshotted first, so that a restore can be undone. Exit code 1: some paths were left as they are.
+    Loom takes a snapshot of the current state first, so that you can undo a restore. Exit code 1: some paths were left
+    as found.
     """
     snapshots = shadow_git()
     with explained():
@@ -83,8 +82,7 @@ def restore(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What keeps Loom from its snapshots, in words for the person who wants them."""
-    from loom.activities.ports import StoreUnavailable  # noqa: PLC0415
+    """Report unavailable snapshots as a RefusedError, which people can read."""
 
     try:
         yield
@@ -92,54 +90,54 @@ def explained() -> Iterator[None]:
         raise RefusedError(str(error)) from None
 
 
-def shadow_git() -> "ShadowGit":
-    from loom.activities.adapters.snapshots.shadow_git import ShadowGit  # noqa: PLC0415
-    from loom.composition.load_settings import read_settings  # noqa: PLC0415
+def shadow_git() -> ShadowGit:
+    """The store of snapshots in this home."""
 
     return ShadowGit(read_settings().home)
 
 
 def _refuse_while_open(run_id: str) -> None:
-    """A run that goes on would change files under the restore; without a server nobody knows."""
-    from loom.cli.connection import with_client  # noqa: PLC0415
+    """A run that is still running would change files during the restore."""
 
     try:
         status = str(with_client(lambda loom: loom.status(run_id))["status"])
     except UnreachableError:
-        tell("no server answers: nobody can say whether the run still goes on")
+        print_notice("no server answers, so Loom cannot tell whether the run is still running")
         return
     except RunNotFoundError:
         return
     if status in OPEN:
         raise RefusedError(
-            f"run {run_id!r} still goes on ({status.replace('_', ' ')}): `loom pause {run_id}` or"
-            f" `loom abort {run_id}` first, or use --force"
+            f"run {run_id!r} is still running ({status.replace('_', ' ')}): use `loom pause {run_id}` or"
+            f" `loom abort {run_id}` first, or --force"
         )
 
 
-def _confirm(target: "Snapshot", todo: "RestoreChanges", *, as_json: bool) -> None:
+def _confirm(target: Snapshot, todo: RestoreChanges, *, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
-        raise BadRequest("restore asks before it writes: give --yes, or --dry-run to see what it would do", field="yes")
+        raise BadRequest(
+            "cannot ask for confirmation here: use --yes, or --dry-run to see what would be done", field="yes"
+        )
     _print_plan(todo)
-    typer.confirm(f"Go back to the state {_state(target)}?", abort=True)
+    typer.confirm(f"Restore the state {_state(target)}?", abort=True)
 
 
 def _report(
     run_id: str, target: "Snapshot", todo: "RestoreChanges", *, undo: str | None, left: Mapping[str, str], as_json: bool
 ) -> None:
     if as_json:
-        print_json(_restored(run_id, target, todo, undo, left))
+        print_json(_restore_view(run_id, target, todo, undo, left))
         return
     _print_plan(todo, left)
     if undo is None:
-        tell(f"nothing was done; this is what going back to the state {_state(target)} would do")
+        print_notice(f"dry run: this is what restoring the state {_state(target)} would do")
         return
     typer.echo(f"restored the state {_state(target)}; to undo: loom restore {run_id} --snapshot {undo[:12]}")
     if left:
-        tell(f"{counted(len(left), 'path')} left as found, see above")
+        print_notice(f"{counted(len(left), 'path')} left as found, see above")
 
 
-def _print_plan(todo: "RestoreChanges", left: Mapping[str, str] | None = None) -> None:
+def _print_plan(todo: RestoreChanges, left: Mapping[str, str] | None = None) -> None:
     skipped = left or todo.left
     kinds = {"write": todo.write, "remove": todo.remove, "permissions": todo.permit}
     for kind, paths in kinds.items():
@@ -151,14 +149,14 @@ def _print_plan(todo: "RestoreChanges", left: Mapping[str, str] | None = None) -
 
 
 def _print_paths(kind: str, paths: list[str]) -> None:
-    for path in paths[:MOST_PATHS]:
+    for path in paths[:MAX_PATHS]:
         typer.echo(f"{kind}: {visible(path)}")
-    if len(paths) > MOST_PATHS:
-        typer.echo(f"{kind}: … and {len(paths) - MOST_PATHS} more")
+    if len(paths) > MAX_PATHS:
+        typer.echo(f"{kind}: … and {len(paths) - MAX_PATHS} more")
 
 
 def _print_patch(patch: bytes) -> None:
-    """For programs byte by byte; on a terminal in colours and with nothing that can steer it."""
+    """Byte by byte in a pipe; at a terminal in colours and without control characters."""
     if not sys.stdout.isatty():
         sys.stdout.buffer.write(patch)
         sys.stdout.buffer.flush()
@@ -169,13 +167,13 @@ def _print_patch(patch: bytes) -> None:
         out.print(line, style=styles.get(line[:1], ""), soft_wrap=True)
 
 
-def _state(target: "Snapshot") -> str:
+def _state(target: Snapshot) -> str:
     if target.turn is None:
         return f"before the restore at {target.at:%Y-%m-%d %H:%M:%S} UTC"
     return f"before turn {target.turn}, as of {target.at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _difference(found: "Difference") -> dict[str, Any]:
+def _diff_view(found: Difference) -> dict[str, Any]:
     return {
         "before": found.before,
         "after": found.after,
@@ -184,7 +182,7 @@ def _difference(found: "Difference") -> dict[str, Any]:
     }
 
 
-def _restored(
+def _restore_view(
     run_id: str, target: "Snapshot", todo: "RestoreChanges", undo: str | None, left: Mapping[str, str]
 ) -> dict[str, Any]:
     return {

@@ -1,97 +1,92 @@
-"""up, down, doctor, worker: the stack and what runs in it."""
+"""up, down, doctor, worker: the embedded stack and a worker."""
 
 import asyncio
 import json
 import os
+import pkgutil
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from loom.app.loading import with_absolute_file
+from loom.cli.arguments import Json, new_app
+from loom.composition.load_settings import load_settings, read_settings
+from loom.composition.settings import Settings
+from loom.doctor import examine, with_addresses_of
 from loom.exit_codes import UNREACHABLE
+from loom.stack import state as stack_state
+from loom.stack import up_down
+from loom.stack.plan import Plan
+from loom.stack.state import StackState
 
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.composition.settings import Settings
-    from loom.stack.plan import Plan
-    from loom.stack.state import StackState
+WORKER: Final = "loom._worker:main"
+"""The worker's program, by name: command line and worker do not import each other."""
 
-App = Annotated[
-    str | None, typer.Option("--app", help="Your tools and agents: package.module:app, or path/to/file.py:app.")
+App: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--app", help="Your app with its tools and agents: package.module:app, or path/to/file.py:app."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+
+app = new_app()
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (up, down, doctor, worker):
-        app.command()(command)
-
-
+@app.command()
 def up(
-    detach: Annotated[bool, typer.Option("--detach", help="Return once all is ready.")] = False,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Services only.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready.")] = False,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Start the services only.")] = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
     """Start Temporal, Postgres, Redis and a worker on this machine."""
-    from loom.composition.load_settings import read_settings  # noqa: PLC0415
-    from loom.stack.up_down import up_detached, up_here  # noqa: PLC0415
-
-    _choose(app)
+    _set_app(app)
     settings = read_settings()
     plan = _plan(settings, no_worker=no_worker)
     if detach:
-        _show(up_detached(plan), settings, as_json=as_json)
-    elif not up_here(plan, lambda state: _show(state, settings, as_json=as_json)) and not as_json:
-        typer.echo("It was running already; `loom down` ends it.")
+        _print_state(up_down.up_detached(plan), settings, as_json=as_json)
+        return
+    started = up_down.up_here(plan, lambda state: _print_state(state, settings, as_json=as_json))
+    if not started and not as_json:
+        typer.echo("It was already running; `loom down` stops it.")
 
 
+@app.command()
 def down(as_json: Json = False) -> None:
-    """End what `loom up` started here; all data stays."""
-    from loom.composition.load_settings import read_settings  # noqa: PLC0415
-    from loom.stack import up_down as stack  # noqa: PLC0415
-
+    """Stop what `loom up` started; all data stays."""
     home = read_settings().home
-    ended = stack.down(home)
+    ended = up_down.down(home)
     if as_json:
         typer.echo(json.dumps({"ended": ended}))
     elif ended:
-        typer.echo(f"Ended: {', '.join(ended)}. The data stays in {home}.")
+        typer.echo(f"Stopped: {', '.join(ended)}. The data stays in {home}.")
     else:
         typer.echo(f"Nothing was running in {home}.")
 
 
+@app.command()
 def doctor(as_json: Json = False) -> None:
-    """Check that everything is there that a run needs."""
-    from loom.composition.load_settings import load_settings  # noqa: PLC0415
-    from loom.stack import state  # noqa: PLC0415
-
+    """Check everything that a run needs."""
     settings = load_settings()
-    report = _examine(settings, state.read(settings.home))
+    report = _examine(settings, stack_state.read(settings.home))
     typer.echo(json.dumps(report) if as_json else _as_text(report))
     if not report["ok"]:
         raise typer.Exit(UNREACHABLE)
 
 
+@app.command()
 def worker(app: App = None) -> None:
-    """Run a worker here, until SIGTERM or Ctrl-C."""
-    from loom import _worker as program  # noqa: PLC0415
-
-    _choose(app)
-    program.main()
+    """Run a worker in the foreground, until SIGTERM or Ctrl-C."""
+    _set_app(app)
+    pkgutil.resolve_name(WORKER)()
 
 
-def _choose(app: str | None) -> None:
-    """The option outranks the setting, here and in every process that is started from here."""
+def _set_app(app: str | None) -> None:
+    """Make `--app` override LOOM_APP in this process and every process that it starts."""
     if app is not None:
-        from loom.app.loading import with_absolute_file  # noqa: PLC0415
-
         os.environ["LOOM_APP"] = with_absolute_file(app)
 
 
-def _plan(settings: "Settings", *, no_worker: bool) -> "Plan":
-    from loom.stack.plan import Plan  # noqa: PLC0415
-
+def _plan(settings: Settings, *, no_worker: bool) -> Plan:
     plan = Plan(
         home=settings.home,
         task_queue=settings.task_queue,
@@ -103,24 +98,20 @@ def _plan(settings: "Settings", *, no_worker: bool) -> "Plan":
     return plan.without_worker() if no_worker else plan
 
 
-def _show(state: "StackState", settings: "Settings", *, as_json: bool) -> None:
-    from loom.doctor import with_addresses_of  # noqa: PLC0415
-
+def _print_state(state: StackState, settings: Settings, *, as_json: bool) -> None:
     report = _examine(with_addresses_of(settings, state), state)
-    typer.echo(json.dumps(report) if as_json else f"Loom is up, its state is in {settings.home}\n{_as_text(report)}")
+    typer.echo(json.dumps(report) if as_json else f"Loom is up; its state is in {settings.home}\n{_as_text(report)}")
     for variable in ("TEMPORAL_ADDRESS", "LOOM_DATABASE_URL", "LOOM_REDIS_URL"):
         if os.environ.get(variable):
-            typer.echo(f"Note: {variable} is set, other commands use it and not this stack.", err=True)
+            typer.echo(f"Note: {variable} is set; other commands use it instead of this stack.", err=True)
 
 
-def _examine(settings: "Settings", state: "StackState") -> dict[str, Any]:
-    from loom.doctor import examine  # noqa: PLC0415
-
+def _examine(settings: Settings, state: StackState) -> dict[str, Any]:
     return asyncio.run(examine(settings, state, settings.home))
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    """One line a part; passwords stay out of what scrolls by, `--json` has them."""
+    """One line per part, without passwords; `--json` includes them."""
     lines = []
     for name, part in report["parts"].items():
         facts = [part.get(key) for key in ("address", "ui", "version", "program", "pids", "model", "note")]

@@ -1,4 +1,4 @@
-"""tools: which tools a worker would have here, what each is like, and one of them run without a model."""
+"""tools: the tools of a worker with these settings, and calling one without a model."""
 
 import asyncio
 import json
@@ -7,48 +7,49 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import typer
+from rich.table import Table
 
-from loom.cli.arguments import absolute, read_object
-from loom.cli.output import console, counted, plain, print_json, seconds, tell
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.pipeline import execute
+from loom.app.package_preview import brief, described
+from loom.app.packages import enabled, installed
+from loom.cli.arguments import App, Json, absolute, new_app, read_object
+from loom.cli.output import console, counted, plain, print_json, print_notice, seconds
+from loom.cli.worker_preview import named, with_app
+from loom.composition.build import parts_from, secret_mask
+from loom.composition.load_settings import read_settings
+from loom.composition.logs import configure_logs
+from loom.composition.settings import Settings
+from loom.composition.worker_parts import WorkerParts
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.suggestions import nearest
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.tool_calls import ToolResult, Verdict, failed
+from loom.domain.permissions.judge import BUILT_IN
 from loom.exit_codes import COMPLETED, FAILED
 
-if TYPE_CHECKING:  # each command imports what it works with, so that `loom --help` is fast
-    from loom.activities.ports import Tool
-    from loom.composition.settings import Settings
-    from loom.composition.worker_parts import WorkerParts
-    from loom.domain.core.messages import JsonObject, ToolCall
-    from loom.domain.core.tool_calls import ToolResult
-
-LOCAL: Final = "local"
-"""The run that a call from here belongs to."""
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-App = Annotated[str | None, typer.Option("--app", help="package.module:app, in place of LOOM_APP.")]
+LOCAL_RUN: Final = "local"
+"""Run id of a call made from the command line."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Tools: what a worker here would have; run one without a model.", no_args_is_help=True)
-    group.command("list")(list_tools)
-    group.command("show")(show)
-    group.command("call")(call)
-    app.add_typer(group, name="tools")
+app = new_app("tools", "List a worker's tools, or call one without a model.")
 
 
+@app.command("list")
 def list_tools(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also packages that are installed and not enabled, read in the sandbox.")
+        bool,
+        typer.Option("--all", help="Include installed packages that are not enabled; they are read in the sandbox."),
     ] = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """List the tools that a worker with these settings has, and where they come from."""
+    """List the tools of a worker with these settings, and where they come from."""
     settings = _settings(app)
     found = asyncio.run(_list(settings, everything=everything))
     if as_json:
@@ -59,10 +60,11 @@ def list_tools(
         _print_package(package)
 
 
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Name of the tool.")], app: App = None, as_json: Json = False
 ) -> None:
-    """Show one tool: description, arguments, effect, permission, limits."""
+    """Show a tool: its description, arguments, effect, permission and limits."""
     facts = asyncio.run(_show(_settings(app), name))
     if as_json:
         print_json(facts)
@@ -74,16 +76,18 @@ def show(
     typer.echo(plain(json.dumps(facts["parameters"], indent=2, ensure_ascii=False)))
 
 
+@app.command()
 def call(
     tool: Annotated[str, typer.Argument(help="Name of the tool.")],
-    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments, a JSON object.")] = "{}",
-    workspace: Annotated[str | None, typer.Option(help="Folder to work in; default LOOM_WORKSPACE.")] = None,
+    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")] = "{}",
+    workspace: Annotated[str | None, typer.Option(help="Folder to work in; default: LOOM_WORKSPACE.")] = None,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Run one tool here, through all six stages and the sandbox, without a model: you are the one who allows it.
+    """Call one tool here, without a model.
 
-    Exit code 0: it worked, perhaps with a warning. 1: its result is an error. 2: wrong usage.
+    The call passes all six stages and the sandbox; calling it counts as your approval. Exit code 0: success, possibly
+    with a warning. 1: the result is an error. 2: wrong usage.
     """
     settings = _settings(app)
     given = read_object(arguments, "JSON")
@@ -92,27 +96,23 @@ def call(
         raise BadRequest(f"--workspace: {str(place)!r} is not a folder; create it", field="--workspace")
     named, result = asyncio.run(_call(settings, tool, given, place.resolve()))
     if as_json:
-        print_json(_result(named, result))
+        print_json(_result_view(named, result))
     else:
         typer.echo(plain(result.content))
         for part in result.parts:
             typer.echo(f"({part.type} {part.name or part.media_type}, {counted(len(b64decode(part.data)), 'byte')})")
-        tell(f"{tool}: {result.error_type or result.status}, {seconds(sum(result.stage_ms) / 1000)}")
+        print_notice(f"{tool}: {result.error_type or result.status}, {seconds(sum(result.stage_ms) / 1000)}")
     raise typer.Exit(FAILED if result.status == "error" else COMPLETED)
 
 
-def _settings(app: str | None) -> "Settings":
-    """The settings as a worker here has them, without the stores: no server need be running."""
-    from loom.composition.load_settings import read_settings  # noqa: PLC0415
+def _settings(app: str | None) -> Settings:
+    """The settings without the stores, so that no server needs to run."""
 
-    settings = read_settings().model_copy(update={"database_url": None, "redis_url": None})
-    return settings.model_copy(update={"app": app}) if app else settings
+    return with_app(read_settings().model_copy(update={"database_url": None, "redis_url": None}), app)
 
 
 @asynccontextmanager
-async def _parts(settings: "Settings", *, opens_dependencies: bool = False) -> AsyncIterator["WorkerParts"]:
-    from loom.composition.build import parts_from, secret_mask  # noqa: PLC0415
-    from loom.composition.logs import configure_logs  # noqa: PLC0415
+async def _parts(settings: Settings, *, opens_dependencies: bool = False) -> AsyncIterator[WorkerParts]:
 
     level = "ERROR" if settings.log_level == "INFO" else settings.log_level
     configure_logs(level, settings.log_format, secret_mask(settings).redact)
@@ -120,7 +120,7 @@ async def _parts(settings: "Settings", *, opens_dependencies: bool = False) -> A
         yield parts
 
 
-async def _list(settings: "Settings", *, everything: bool) -> dict[str, Any]:
+async def _list(settings: Settings, *, everything: bool) -> dict[str, Any]:
     async with _parts(settings) as parts:
         tools = [_facts(tool, parts.registry.origins) for _, tool in sorted(parts.tools.items())]
     brief = ("name", "origin", "effect", "permission", "scope", "missing")
@@ -130,10 +130,8 @@ async def _list(settings: "Settings", *, everything: bool) -> dict[str, Any]:
     return found | {"packages": await _packages(settings)} if everything else found
 
 
-async def _packages(settings: "Settings") -> list[dict[str, Any]]:
-    """Every installed package; what one that is not enabled brings is read in the sandbox."""
-    from loom.activities.adapters.sandbox.bubblewrap import find_sandbox  # noqa: PLC0415
-    from loom.app.packages import enabled, installed  # noqa: PLC0415
+async def _packages(settings: Settings) -> list[dict[str, Any]]:
+    """Every installed package; the tools of those that are not enabled are read in the sandbox."""
 
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
@@ -149,52 +147,46 @@ async def _packages(settings: "Settings") -> list[dict[str, Any]]:
             "skills": [entry.value for entry in package.skills],
         }
         if not facts["enabled"]:
-            facts |= await _inside(name, sandbox if settings.sandbox == "on" else None, why_not or "the sandbox is off")
+            facts |= await _preview(
+                name, sandbox if settings.sandbox == "on" else None, why_not or "the sandbox is off"
+            )
         found.append(facts)
     return found
 
 
-async def _inside(name: str, sandbox: Any, why_not: str) -> dict[str, Any]:
-    from loom.app.package_preview import described  # noqa: PLC0415
+async def _preview(name: str, sandbox: Any, why_not: str) -> dict[str, Any]:
 
     if sandbox is None:
-        return {"tools": None, "note": f"its tools cannot be shown: {why_not}"}
+        return {"tools": None, "note": f"its tools cannot be listed: {why_not}"}
     try:
         return {"tools": await described(name, sandbox)}
     except BadRequest as error:
         return {"tools": None, "note": error.message}
 
 
-async def _show(settings: "Settings", name: str) -> dict[str, Any]:
+async def _show(settings: Settings, name: str) -> dict[str, Any]:
     async with _parts(settings) as parts:
-        if name not in parts.tools:
-            hint = nearest(name, parts.tools, "`loom tools list` shows them all")
-            raise BadRequest(f"there is no tool {name!r}: {hint}", field="NAME")
-        return _facts(parts.tools[name], parts.registry.origins)
+        tool = named(name, parts.tools, "tool", otherwise="`loom tools list` shows all tools")
+        return _facts(tool, parts.registry.origins)
 
 
-async def _call(settings: "Settings", name: str, given: "JsonObject", place: Path) -> "tuple[ToolCall, ToolResult]":
-    from loom.activities.ports import ToolContext  # noqa: PLC0415
-    from loom.activities.toolbox.pipeline import execute  # noqa: PLC0415
-    from loom.domain.agents.spec import AgentSpec  # noqa: PLC0415
-    from loom.domain.core.messages import ToolCall  # noqa: PLC0415
-    from loom.domain.core.tool_calls import Verdict, failed  # noqa: PLC0415
+async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -> tuple[ToolCall, ToolResult]:
 
     made = ToolCall(id="call-1", name=name, arguments=given)
     async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
         spec = AgentSpec(name="loom tools call", model="", tools=specs, workspace=str(place))
-        (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL)
+        (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL_RUN)
         if planned.verdict is Verdict.DENY and not planned.error:
             return made, failed(planned.reason, "permission")
-        # An ask is answered by whoever typed the command; arguments that are wrong are told by the stages themselves.
+        # Typing the command answers an ask; the stages report invalid arguments themselves.
         context = ToolContext(
             workspace=place,
-            run_id=LOCAL,
+            run_id=LOCAL_RUN,
             call_id=made.id,
             idempotency_key=uuid4().hex,
             timeout=planned.timeout,
-            progress=_tell_progress,
+            progress=_print_progress,
         )
         result = await execute(
             made, box=parts.tools, context=context, sanitizer=parts.sanitizer, is_cancelled=lambda: False
@@ -202,15 +194,12 @@ async def _call(settings: "Settings", name: str, given: "JsonObject", place: Pat
     return made, result
 
 
-def _tell_progress(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(plain(text).encode("utf-8", "replace").decode())
     sys.stderr.flush()
 
 
-def _facts(tool: "Tool", origins: Mapping[str, str]) -> dict[str, Any]:
-    from loom.app.package_preview import brief  # noqa: PLC0415
-    from loom.domain.core.tool_calls import Verdict  # noqa: PLC0415
-    from loom.domain.permissions.judge import BUILT_IN  # noqa: PLC0415
+def _facts(tool: Tool, origins: Mapping[str, str]) -> dict[str, Any]:
 
     spec = tool.spec
     return {
@@ -227,7 +216,7 @@ def _facts(tool: "Tool", origins: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _result(made: "ToolCall", result: "ToolResult") -> dict[str, Any]:
+def _result_view(made: ToolCall, result: ToolResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "tool_call_id": made.id,
         "content": result.content,
@@ -235,8 +224,8 @@ def _result(made: "ToolCall", result: "ToolResult") -> dict[str, Any]:
         "metadata": result.metadata,
     }
     if result.parts:
-        kept = ("type", "media_type", "name", "url", "data")
-        facts["parts"] = [{key: getattr(part, key) for key in kept if getattr(part, key)} for part in result.parts]
+        keys = ("type", "media_type", "name", "url", "data")
+        facts["parts"] = [{key: getattr(part, key) for key in keys if getattr(part, key)} for part in result.parts]
     return facts
 
 
@@ -245,13 +234,12 @@ def _headline(tool: Mapping[str, Any]) -> str:
 
 
 def _print_tools(tools: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415
 
     table = Table("tool", "from", "effect", "permission", "what it does", box=None, padding=(0, 2, 0, 0))
     for tool in tools:
-        said = f"(not available: {tool['missing']})" if tool["missing"] else tool["description"]
+        about = f"(not available: {tool['missing']})" if tool["missing"] else tool["description"]
         origin = str(tool["origin"]).partition(": ")[0]
-        table.add_row(tool["name"], plain(origin), tool["effect"], tool["permission"], plain(said))
+        table.add_row(tool["name"], plain(origin), tool["effect"], tool["permission"], plain(about))
     console(wide=True).print(table)
 
 

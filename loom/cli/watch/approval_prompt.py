@@ -1,6 +1,4 @@
-"""Answering in place, with the keys of the person who watches: an ask by yes once, for the run, with other arguments or
-no, a question in words.
-"""
+"""Answering at the keyboard: approve a call once or for the run, edit its arguments, deny it, or answer a question."""
 
 import asyncio
 import json
@@ -16,7 +14,7 @@ from loom.cli.arguments import read_object
 from loom.cli.output import one_line, visible
 from loom.cli.watch import panels
 from loom.cli.watch.keyboard import Keyboard
-from loom.cli.watch.pending_approvals import Answer, Ask, Question
+from loom.cli.watch.pending_approvals import Decision, PendingApproval, PendingQuestion
 from loom.cli.watch.screen import Screen
 from loom.domain.core.errors import BadRequest
 
@@ -24,16 +22,16 @@ CHOICES: Final = {"y": "once", "r": "for the run", "e": "edit", "n": "no"}
 
 
 class Prompter:
-    """Shows what waits for a person and reads the answer to it."""
+    """Shows what waits for a person and reads the answer."""
 
     def __init__(self, screen: Screen, keyboard: Keyboard, run_id: str) -> None:
         self._screen = screen
         self._keyboard = keyboard
         self._run_id = run_id
 
-    async def answer(self, ask: Ask) -> Answer:
-        """Ask until there is an answer; cancelled when somebody else gives it."""
-        self._screen.show(panels.ask(ask, self._run_id, boxed=True, hint=False))
+    async def answer(self, ask: PendingApproval) -> Decision:
+        """Ask until there is a decision; cancelled when somebody else decides first."""
+        self._screen.show(panels.approval(ask, self._run_id, boxed=True, hint=False))
         self._keyboard.forget()
         try:
             while True:
@@ -44,8 +42,8 @@ class Prompter:
         finally:
             self._screen.prompt(None)
 
-    async def reply(self, question: Question) -> str:
-        """Read until something is said; the question is told in full by its event."""
+    async def reply(self, question: PendingQuestion) -> str:
+        """Read until there is an answer; the question itself is shown by its event."""
         self._keyboard.forget()
         try:
             while True:
@@ -55,24 +53,26 @@ class Prompter:
         finally:
             self._screen.prompt(None)
 
-    async def _chosen(self, ask: Ask, key: str) -> Answer | None:
+    async def _chosen(self, ask: PendingApproval, key: str) -> Decision | None:
         match key:
             case "y":
-                return Answer(approved=True)
+                return Decision(approved=True)
             case "r":
-                return Answer(approved=True, for_run=True)
+                return Decision(approved=True, for_run=True)
             case "e" if ask.cut:
-                self._screen.say(f"the arguments are not whole here; change them at the run itself: {ask.run_id}")
+                self._screen.say(
+                    f"the arguments are truncated here; edit them at the sub-agent's own run: {ask.run_id}"
+                )
                 return None
             case "e":
                 arguments = await self._edited(ask)
-                return None if arguments is None else Answer(approved=True, arguments=arguments)
+                return None if arguments is None else Decision(approved=True, arguments=arguments)
             case _:
-                reason = await self._typed("why not? (Enter sends, Esc goes back) ")
-                return None if reason is None else Answer(approved=False, reason=reason.strip())
+                reason = await self._typed("reason? (Enter sends, Esc goes back) ")
+                return None if reason is None else Decision(approved=False, reason=reason.strip())
 
-    async def _edited(self, ask: Ask) -> dict[str, Any] | None:
-        """The arguments as the person wants them; None when they gave up."""
+    async def _edited(self, ask: PendingApproval) -> dict[str, Any] | None:
+        """The edited arguments; None when the person cancels."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
         text = json.dumps(ask.arguments, ensure_ascii=False, indent=2 if editor else None)
         while True:
@@ -85,7 +85,7 @@ class Prompter:
                 self._screen.say(error.message)
                 text = changed
             if editor:
-                return None  # back to the question, so that a broken editor is not started for ever
+                return None  # back to the question, so that a broken editor is not started again and again
 
     async def _typed(self, label: str, text: str = "") -> str | None:
         return await self._keyboard.line(lambda line, cursor: self._screen.prompt(_line(label, line, cursor)), text)
@@ -99,17 +99,17 @@ class Prompter:
                     process = await asyncio.create_subprocess_exec(*shlex.split(editor), str(file))
                     code = await process.wait()
                 except (OSError, ValueError) as error:
-                    self._screen.say(f"{editor} does not start: {error}")
+                    self._screen.say(f"cannot start {editor}: {error}")
                     return None
             return file.read_text(encoding="utf-8", errors="replace") if code == 0 else None
 
 
-def _choices(ask: Ask) -> dict[str, str]:
-    """The keys that answer this ask; there may be nothing that a rule can allow for the run."""
+def _choices(ask: PendingApproval) -> dict[str, str]:
+    """The keys of this approval; without `r` when no rule can cover the call for the rest of the run."""
     return {key: meaning for key, meaning in CHOICES.items() if key != "r" or ask.for_run}
 
 
-def _question(ask: Ask) -> Text:
+def _question(ask: PendingApproval) -> Text:
     shown = [part for key, meaning in _choices(ask).items() for part in ((f"[{key}]", "bold yellow"), f" {meaning}  ")]
     return Text.assemble(("approve ", "yellow"), (visible(ask.tool), "bold yellow"), ("?  ", "yellow"), *shown)
 

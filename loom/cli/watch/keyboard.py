@@ -1,4 +1,9 @@
-"""Keys of a person at the terminal while something else goes on: no thread, no echo, given back on leaving."""
+"""Reading keys while the screen is live: without threads or echo, and the terminal is restored at the end.
+
+prompt_toolkit is no substitute here, as measured: a key typed before a question appears would answer it (this module
+drops such keys, so that nobody approves a call unseen), its prompt and the live screen erase each other at every frame,
+and it takes 0.11 s to import.
+"""
 
 import asyncio
 import codecs
@@ -17,12 +22,12 @@ ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
 
 _SAME_STROKE: Final = 0.15
-"""Seconds within which a line end belongs to the key before it: people who answer `y` and Enter."""
+"""Seconds within which Enter belongs to the key before it, for people who answer `y` and Enter."""
 _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTALL)
 
 
 def at_terminal() -> bool:
-    """Whether a person sits before this process: both ends are a terminal, and it is in the foreground."""
+    """Whether a person can answer: standard input and output are a terminal, and the process is in the foreground."""
     try:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return False
@@ -32,7 +37,7 @@ def at_terminal() -> bool:
 
 
 class Keyboard:
-    """The keys of a terminal, read by the event loop; what is typed while nobody asks is dropped."""
+    """The keys of a terminal, read by the event loop; keys typed while no question is open are dropped."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -44,7 +49,7 @@ class Keyboard:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Take the terminal: keys come at once and unseen; Ctrl-C still interrupts."""
+        """Take the terminal: keys arrive at once and without echo; Ctrl-C still interrupts."""
         self._before = termios.tcgetattr(self._fd)
         handler = signal.signal(signal.SIGTERM, _leave)
         self._take()
@@ -56,7 +61,7 @@ class Keyboard:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Give the terminal to another program as it was, and take it again."""
+        """Lend the terminal to another program in its original state."""
         self._give_back()
         try:
             yield
@@ -64,12 +69,12 @@ class Keyboard:
             self._take()
 
     def forget(self) -> None:
-        """Drop what was typed before the question that comes now."""
+        """Drop the keys typed before the next question."""
         while not self._keys.empty():
             self._keys.get_nowait()
 
     async def choice(self, keys: str) -> str:
-        """Wait for one of these keys; any other is ignored."""
+        """Wait for one of these keys and ignore all others."""
         while True:
             key = (await self._next()).lower()
             if key in keys or (key == ESCAPE and ESCAPE in keys):
@@ -77,7 +82,7 @@ class Keyboard:
                 return key
 
     async def line(self, show: Callable[[str, int], None], text: str = "") -> str | None:
-        """Let a line be typed, shown as text and cursor after each key; None when it was given up with Esc."""
+        """Read a line, calling `show` with text and cursor after each key; None after Esc."""
         cursor = len(text)
         show(text, cursor)
         while True:
@@ -111,7 +116,7 @@ class Keyboard:
             data = os.read(self._fd, 4096)
         except OSError:
             data = b""
-        if not data:  # the terminal is gone: nobody will answer
+        if not data:  # the terminal was closed
             asyncio.get_running_loop().remove_reader(self._fd)
             return
         keys = _KEYS.findall(self._decoder.decode(data))
@@ -121,31 +126,31 @@ class Keyboard:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    """End by way of every `finally`: a terminal without echo or cursor is of no use to its owner."""
+    """Exit through every `finally`, so that the terminal gets its echo and cursor back."""
     raise SystemExit(128 + number)
 
 
 def edited(text: str, cursor: int, key: str) -> tuple[str, int]:
-    """A line and its cursor after a key."""
+    """The line and its cursor after a key."""
     if key in _EDITS:
         return _EDITS[key](text, cursor)
     return (text[:cursor] + key + text[cursor:], cursor + 1) if key.isprintable() else (text, cursor)
 
 
-def _without_word(text: str, cursor: int) -> tuple[str, int]:
+def _delete_word(text: str, cursor: int) -> tuple[str, int]:
     start = len(text[:cursor].rstrip().rpartition(" ")[0])
     return text[:start] + text[cursor:], start
 
 
-def _without_letter(text: str, cursor: int) -> tuple[str, int]:
+def _delete_character(text: str, cursor: int) -> tuple[str, int]:
     start = max(cursor - 1, 0)
     return text[:start] + text[cursor:], start
 
 
 _EDITS: Final[Mapping[str, Callable[[str, int], tuple[str, int]]]] = {
-    "\x7f": _without_letter,
-    "\x08": _without_letter,
-    "\x17": _without_word,  # Ctrl-W
+    "\x7f": _delete_character,
+    "\x08": _delete_character,
+    "\x17": _delete_word,  # Ctrl-W
     "\x15": lambda text, cursor: (text[cursor:], 0),  # Ctrl-U
     "\x0b": lambda text, cursor: (text[:cursor], cursor),  # Ctrl-K
     "\x01": lambda text, _: (text, 0),  # Ctrl-A and Home

@@ -1,4 +1,4 @@
-"""Pieces of the screen: the ask, the result, the head of a tool's output, the tail of a growing text."""
+"""Parts of the screen: a pending approval, the result, the start of a tool's output, the end of a growing text."""
 
 import json
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import counted, money, plain, seconds, tokens, visible
-from loom.cli.watch.pending_approvals import Ask, Question
+from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult, RunStatus
 
 LONGEST_ARGUMENT: Final = 8000
-"""Characters of one argument that an ask shows; that there are more is said in red."""
+"""Characters of one argument that are shown; a red line says how many more there are."""
 
 WIDEST: Final = 100
 """Characters of a line of output that are shown."""
@@ -29,20 +29,23 @@ _STYLES: Final = {
 }
 
 
-def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> RenderableType:
-    """Everything that a person needs to know before they say yes."""
-    call_id = visible(asked.call_id)
-    title = f"approve {visible(asked.tool)}? ({call_id})"
+def approval(pending: PendingApproval, run_id: str, *, boxed: bool, hint: bool = True) -> RenderableType:
+    """Everything that a person needs to know before approving a call."""
+    call_id = visible(pending.call_id)
+    title = f"approve {visible(pending.tool)}? ({call_id})"
     answer = f"answer with `loom approve {run_id} {call_id}` or `loom deny {run_id} {call_id} --reason …`"
-    said = [(visible(name), _argument(value)) for name, value in asked.arguments.items()]
-    whose = f"{visible(asked.agent)}, run {visible(asked.run_id)}" if asked.run_id not in ("", run_id) else ""
+    said = [(visible(name), _argument(value)) for name, value in pending.arguments.items()]
+    whose = f"{visible(pending.agent)}, run {visible(pending.run_id)}" if pending.run_id not in ("", run_id) else ""
     known = [
         ("sub-agent", whose),
-        ("arguments", f"long texts are cut; `loom status {visible(asked.run_id)}` shows all" if asked.cut else ""),
-        ("risk", visible(asked.risk)),
-        ("why", visible(asked.reason)),
-        ("rule", visible(asked.rule)),
-        ("for the run", ", ".join(visible(rule) for rule in asked.for_run) or "nothing beyond this call"),
+        (
+            "arguments",
+            f"long texts are truncated; `loom status {visible(pending.run_id)}` shows all" if pending.cut else "",
+        ),
+        ("risk", visible(pending.risk)),
+        ("why", visible(pending.reason)),
+        ("rule", visible(pending.rule)),
+        ("for the run", ", ".join(visible(rule) for rule in pending.for_run) or "nothing beyond this call"),
     ]
     if not boxed:
         rows = [Text(f"? {title}", style="yellow"), *(_indented(name, value.plain) for name, value in said)]
@@ -60,8 +63,8 @@ def ask(asked: Ask, run_id: str, *, boxed: bool, hint: bool = True) -> Renderabl
     return Panel(body, title=Text(title), title_align="left", border_style="yellow")
 
 
-def how_to(question: Question) -> Text:
-    """The way to answer a question."""
+def question_hint(question: PendingQuestion) -> Text:
+    """How to answer a question."""
     return Text(f"  {visible(question.hint)}", style="yellow")
 
 
@@ -91,7 +94,7 @@ def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = N
 
 
 def rated(ratings: JsonObject) -> str:
-    """What the model thinks of its answer."""
+    """The model's own ratings of its answer."""
     return "rated by the model itself: " + ", ".join(f"{plain(str(name))} {value}" for name, value in ratings.items())
 
 
@@ -111,7 +114,7 @@ def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[R
 
 
 def barred(text: str) -> Text:
-    """Output of a tool, set apart from what the agent says."""
+    """Output of a tool, set apart from the agent's text."""
     return Text("\n".join(f"  │ {line}" for line in text.split("\n")), style="dim")
 
 
@@ -121,13 +124,13 @@ def remark(text: str) -> Text:
 
 
 def tail(text: str, console: Console, keep: int) -> Text:
-    """The end of a text that grows: as many rows as there is room for."""
+    """The last rows of a growing text: `keep` of them, at least three."""
     rows = Text(text).wrap(console, console.width)
     return Text("\n").join(rows[-max(keep, 3) :])
 
 
 def _indented(name: str, value: str) -> Text:
-    """A value on the name's line, or below it and set apart when it has lines of its own."""
+    """A value on the name's line, or below it when it has several lines."""
     if "\n" not in value:
         return Text(f"  {name}: {value}")
     return Text("\n".join([f"  {name}:", *(f"  │ {line}" for line in value.split("\n"))]))

@@ -1,4 +1,4 @@
-"""A watched run for people: what has happened scrolls by, what is happening stands below it and moves."""
+"""A watched run for people: past events scroll by, and a live part below shows what is going on now."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,21 +14,21 @@ from rich.text import Text
 
 from loom.cli.output import one_line, plain, seconds
 from loom.cli.watch import panels
-from loom.cli.watch.pending_approvals import Ask, Question
-from loom.cli.watch.story import RunningTool, Story
+from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
+from loom.cli.watch.transcript import RunningTool, Transcript
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Task
 
 FRAMES: Final = 10
-"""Pictures a second of the moving part."""
+"""Frames per second of the live part."""
 TOOLS_SHOWN: Final = 8
-KEPT: Final = 8000
-"""Characters of the text in progress that the moving part looks at; the whole is printed when it is complete."""
+LIVE_TEXT: Final = 8000
+"""Characters of the text in progress that the live part uses; the whole text is printed once it is complete."""
 
 
 class Screen:
-    """Shows one run on a console; a Face."""
+    """Shows one run on a console; implements `Display`."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class Screen:
         replies: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`live`: there is a moving part; `answerable`: asks are answered in place; `replies`: questions are."""
+        """`live`: draw a live part; `answerable`: approvals are answered in place; `replies`: questions are, too."""
         self._console = console
         self._run_id = run_id
         self._is_live = live
         self._answerable = answerable
         self._replies = replies
         self._now = now
-        self._story = Story(run_id, live=live)
+        self._transcript = Transcript(run_id, live=live)
         self._live: Live | None = None
         self._spinner = Spinner("dots")
         self._prompt: RenderableType | None = None
@@ -56,7 +56,7 @@ class Screen:
 
     @asynccontextmanager
     async def moving(self) -> AsyncIterator[None]:
-        """Draw the moving part while the body runs."""
+        """Draw the live part while the body runs."""
         if not self._is_live:
             yield
             return
@@ -70,11 +70,11 @@ class Screen:
             ticking.cancel()
             self._live = None
             live.stop()
-            self._print_all(self._story.rest())
+            self._print_all(self._transcript.unprinted_text())
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Leave the terminal to another program for a while."""
+        """Lend the terminal to another program."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -86,11 +86,11 @@ class Screen:
                 self._live = live
 
     def render(self) -> RenderableType:
-        """The moving part."""
+        """The live part."""
         rows: list[RenderableType] = []
-        if text := self._story.text:
-            rows.append(panels.tail(plain(text[-KEPT:]), self._console, keep=self._console.height - 12))
-        tools = list(self._story.tools.values())
+        if text := self._transcript.text:
+            rows.append(panels.tail(plain(text[-LIVE_TEXT:]), self._console, keep=self._console.height - 12))
+        tools = list(self._transcript.tools.values())
         rows += [self._tool_row(tool) for tool in tools[:TOOLS_SHOWN]]
         if len(tools) > TOOLS_SHOWN:
             rows.append(Text(f"  … and {len(tools) - TOOLS_SHOWN} more", style="dim"))
@@ -103,14 +103,14 @@ class Screen:
         """Show one event."""
         if self._is_away:
             self._is_away = False
-            self.say("live stream is back")
-        self._print_all(self._story.tell(task))
+            self.say("the live stream is available again")
+        self._print_all(self._transcript.lines_of(task))
 
-    def away(self, status: JsonObject, why: str) -> None:
-        """Show the status, since the live stream is away."""
+    def stream_lost(self, status: JsonObject, why: str) -> None:
+        """Show the status while the live stream is unavailable."""
         if not self._is_away:
             self._is_away = True
-            self.say(f"live stream is away ({one_line(why)}); showing status")
+            self.say(f"the live stream is unavailable ({one_line(why)}); showing the status")
         self.status(status)
         facts = [str(status["status"]).replace("_", " ")]
         if status.get("turn") is not None:
@@ -122,28 +122,28 @@ class Screen:
             self._print(Text(line))
 
     def status(self, status: JsonObject) -> None:
-        """Take in what the run says of itself."""
-        self._story.status = str(status["status"])
-        self._story.spending.take(status)
+        """Update from the run's status."""
+        self._transcript.status = str(status["status"])
+        self._transcript.spending.take(status)
 
-    def asked(self, ask: Ask) -> None:
-        """Show a call that waits for a person and how to answer it; where it is answered in place, the prompt does."""
+    def approval_opened(self, ask: PendingApproval) -> None:
+        """Show a pending approval and how to answer it, unless the prompt does."""
         if not self._answerable:
-            self._print(panels.ask(ask, self._run_id, boxed=self._is_live))
+            self._print(panels.approval(ask, self._run_id, boxed=self._is_live))
 
-    def questioned(self, question: Question) -> None:
-        """Show how to answer a question, unless it is answered in place."""
+    def question_opened(self, question: PendingQuestion) -> None:
+        """Show how to answer a question, unless the prompt does."""
         if not self._replies:
-            self._print(panels.how_to(question))
+            self._print(panels.question_hint(question))
 
     def prompt(self, shown: RenderableType | None) -> None:
-        """Put a question at the end of the moving part, or take it away."""
+        """Show a prompt at the end of the live part, or remove it."""
         self._prompt = shown
         if self._live is not None:
             self._live.refresh()
 
     def show(self, shown: RenderableType) -> None:
-        """Print something that stays."""
+        """Print something above the live part."""
         self._print(shown)
 
     def say(self, text: str) -> None:
@@ -152,7 +152,7 @@ class Screen:
 
     def ended(self, result: RunResult) -> None:
         """Show how the run ended."""
-        self._print_all(self._story.rest())
+        self._print_all(self._transcript.unprinted_text())
         self._print(panels.result(result, self._run_id, boxed=self._is_live, took=self._elapsed()))
 
     def _print_all(self, lines: Iterator[RenderableType]) -> None:
@@ -172,16 +172,16 @@ class Screen:
         return row
 
     def _bar(self) -> Text:
-        facts = self._story.spending.facts(self._story.turn)
+        facts = self._transcript.spending.facts(self._transcript.turn)
         if (elapsed := self._elapsed()) is not None:
             facts.append(seconds(elapsed))
-        status = self._story.status.replace("_", " ")
+        status = self._transcript.status.replace("_", " ")
         rest = " · ".join(["", *facts, "Ctrl-C detaches"])
         return Text.assemble((status, "bold"), (rest, "dim"), no_wrap=True, overflow="ellipsis")
 
     def _elapsed(self) -> float | None:
-        started = self._story.started
-        end = self._story.ended or self._now()
+        started = self._transcript.started
+        end = self._transcript.ended or self._now()
         return None if started is None else max((end - started).total_seconds(), 0)
 
     async def _tick(self) -> None:

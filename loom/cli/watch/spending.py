@@ -1,4 +1,4 @@
-"""What a run has spent, from its events as they come and from its status now and then; whichever knows of more."""
+"""What a run has spent, counted from its events and read from its status; the larger count wins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Spending:
     max_turns: int | None = None
     tokens_seen: int = 0
     cost_seen: float | None = 0.0
-    """None once a call had no known price."""
+    """None once the price of a call is unknown."""
     tool_calls_seen: int = 0
     _status: JsonObject = field(default_factory=dict)
 
@@ -26,7 +26,7 @@ class Spending:
         self.cost_seen = None if cost is None or self.cost_seen is None else self.cost_seen + float(cost)
 
     def take(self, status: JsonObject) -> None:
-        """Learn from an answer to `status`; of a run seen from outside there is nothing to learn."""
+        """Update from the run's status; a stale one has no counts."""
         if not status.get("stale"):
             self._status = status
 
@@ -45,8 +45,8 @@ class Spending:
         ]
 
     def _cost(self) -> float | None:
-        told = self._status.get("cost", 0.0)
-        return None if told is None or self.cost_seen is None else max(self.cost_seen, told)
+        reported = self._status.get("cost", 0.0)
+        return None if reported is None or self.cost_seen is None else max(self.cost_seen, reported)
 
     def _limit(self, name: str) -> Any:
         return ((self._status.get("budget") or {}).get(name) or {}).get("limit")

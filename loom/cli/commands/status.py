@@ -1,17 +1,24 @@
-"""Runs for people: a table of them, and one's status."""
+"""status, list: what a run is doing now, and which runs there are."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Annotated
 
+import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, counted, one_line, plain, seconds
+from loom.cli.arguments import Json, RunId, new_app
+from loom.cli.connection import with_client
+from loom.cli.output import console, counted, one_line, plain, print_json, seconds
 from loom.cli.watch import panels
-from loom.cli.watch.pending_approvals import read_ask, read_questions
+from loom.cli.watch.pending_approvals import read_approval, read_questions
 from loom.cli.watch.spending import Spending
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunStatus
 from loom.visibility import RunSummary
 
 _STYLES = {
@@ -24,9 +31,47 @@ _STYLES = {
     "paused": "yellow",
 }
 
+app = new_app()
 
-def print_runs(runs: Sequence[RunSummary]) -> None:
-    """A table, or a word when there is nothing."""
+
+@app.command()
+def status(run_id: RunId, as_json: Json = False) -> None:
+    """Show a run's status and what it waits for."""
+    found = with_client(lambda loom: loom.status(run_id))
+    if as_json:
+        print_json(found)
+    else:
+        print_status(found)
+
+
+@app.command(name="list")
+def list_runs(
+    status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None,
+    tree: Annotated[str | None, typer.Option(help="Only this run and all its sub-agents.", metavar="RUN")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first; sub-agents are left out."""
+    if status is not None and status not in tuple(RunStatus):
+        raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
+    found = with_client(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
+    if as_json:
+        print_json([asdict(run) for run in found])
+    elif not found and (status or session or tree):
+        typer.echo("no run matches; `loom list` without options lists the newest runs")
+    else:
+        _print_runs(found)
+
+
+def print_status(status: JsonObject) -> None:
+    """Print the status, what the run waits for, what it has spent, and its pending approvals."""
+    out = console()
+    for line in _status_lines(status, out):
+        out.print(line, soft_wrap=not out.is_terminal)
+
+
+def _print_runs(runs: Sequence[RunSummary]) -> None:
     out = console(wide=True)
     if not runs:
         out.print('no runs; start one with `loom run "…"`')
@@ -49,13 +94,6 @@ def print_runs(runs: Sequence[RunSummary]) -> None:
     out.print(table)
 
 
-def print_status(status: JsonObject) -> None:
-    """Status, what the run waits for, what it has spent, and the asks that can be answered."""
-    out = console()
-    for line in _status_lines(status, out):
-        out.print(line, soft_wrap=not out.is_terminal)
-
-
 def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     spending = Spending()
     spending.take(status)
@@ -63,7 +101,7 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     run_id = one_line(str(status.get("run_id", "")))
     facts = [f"agent {status['agent']}"] if status.get("agent") else []
     facts += [f"model {status['model']}"] if status.get("model") else []
-    facts += ["not answering; this is what the server knows"] if status.get("stale") else spending.facts(0)
+    facts += ["the run does not answer; this is what the server knows"] if status.get("stale") else spending.facts(0)
     lines: list[RenderableType] = [
         Text.assemble((run_id, "bold"), " · ", (name.replace("_", " "), _STYLES.get(name, ""))),
         Text(" · ".join(map(one_line, facts)), style="dim"),
@@ -71,12 +109,14 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
     lines += [Text(line, style="dim") for line in _children(status, 1)]
-    lines += [panels.how_to(question) for question in read_questions(status)]
+    lines += [panels.question_hint(question) for question in read_questions(status)]
     if status.get("queued_messages"):
-        lines.append(Text(f"messages not read yet: {status['queued_messages']}"))
+        lines.append(Text(f"unread messages: {status['queued_messages']}"))
     if error := status.get("error"):
         lines.append(Text(f"{plain(error['type'])}: {plain(error['message'])}", style="red"))
-    lines += [panels.ask(read_ask(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())]
+    lines += [
+        panels.approval(read_approval(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())
+    ]
     return lines
 
 

@@ -1,0 +1,74 @@
+"""How long commands take to start: `python -m bench.startup`, or with `--against DIR` beside another checkout's."""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from bench.report import spread, table
+from bench.stage import servers
+
+RUNS = 15
+HERE = Path(__file__).parent.parent
+COMMANDS: Mapping[str, tuple[list[str], int]] = {
+    "`python -c pass`": (["-c", "pass"], 0),
+    "`import loom`": (["-c", "import loom"], 0),
+    "`loom --help`": (["-c", "from loom.cli.main import main; main()", "--help"], 0),
+    "`loom status RUN`": (["-c", "from loom.cli.main import main; main()", "status", "no-such-run"], 2),
+}
+"""Arguments of the interpreter and the exit code; the status is that of a run which the server does not know."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds of one process."""
+
+    wall: float
+    cpu: float
+
+
+def startup(address: str, against: Path | None = None) -> str:
+    """The section as Markdown, with a Temporal server at this address."""
+    checkouts = [HERE] if against is None else [HERE, against]
+    names = ["this"] if against is None else ["this", "the other"]
+    rows = []
+    for title, (arguments, code) in COMMANDS.items():
+        # In turn, so that a busy moment of the machine meets both.
+        rounds = [[_took(checkout, arguments, code, address) for checkout in checkouts] for _ in range(RUNS + 1)][1:]
+        for name, took in zip(names, zip(*rounds, strict=True), strict=True):
+            first = [title] if against is None else [title, name]
+            wall, cpu = [each.wall for each in took], [each.cpu for each in took]
+            rows.append([*first, f"{median(cpu):.2f} s", spread(wall, "s", 2)])
+    header = ["command", *([] if against is None else ["checkout"]), "processor time", "wall time (least–most)"]
+    return f"### Start-up of commands\n\nMedians of {RUNS} processes.\n\n" + table(header, rows)
+
+
+def _took(checkout: Path, arguments: list[str], code: int, address: str) -> Took:
+    env = {**os.environ, "PYTHONPATH": str(checkout), "TEMPORAL_ADDRESS": address}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = perf_counter()
+    ran = subprocess.run([sys.executable, "-P", *arguments], env=env, check=False, capture_output=True, text=True)
+    wall = perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if ran.returncode != code:
+        raise RuntimeError(f"{arguments} ended with {ran.returncode}: {ran.stderr}")
+    return Took(wall=wall, cpu=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout to measure in turn with this one")
+    given = parser.parse_args()
+    with servers() as (_, addresses):
+        sys.stdout.write(startup(addresses["temporal"], given.against) + "\n")
+
+
+if __name__ == "__main__":
+    main()

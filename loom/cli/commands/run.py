@@ -1,0 +1,281 @@
+"""run, watch, result, events: starting a run and following it to its end."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
+
+import typer
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.service import RPCError
+
+from loom.activities.adapters.redis.stream import task_view
+from loom.activities.ports import StreamUnavailable
+from loom.cli.arguments import (
+    Budget,
+    Json,
+    RunId,
+    absolute,
+    new_app,
+    read_object,
+    read_permissions,
+    read_schema,
+    user_name,
+)
+from loom.cli.connection import with_client
+from loom.cli.output import console, print_json, print_notice
+from loom.cli.watch import panels
+from loom.cli.watch.watch_run import watch_run
+from loom.client import LoomClient, Streamed, closing
+from loom.composition.load_settings import load_settings
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.exit_codes import ABORTED, COMPLETED, FAILED, LIMIT
+from loom.workflows.validation import read_request
+
+CODES: Final = {
+    RunStatus.COMPLETED: COMPLETED,
+    RunStatus.FAILED: FAILED,
+    RunStatus.ABORTED: ABORTED,
+    RunStatus.LIMIT_REACHED: LIMIT,
+    RunStatus.BUDGET_EXHAUSTED: LIMIT,
+}
+"""Exit code of `run`, `watch` and `result` by the run's final status."""
+
+POLLER_MEMORY: Final = timedelta(seconds=90)
+"""A live worker polls at least this often; the server lists dead ones for five more minutes."""
+
+T = TypeVar("T")
+JsonEvents: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the events as JSON lines and nothing else.")]
+From: TypeAlias = Annotated[
+    int, typer.Option("--from", min=0, metavar="OFFSET", help="Start after the event with this offset.")
+]
+
+app = new_app()
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do; `-` reads it from standard input.")],
+    *,
+    agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
+    model: Annotated[str | None, typer.Option(help="openai:NAME, anthropic:NAME or demo.")] = None,
+    session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
+    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
+    permissions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|JSON", help='Rules such as {"bash": "ask"}; they override the agent\'s.'),
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the run stops.")] = None,
+    budget: Budget = None,
+    require_done: Annotated[
+        bool, typer.Option("--require-done", help="End the run only when the agent calls the `done` tool.")
+    ] = False,
+    skills: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Skill to activate from the start; repeatable."),
+    ] = None,
+    output_schema: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
+    ] = None,
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id for the new run.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of this run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a run and watch it until it ends.
+
+    Ctrl-C detaches; the run continues.
+    Exit codes: 0 completed or detached, 1 failed, 2 invalid request, 3 aborted, 4 limit or budget, 5 no server.
+    """
+    request = given(
+        agent=agent,
+        model=model,
+        session_id=session,
+        workspace=absolute(workspace) if workspace is not None else None,
+        permissions=read_permissions(permissions) if permissions is not None else None,
+        mode=mode,
+        max_turns=max_turns,
+        budget=read_object(budget, "--budget") if budget is not None else None,
+        require_done_tool=require_done or None,
+        skills=skills or None,
+        output_schema=read_schema(output_schema) if output_schema is not None else None,
+        metadata=read_object(metadata, "--metadata") if metadata is not None else None,
+    )
+    words = sys.stdin.read() if task == "-" else task
+    if yes and detach:
+        request = unattended(request)
+    read_request({"task": words, **request})
+    launch(lambda loom: loom.start(words, run_id=run_id, **request), detach=detach, yes=yes, as_json=as_json)
+
+
+@app.command()
+def watch(run_id: RunId, after: From = 0, as_json: JsonEvents = False) -> None:
+    """Watch a run until it ends, and answer what it asks.
+
+    Ctrl-C detaches; the run continues. Exit codes are those of `loom run`.
+    """
+    ended = _detachable(
+        lambda _: with_client(lambda loom: watch_run(loom, run_id, after=after, as_json=as_json)), run_id
+    )
+    _exit_with_status(ended)
+
+
+@app.command()
+def result(run_id: RunId, as_json: Json = False) -> None:
+    """Wait until a run ends and print its result.
+
+    Exit codes are those of `loom run`.
+    """
+    ended = _detachable(lambda _: with_client(lambda loom: loom.result(run_id)), run_id)
+    if as_json:
+        print_json(ended)
+    else:
+        out = console()
+        out.print(panels.result(ended, run_id, boxed=out.is_terminal), soft_wrap=not out.is_terminal)
+    _exit_with_status(ended)
+
+
+@app.command()
+def events(
+    run_id: RunId,
+    after: From = 0,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until the run ends.")] = False,
+    as_json: JsonEvents = False,
+) -> None:
+    """Print a run's events as JSON lines."""
+    del as_json  # accepted everywhere; events are always JSON
+    write = follow_events if follow else print_events
+    _detachable(lambda _: with_client(lambda loom: write(loom, run_id, after=after)), run_id)
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """The fields that have a value: for the others the defaults of agent and worker apply."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def unattended(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with every approval given in advance: mode bypass, and `allow` for each rule that says ask."""
+    if "mode" in request:
+        raise BadRequest("--yes with --detach sets the mode: drop --mode or --detach", field="mode")
+    print_notice(
+        "--yes with --detach: the run may do everything that no rule denies (mode bypass). Calls that hooks, guards or"
+        " the agent's own rules with a pattern ask about still wait for a person"
+    )
+    rules = {rule: "allow" if verdict == "ask" else verdict for rule, verdict in request.get("permissions", {}).items()}
+    return {**request, "mode": "bypass", **({"permissions": rules} if rules else {})}
+
+
+def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: bool, as_json: bool) -> None:
+    """Start a run with `start`, which returns its id; watch it to its end and exit with its code, or detach."""
+
+    def work(started: Callable[[str], None]) -> RunResult | None:
+        async def start_and_watch(loom: LoomClient) -> RunResult | None:
+            run_id = await start(loom)
+            await _warn_without_worker(loom)
+            started(run_id)
+            if detach:
+                return None
+            by = f"{user_name()} (--yes)" if yes else None
+            return await watch_run(loom, run_id, just_started=True, by=by, as_json=as_json, events=False)
+
+        return with_client(start_and_watch)
+
+    ended = _detachable(work, None, announce=lambda run_id: _announce(run_id, detach=detach, yes=yes, as_json=as_json))
+    if ended is None:
+        return
+    if as_json:
+        print_json(ended)
+    _exit_with_status(ended)
+
+
+async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
+    """Print the events so far beyond offset `after` as JSON lines; raises StreamUnavailable."""
+    is_empty = True
+    async with closing(loom.events(run_id, after=after)) as events:
+        async for event in events:
+            is_empty = False
+            print_json(task_view(event.offset, event.task))
+    if is_empty:
+        await loom.status(run_id)  # raises when the run does not exist
+
+
+async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
+    """Print events until the run ends; raises StreamUnavailable when none arrived, or the last ones did not."""
+    is_empty = True
+    outage = ""
+    async with closing(loom.watch(run_id, after=after)) as events:
+        async for watched in events:
+            if isinstance(watched, Streamed):
+                is_empty, outage = False, ""
+                print_json(task_view(watched.offset, watched.task))
+            elif is_empty:
+                raise StreamUnavailable(watched.why)
+            elif not outage:
+                outage = watched.why
+                print_notice(f"the live stream is unavailable ({outage}); waiting for it to come back")
+    if outage:
+        raise StreamUnavailable(outage)
+
+
+async def _warn_without_worker(loom: LoomClient) -> None:
+    queue = load_settings().task_queue
+    if not await _has_worker(loom, queue):
+        print_notice(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
+
+
+async def _has_worker(loom: LoomClient, queue: str) -> bool:
+    """Whether a worker has polled this task queue recently; True when the server does not say."""
+    request = DescribeTaskQueueRequest(
+        namespace=loom.temporal.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    try:
+        answer = await loom.temporal.workflow_service.describe_task_queue(request, timeout=timedelta(seconds=2))
+    except RPCError:
+        return True
+    oldest = datetime.now(UTC) - POLLER_MEMORY
+    return any(poller.last_access_time.ToDatetime(tzinfo=UTC) > oldest for poller in answer.pollers)
+
+
+def _announce(run_id: str, *, detach: bool, yes: bool, as_json: bool) -> None:
+    if detach and as_json:
+        print_json({"run_id": run_id})
+    elif detach:
+        typer.echo(run_id)
+        print_notice(f"started; watch it with `loom watch {run_id}`")
+    elif as_json:
+        print_notice(f"run {run_id} started")
+    if yes and not detach:
+        print_notice("--yes: every tool call of this run is approved")
+
+
+def _detachable(
+    work: Callable[[Callable[[str], None]], T],
+    run_id: str | None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> T:
+    """Call `work`; Ctrl-C ends it without touching the run. `work` reports the id of a run that it starts."""
+    run_ids = [run_id] if run_id else []
+
+    def started(new: str) -> None:
+        run_ids.append(new)
+        announce(new)
+
+    try:
+        return work(started)
+    except KeyboardInterrupt:
+        if not run_ids:
+            raise
+        last = run_ids[-1]
+        print_notice(f"detached; the run continues. `loom watch {last}` attaches again, `loom abort {last}` stops it")
+        raise typer.Exit(COMPLETED) from None
+
+
+def _exit_with_status(ended: RunResult) -> NoReturn:
+    raise typer.Exit(CODES[ended.status])

@@ -1,0 +1,54 @@
+"""Displays for programs: events as JSON lines, or only the result. Hints for people go to standard error."""
+
+from loom.activities.adapters.redis.stream import task_view
+from loom.cli.output import one_line, print_json, print_notice
+from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
+from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.tasks import Task
+from loom.domain.core.tool_calls import describe
+
+
+class ResultOnly:
+    """Shows no event."""
+
+    def __init__(self, run_id: str, *, approves: bool = False) -> None:
+        """`approves`: the command approves every call itself, so there is no need to say how."""
+        self._run_id = run_id
+        self._approves = approves
+        self._is_away = False
+
+    def event(self, offset: int, task: Task) -> None:
+        """Shows nothing."""
+
+    def stream_lost(self, status: JsonObject, why: str) -> None:
+        """Say once that there are no events; the result still comes."""
+        if not self._is_away:
+            self._is_away = True
+            print_notice(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")
+
+    def status(self, status: JsonObject) -> None:
+        """Shows nothing."""
+
+    def approval_opened(self, ask: PendingApproval) -> None:
+        """Say which call the run waits for."""
+        call = one_line(describe(ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)))
+        if self._approves:
+            print_notice(f"approving {call}")
+        else:
+            print_notice(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
+
+    def question_opened(self, question: PendingQuestion) -> None:
+        """Say what the run asks, and how to answer it."""
+        print_notice(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        print_notice(text)
+
+
+class JsonEvents(ResultOnly):
+    """Shows every event as JSON."""
+
+    def event(self, offset: int, task: Task) -> None:
+        """Print the event on one line."""
+        print_json(task_view(offset, task))

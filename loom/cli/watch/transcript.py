@@ -1,0 +1,265 @@
+"""A run's events as lines of text, and the state that the live screen shows below them.
+
+At a terminal (`live`) the text of a turn is held back until its model call ends, because a failed attempt withdraws its
+text. Elsewhere each line is printed once it is complete.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from loom.cli.output import counted, money, one_line, plain, seconds, tokens
+from loom.cli.watch import panels
+from loom.cli.watch.spending import Spending
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tool_calls import describe
+
+Parameters: TypeAlias = Mapping[str, Any]
+Lines: TypeAlias = Iterator[RenderableType]
+
+TASK_LINES: Final = 3
+"""Lines shown of a sub-agent's task."""
+
+PREVIEW: Final = {"success": 3, "warning": 6, "error": 10}
+"""Lines shown of a tool's result, by its status."""
+
+
+@dataclass(slots=True)
+class RunningTool:
+    """A tool call that is running."""
+
+    summary: str
+    since: datetime
+    progress: str = ""
+    """The last line of its output."""
+
+
+class Transcript:
+    """One run, from its events."""
+
+    def __init__(self, run_id: str, *, live: bool) -> None:
+        self._run_id = run_id
+        self._live = live
+        self.started: datetime | None = None
+        self.ended: datetime | None = None
+        self.turn = 0
+        self.text = ""
+        """The model's text that is not printed yet."""
+        self.tools: dict[str, RunningTool] = {}
+        self.status = "starting"
+        self.spending = Spending()
+        self._asked: dict[str, str] = {}
+        self._broke = False
+        self._below: dict[str, Transcript] = {}
+        self._by_action: Mapping[Action, Callable[[Task, Parameters], Lines]] = {
+            Action.START: self._start,
+            Action.TURN: self._new_turn,
+            Action.PLANNING: self._planning,
+            Action.THINKING: self._thinking,
+            Action.SEGMENT_RESET: self._reset,
+            Action.MODEL_CALL: self._model_call,
+            Action.TOOL_CALL: self._tool_call,
+            Action.TOOL_PROGRESS: self._tool_progress,
+            Action.TOOL_RESULT: self._tool_result,
+            Action.EXECUTE: self._execute,
+            Action.APPROVAL_REQUESTED: self._approval_requested,
+            Action.APPROVAL_DECIDED: self._approval_decided,
+            Action.MESSAGE: self._message,
+            Action.PAUSED: self._paused,
+            Action.RESUMED: self._resumed,
+            Action.COMPLETE: self._final,
+            Action.ERROR: self._final,
+        }
+
+    def lines_of(self, task: Task) -> Lines:
+        """The lines of one event; those of sub-agents are indented and start with the name of their run."""
+        if task.run_id != self._run_id:
+            return self._lines_below(task)
+        return self._by_action.get(task.action, self._other)(task, task.parameters)
+
+    def unprinted_text(self) -> Lines:
+        """The model's text so far, which is then printed."""
+        text, self.text = self.text, ""
+        if text.strip():
+            yield Text(plain(text).rstrip())
+
+    def _lines_below(self, task: Task) -> Lines:
+        """Text of sub-agents is printed once it is complete, since several may write at the same time."""
+        transcript = self._below.setdefault(task.run_id, Transcript(task.run_id, live=True))
+        if task.action is Action.MODEL_CALL and task.status != "failed":
+            self.spending.add(task.parameters)
+        name = _name(task.run_id.removeprefix(f"{self._run_id}/"))
+        if task.action is Action.START:
+            task = replace(task, parameters={**task.parameters, "task": _head(str(task.parameters.get("task", "")))})
+        for line in transcript.lines_of(task):
+            if isinstance(line, Text):
+                yield from (Text.assemble((f"  {name} │ ", "dim"), part) for part in line.split("\n"))
+            elif not isinstance(line, Rule):
+                yield Padding(line, (0, 0, 0, 4))
+
+    def _execute(self, task: Task, parameters: Parameters) -> Lines:
+        yield from self.unprinted_text()
+        summary = one_line(f"{parameters.get('agent')}: {parameters.get('description')}")
+        self.tools[str(parameters["call_id"])] = RunningTool(summary=summary, since=task.created_at)
+        name = _name(str(parameters.get("child_run_id", "")).removeprefix(f"{self._run_id}/"))
+        yield _line(f"⤷ {summary}  ({name})", "cyan")
+
+    def _start(self, task: Task, parameters: Parameters) -> Lines:
+        self.started = task.created_at
+        self.status = "running"
+        self.spending.max_turns = parameters.get("max_turns")
+        facts = (
+            f"agent {parameters.get('agent', 'default')}",
+            f"model {parameters.get('model')}",
+            str(parameters.get("workspace")),
+        )
+        shown = " · ".join(one_line(fact) for fact in facts)
+        yield Text.assemble(("▶ ", "green"), (one_line(task.run_id), "bold"), (f" · {shown}", "dim"))
+        yield Text(plain(str(parameters.get("task", ""))), style="italic")
+
+    def _new_turn(self, _: Task, parameters: Parameters) -> Lines:
+        turn, phase = int(parameters.get("to", 0)), parameters.get("phase")
+        if turn == self.turn:
+            return
+        yield from self.unprinted_text()
+        self.turn, self.status = turn, "running"
+        title = f"turn {turn}" + (f" · {one_line(str(phase))}" if phase else "")
+        yield Rule(title, align="left", style="dim") if self._live else Text(f"── {title} ──")
+
+    def _planning(self, _: Task, parameters: Parameters) -> Lines:
+        """A crew's step; its answer is shown at the end."""
+        if parameters.get("jobs"):
+            yield _line(f"· {one_line(str(parameters.get('text')), 300)}", "cyan")
+
+    def _thinking(self, _: Task, parameters: Parameters) -> Lines:
+        self.text += str(parameters.get("content", ""))
+        if not self._live and "\n" in self.text:
+            whole, _newline, self.text = self.text.rpartition("\n")
+            yield Text(plain(whole))
+
+    def _reset(self, _: Task, parameters: Parameters) -> Lines:
+        broke, self._broke = self._broke, False
+        self.text = ""
+        what = "trying the model call again" if broke else "the model call was interrupted, starting again"
+        withdrawn = "" if self._live else "; its text of this turn does not count"
+        yield panels.remark(f"{what} (attempt {parameters.get('attempt')}){withdrawn}")
+
+    def _model_call(self, task: Task, parameters: Parameters) -> Lines:
+        if task.status == "failed":
+            self._broke = True
+            yield _line(
+                f"✗ model: {parameters.get('error')}: {one_line(str(parameters.get('message', '')), 400)}", "red"
+            )
+            return
+        yield from self.unprinted_text()
+        self.spending.add(parameters)
+        cached = parameters.get("cached_tokens") or 0
+        facts = (
+            str(parameters.get("model")),
+            f"{tokens(parameters.get('input_tokens', 0))} in{f' ({tokens(cached)} cached)' if cached else ''}",
+            f"{tokens(parameters.get('output_tokens', 0))} out",
+            money(parameters.get("cost")),
+            seconds(float(parameters.get("ms", 0)) / 1000),
+        )
+        yield _line("  " + " · ".join(facts), "dim")
+        if ratings := parameters.get("quality_metrics"):
+            yield _line(f"  {panels.rated(ratings)}", "dim")
+
+    def _tool_call(self, task: Task, parameters: Parameters) -> Lines:
+        yield from self.unprinted_text()
+        self.status = "running"
+        summary = one_line(str(parameters.get("summary") or parameters.get("tool")))
+        self.tools[str(parameters["call_id"])] = RunningTool(summary=summary, since=task.created_at)
+        if not self._live:
+            yield _line(f"→ {summary}")
+
+    def _tool_progress(self, _: Task, parameters: Parameters) -> Lines:
+        running = self.tools.get(str(parameters["call_id"]))
+        text = plain(str(parameters.get("content", ""))).strip("\n")
+        if running is None or not text.strip():
+            return
+        running.progress = text.rsplit("\n", 1)[-1]
+        if not self._live:
+            yield panels.barred(text)
+
+    def _tool_result(self, task: Task, parameters: Parameters) -> Lines:
+        running = self.tools.pop(str(parameters["call_id"]), None)
+        self.spending.tool_calls_seen += 1
+        summary = running.summary if running else one_line(str(parameters.get("tool")))
+        result = task.result or {}
+        took = (result.get("metadata") or {}).get("execution_time")
+        if running is not None and parameters.get("child_run_id"):  # no activity measured it: a run did the work
+            took = (task.created_at - running.since).total_seconds()
+        mark, style = {"success": ("✓ ", "green"), "warning": ("! ", "yellow")}.get(task.status, ("✗ ", "red"))
+        yield Text.assemble((mark, style), summary, ("" if took is None else f"  {seconds(took)}", "dim"))
+        is_shown = not self._live and running is not None and running.progress
+        if not is_shown or task.status == "error":
+            yield from panels.preview(result, PREVIEW.get(task.status, 3))
+
+    def _approval_requested(self, _: Task, parameters: Parameters) -> Lines:
+        """The pending approval is shown elsewhere; remember which call the decision will be about."""
+        yield from self.unprinted_text()
+        self.status = "waiting_for_approval"
+        call = ToolCall(id="", name=str(parameters.get("tool")), arguments=parameters.get("arguments") or {})
+        self._asked[str(parameters.get("call_id"))] = one_line(describe(call))
+
+    def _approval_decided(self, _: Task, parameters: Parameters) -> Lines:
+        summary = self._asked.pop(str(parameters.get("call_id")), one_line(str(parameters.get("tool"))))
+        if parameters.get("approved"):
+            extent = " for the rest of the run" if parameters.get("scope") == "run" else ""
+            edited = " with edited arguments" if parameters.get("edited") else ""
+            yield _line(f"✓ approved{extent}{edited}{_by(parameters)} · {summary}", "green")
+            return
+        reason = f" · {one_line(str(parameters['reason']), 300)}" if parameters.get("reason") else ""
+        yield _line(f"✗ denied{_by(parameters)} · {summary}{reason}", "red")
+
+    def _message(self, _: Task, parameters: Parameters) -> Lines:
+        who = one_line(str(parameters.get("by") or "message"), 40)
+        yield Text.assemble((f"✉ {who}: ", "cyan"), plain(str(parameters.get("text", ""))))
+
+    def _paused(self, _: Task, parameters: Parameters) -> Lines:
+        self.status = "paused"
+        yield _line(f"‖ paused{_by(parameters)}; `loom resume {self._run_id}` resumes it", "yellow")
+
+    def _resumed(self, _: Task, parameters: Parameters) -> Lines:
+        self.status = "running"
+        yield _line(f"▶ resumed{_by(parameters)}", "green")
+
+    def _final(self, task: Task, _: Parameters) -> Lines:
+        yield from self.unprinted_text()
+        self.tools.clear()
+        self.status = task.status
+        self.ended = task.created_at
+
+    def _other(self, task: Task, parameters: Parameters) -> Lines:
+        """Any other action on one line, so that new actions are shown, too."""
+        values = ((name, one_line(str(value), 200)) for name, value in parameters.items())
+        facts = ", ".join(value if name == "text" else f"{name} {value}" for name, value in values)
+        yield _line(f"· {task.action.removeprefix('node.')}{f': {facts}' if facts else ''}", "dim")
+
+
+def _name(below: str) -> str:
+    """The path of a sub-agent's run without the parts that make ids unique."""
+    return "/".join(part.rpartition("-")[0] or part for part in below.split("/"))
+
+
+def _head(task: str) -> str:
+    """The first lines of a sub-agent's task; the rest is shared context, the same for every sub-agent."""
+    lines = task.strip().split("\n")
+    rest = len(lines) - TASK_LINES
+    return task if rest <= 0 else "\n".join([*lines[:TASK_LINES], f"… {counted(rest, 'more line')}"])
+
+
+def _by(parameters: Parameters) -> str:
+    return f" by {one_line(str(parameters['by']), 40)}" if parameters.get("by") else ""
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(plain(text), style=style)

@@ -1,0 +1,1 @@
+"""The activities of the project."""

@@ -1,0 +1,3 @@
+"""What the project deploys."""
+
+REGION = "eu-central"
