@@ -58,9 +58,9 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, re
 T = TypeVar("T")
 
 MOST_OPENED: Final = 200
-"""Results that one list is made with: of runs whose status is nowhere else."""
+"""Maximum results that are read for one list, for runs whose status is known nowhere else."""
 MOST_COUNTED: Final = 10_000
-"""Executions of an agent that its figures are made of, the newest."""
+"""Maximum executions of an agent that its figures include, the newest."""
 SILENCE_BEFORE_CHECK: Final = 2.0
 """Seconds without an event after which the client asks the server whether the run has ended."""
 POLL_INTERVAL: Final = 0.5
@@ -77,7 +77,7 @@ class Streamed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Polled:
-    """The run's status, asked for because the live stream is away."""
+    """The run's status, queried because the live stream is unavailable."""
 
     status: JsonObject
     why: str
@@ -108,11 +108,11 @@ class LoomClient:
     async def start(
         self, task: str, *, run_id: str | None = None, output: Any = None, **request: Unpack[RunFields]
     ) -> str:
-        """Start a run and return its id; the other keyword arguments are the fields of the request.
+        """Start a run and return its id. The other keyword arguments are the fields of the request.
 
-        `output` is the type that the answer must have: a pydantic model, a dataclass, or anything else that pydantic
-        reads. Pass the same type to `result` to get the answer as a value of that type.
-        Raises BadRequest before anything is sent, and RunExistsError when `run_id` is taken.
+        `output` is the type of the answer: a pydantic model, a dataclass, or anything else that pydantic supports. Pass
+        the same type to `result` to get the answer as a value of that type. Raises BadRequest before anything is sent,
+        and RunExistsError if `run_id` is already used.
         """
         payload = {"task": task, **_output_schema(output), **request}
         return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
@@ -181,7 +181,9 @@ class LoomClient:
         return name
 
     async def status(self, run_id: str) -> JsonObject:
-        """The run's status; of an ended run from its result, of a silent one from outside with `"stale": true`."""
+        """The run's status: of an ended run from its result; of a run without a worker from the server, with `"stale":
+        true`.
+        """
         description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
@@ -196,7 +198,7 @@ class LoomClient:
         return answer
 
     async def _as_it_stands(self, child: JsonObject) -> JsonObject:
-        """A sub-agent as it says itself, since its parent only knows what it has reported."""
+        """The status of a sub-agent from itself, since its parent only knows what it last reported."""
         if child["status"] in ENDED:
             return child
         try:
@@ -208,7 +210,7 @@ class LoomClient:
         return {**child, **{name: now[name] for name in told}, "children": below}
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
-        """The messages of the run's current window; needs a live worker."""
+        """The messages of the run's current window. Needs a running worker."""
         await self._described(run_id)
         messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
@@ -221,10 +223,10 @@ class LoomClient:
     async def result(self, run_id: str, *, output: Any) -> RunResult: ...
 
     async def result(self, run_id: str, *, output: Any = None) -> RunResult:
-        """Wait for the run to end and return its result; a failed run has a result, too.
+        """Wait for the run to end and return its result. A failed run has a result too.
 
-        With `output`, `structured_output` is a value of that type, or None when the run gave no answer. Raises
-        OutputSchemaError when the answer fits the schema but the type refuses it, for example in a validator.
+        With `output`, `structured_output` is a value of that type, or None if the run gave no answer. Raises
+        OutputSchemaError if the answer matches the schema but the type rejects it, for example in a validator.
         """
         try:
             with answered(run_id):
@@ -234,7 +236,7 @@ class LoomClient:
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
-        """Every turn of a run so far, from its history: no worker has to be there."""
+        """Every turn of a run so far, from its history. Needs no worker."""
         return turns_of(await self._pasts.records(run_id))
 
     async def approve(
@@ -247,32 +249,32 @@ class LoomClient:
         digest: str | None = None,
         by: str = "",
     ) -> JsonObject:
-        """Let a waiting call run; without `call_id` the only one. Raises RefusedError when it does not wait."""
+        """Approve a pending call; without `call_id`, the only one. Raises RefusedError if it is not pending."""
         payload = {"call_id": call_id, "scope": scope, "arguments": arguments, "digest": digest, "by": by}
         return await self._ask(run_id, "approve", payload)
 
     async def deny(self, run_id: str, call_id: str | None = None, *, reason: str = "", by: str = "") -> JsonObject:
-        """Refuse a waiting call; the model reads the reason."""
+        """Deny a pending call. The model reads the reason."""
         return await self._ask(run_id, "deny", {"call_id": call_id, "reason": reason, "by": by})
 
     async def pause(self, run_id: str, *, by: str = "") -> JsonObject:
-        """Let nothing new start until `resume`."""
+        """Pause the run: it starts nothing new until `resume`."""
         return await self._ask(run_id, "pause", {"by": by})
 
     async def resume(self, run_id: str, *, by: str = "") -> JsonObject:
-        """Let a paused run go on."""
+        """Resume a paused run."""
         return await self._ask(run_id, "resume", {"by": by})
 
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
-        """Stop the run within a second; what it was doing is cancelled."""
+        """Abort the run within a second. Everything that is running is cancelled."""
         return await self._ask(run_id, "abort", {"reason": reason, "by": by})
 
     async def set_permissions(self, run_id: str, rules: Mapping[str, str], *, by: str = "") -> JsonObject:
-        """Lay rules over the run's own; calls that have not run yet are judged again."""
+        """Merge rules into the run's own. Calls that have not run yet are judged again."""
         return await self._ask(run_id, "set_permissions", {"rules": dict(rules), "by": by})
 
     async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
-        """Answer the agent's question, or tell it something that it reads when its next turn begins."""
+        """Reply to the agent's question, or send a message that it reads when its next turn starts."""
         return await self._signal(run_id, "send_message", {"text": text, "by": by})
 
     async def list(
@@ -283,7 +285,7 @@ class LoomClient:
         below: str | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
-        """The newest runs first, without sub-agents; with `below` that run with everything that it delegated."""
+        """The newest runs first, without sub-agents; with `below`, that run and everything that it delegated."""
         query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
         opened = 0
@@ -302,7 +304,7 @@ class LoomClient:
         return found
 
     async def agent_stats(self, agent: str) -> AgentStats:
-        """What the runs of an agent have come to, as far as the server still has them."""
+        """The state and figures of an agent, from the runs that the server still has."""
         listed = self._runs.found(runs_of(agent), limit=MOST_COUNTED + 1)
         found = [execution_of(execution) async for execution in listed]
         return stats_of(found[:MOST_COUNTED], is_complete=len(found) <= MOST_COUNTED)
@@ -312,11 +314,13 @@ class LoomClient:
         return streamed(self._events, run_id, after=after, follow=follow)
 
     def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
-        """Events as they happen, until the run has ended; while the stream is away its status, when that changes."""
+        """Events as they happen, until the run has ended. While the stream is unavailable, its status whenever that
+        changes.
+        """
         return watched(self._events, self, run_id, after=after)
 
     async def has_ended(self, run_id: str) -> bool:
-        """Whether nothing more will happen in this run."""
+        """Whether the run has ended."""
         return (await self._described(run_id)).status is not WorkflowExecutionStatus.RUNNING
 
     async def _described(self, run_id: str) -> WorkflowExecutionDescription:
@@ -326,13 +330,14 @@ class LoomClient:
         return description
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
-        """Send an update and wait for its receipt; to a run without a worker leave a signal instead."""
+        """Send an update and wait for its receipt. If the run has no worker, leave a signal instead."""
         given = _checked(name, payload)
         receipt = await self._runs.update(run_id, name, given)
         if receipt is not None:
             return receipt
         if name in ("approve", "deny") and "call_id" not in given:
-            # Left as a signal it would answer whatever waits alone when a worker is back, which nobody has seen.
+            # As a signal, it would approve whatever is the only pending call when a worker is back, which nobody has
+            # seen.
             raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`")
         return await self._signal(run_id, name, given)
 
@@ -346,7 +351,7 @@ def _output_schema(output: Any) -> JsonObject:
 
 
 def _checked(name: str, payload: JsonObject) -> JsonObject:
-    """What is sent of a request, without what was left out; raises BadRequest as the run would."""
+    """The request without fields that were left out; raises BadRequest as the run would."""
     given = {field: value for field, value in payload.items() if value not in (None, "")}
     read_steering(name, given, datetime.now().astimezone())
     return given
@@ -364,7 +369,9 @@ async def streamed(
 
 
 async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *, after: int) -> AsyncIterator[Watched]:
-    """Events as they happen, until the run has ended; while the stream is away its status, when that changes."""
+    """Events as they happen, until the run has ended. While the stream is unavailable, its status whenever that
+    changes.
+    """
     shown: JsonObject | None = None
     while True:
         try:
@@ -374,7 +381,7 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
                     yield event
                     if is_last(event.task, run_id):
                         return
-            # The run ended without a last event that we saw: what is there still counts.
+            # The run ended without a final event. What the stream has still counts.
             async for event in streamed(reader, run_id, after=after):
                 yield event
             return
@@ -391,7 +398,7 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
 async def _until_silent(
     reader: EventReader | None, server: LoomClient, run_id: str, after: int
 ) -> AsyncIterator[Streamed]:
-    """The stream as it goes on, until a silence in which the server says that the run has ended."""
+    """The stream as it grows, until there are no events and the server says that the run has ended."""
     coming: asyncio.Task[Streamed] | None = None
     async with closing(streamed(reader, run_id, after=after, follow=True)) as stream:
         try:
@@ -412,5 +419,5 @@ async def _until_silent(
 
 
 def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-    """Events, closed when they are left early: a reader that is only collected outlives its loop."""
+    """Events, closed if the caller stops early: a generator that is only garbage-collected outlives its loop."""
     return aclosing(events)  # type: ignore[type-var]  # async generators, all of them

@@ -1,6 +1,6 @@
-"""A worker: the parts that the settings make (`loom/composition/`), polled for by Temporal until it is told to stop.
+"""A worker: it polls Temporal for Loom's workflows and activities until it is told to stop.
 
-Everything Loom brings to a Temporal worker is one plugin, so that it fits beside a team's own workflows:
+Everything that Loom adds to a Temporal worker is one plugin, so that it works beside a team's own workflows:
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
 """
 
@@ -49,15 +49,15 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 _log = structlog.get_logger("loom.worker")
 
 WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
-"""Each has recorded histories, which today's code must be able to replay."""
+"""Each has recorded histories, which the current code must be able to replay."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
-"""How long a run waits for the worker that knows it before any other takes over."""
+"""How long a run waits for the worker that has it cached before any other takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
-"""A cancellation reaches an activity with its next heartbeat: this bounds how long an abort takes."""
+"""An activity learns of a cancellation with its next heartbeat, so this limits how long an abort takes."""
 EAGER_TOOLS: Final = 10
-"""Activities of one workflow task that this worker may start itself, without a round trip."""
+"""Number of activities of one workflow task that this worker may start itself, without a round trip."""
 GRACE: Final = timedelta(seconds=8)
-"""Time for running activities to end when the worker is asked to stop."""
+"""Time for running activities to finish when the worker is stopped."""
 
 
 class LoomPlugin(SimplePlugin):

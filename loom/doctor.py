@@ -46,7 +46,7 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
 
 
 def worker_wanted(settings: Settings, state: StackState) -> bool:
-    """False only for the embedded stack that was started with `--no-worker`."""
+    """False only for an embedded stack that was started with `--no-worker`."""
     own = state.parts.get("temporal")
     return state.worker_wanted or own is None or own.address != settings.temporal_address
 

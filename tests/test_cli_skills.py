@@ -40,7 +40,7 @@ def test_the_list_has_every_skill_and_the_reason_why_one_is_left_out(loom: Comma
     assert told["skipped"][0]["path"] == str(loom.folder / ".agents/skills")
     ran = loom("skills", "list")
     assert "release-notes" in ran.out
-    assert f"name {loom.folder} in LOOM_TRUSTED_FOLDERS" in ran.err
+    assert f"add {loom.folder} to LOOM_TRUSTED_FOLDERS" in ran.err
     assert "no-description (user): there is no description" in ran.err
 
 

@@ -71,12 +71,12 @@ def _refused(failure: Failure) -> Event:
 
 
 def turn_group(state: RunState) -> Any:
-    """Activities that are started inside belong to the state's turn in the Web UI."""
+    """Activities that are started inside are grouped under the state's turn in the Web UI."""
     return workflow.create_event_group(f"t{state.turn}").scope()
 
 
 def prepare(state: RunState) -> ScheduledActivity[Prepared]:
-    """Look up what the run needs before its first turn."""
+    """Prepare what the run needs before its first turn."""
     handle = workflow.start_activity_method(
         Preparation.prepare_run, prepare_request(state), **_named(options.PREPARE, "prepare", "prepare the run")
     )
@@ -86,7 +86,7 @@ def prepare(state: RunState) -> ScheduledActivity[Prepared]:
 
 
 def run_hook(state: RunState, step: HookStep) -> ScheduledActivity[HookAnswer]:
-    """Ask a user's code around the run."""
+    """Call a user's code around the run."""
     named = _named(_hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
     return ScheduledActivity(
         handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
@@ -97,9 +97,9 @@ def run_hook(state: RunState, step: HookStep) -> ScheduledActivity[HookAnswer]:
 
 
 def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
-    """Have the next message written: by the model, or where the run is a crew by what leads it."""
+    """Get the next message: from the model, or in a crew run from the crew's definition."""
     request = model_request(state)
-    # A call that was put off has had its id: each compression before it makes a new one.
+    # A call that was postponed has used its id, so each compression before it makes a new one.
     key = _numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
     with turn_group(state):
         handle = workflow.start_activity_method(
@@ -116,7 +116,7 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
 
 
 def compress(state: RunState) -> ScheduledActivity[Compressed]:
-    """Make the context short enough for the next call."""
+    """Compress the context for the next call."""
     request = compress_request(state)
     key = _numbered(f"t{request.turn}-compress", request.attempt)
     with turn_group(state):
@@ -134,7 +134,7 @@ def compress(state: RunState) -> ScheduledActivity[Compressed]:
 
 
 def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
-    """Have the final answer rated."""
+    """Rate the answer."""
     request = evaluate_request(state)
     key = _numbered(f"t{request.turn}-evaluate", request.attempt)
     with turn_group(state):
@@ -150,7 +150,7 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
 
 
 def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[CallPlans]:
-    """Judge calls again, by rules that have changed."""
+    """Judge calls again with changed rules."""
     request = plan_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
@@ -165,7 +165,7 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivit
 
 
 def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
-    """Execute one call; of several that run side by side the first one takes the notices along."""
+    """Execute one call. Of several parallel ones, the first one takes the notices along."""
     execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
     request = tool_request(state, call, execution, with_notices=with_notices)
     return workflow.start_activity_method(

@@ -143,7 +143,7 @@ class AgentRun:
         await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self._state.tree.unsent)
 
     async def _watch_time(self) -> None:
-        """End the run when its time is over, whatever it waits for."""
+        """End the run at its deadline, whatever it is waiting for."""
         await workflow.wait_condition(lambda: self._state.spec is not None)
         if (end := hard_end(self._state)) is None:
             return
@@ -230,7 +230,7 @@ class AgentRun:
             return None if is_cancelled_exception(error) else failure_of(error)
 
     async def _wait(self, action: Action, until: datetime | None) -> bool:
-        """Wait until the run's next action is another; True when `until` came first."""
+        """Wait until the run's next action changes; True if `until` came first."""
 
         def moved_on() -> bool:
             return next_action(self._state) != action or self._rotation_due()

@@ -28,7 +28,7 @@ class Parent:
     publish_notices: Callable[[], Awaitable[None]]
 
     async def run(self, starts: Sequence[ChildStart]) -> None:
-        """Start these children and wait until all have ended, also when the run is aborted meanwhile."""
+        """Start these children and wait until all have ended, even if the run is aborted meanwhile."""
         children = [asyncio.create_task(run_child(start, self.advance)) for start in starts]
         while not all(child.done() for child in children):
             ended = self.has_ended()
@@ -43,13 +43,13 @@ class Parent:
             except asyncio.CancelledError:
                 self.advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
             except TimeoutError:
-                return  # the server cancels what is left when this run closes
+                return  # the server cancels the others when this run closes
         for child in children:
             child.result()  # raises a bug of Loom that would otherwise be lost in the task
 
 
 def child_name(turn: int, number: int) -> str:
-    """The last part of a child's run id: another one after a reset, so that two children never share a stream."""
+    """The last segment of a child's run id. It differs after a reset, so that two children never share a stream."""
     return f"d{turn}-{number}-{workflow.uuid4().hex[:4]}"
 
 

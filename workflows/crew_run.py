@@ -1,7 +1,7 @@
 """Workflow `CrewRun`: several agents on one task, with everything that a run has: signals, queries, stream, budget.
 
-A crew is an agent whose turns are decided by its definition instead of a model: each one hands work to members, which
-are child runs. So all that holds for a run and its sub-agents holds for a crew.
+A crew is an agent whose turns its definition decides instead of a model. Each turn assigns work to members, which are
+child runs. Everything that applies to a run and its sub-agents therefore applies to a crew.
 """
 
 from temporalio import workflow

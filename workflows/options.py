@@ -1,4 +1,4 @@
-"""Every timeout, retry and limit of a run's activities, on one screen. Durations in seconds unless typed."""
+"""Temporal's own lines have the workflow's id in another field. All lines of a run get the same one."""
 
 from datetime import timedelta
 from typing import Final

@@ -30,7 +30,7 @@ _WAITING: Final = {
 
 
 _ARGUMENTS: Final = 600
-"""Characters of arguments that are shown."""
+"""Maximum characters of arguments that are shown."""
 
 
 def attributes_of(state: RunState) -> dict[str, str | float]:
@@ -62,7 +62,7 @@ def _key(name: str) -> SearchAttributeKey[Any]:
 
 
 def markdown(state: RunState) -> str:
-    """Status, what is spent of what there is, what the run waits for and how to answer it."""
+    """The status, the usage with its budget, what the run is waiting for, and how to respond."""
     lines = [
         " · ".join((f"**{status_of(state)}**", *_spent(state))),
         f"agent {_code(state.request.agent)}"

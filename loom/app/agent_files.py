@@ -23,17 +23,17 @@ ENDINGS: Final = (".yaml", ".yml", ".toml")
 
 
 def agent_files(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """The agent files in these folders, by name; a folder that is not there has none."""
+    """The agent files in these folders, by name. A missing folder has none."""
     return documents_in(folders, ENDINGS)
 
 
 def read_agents(paths: Iterable[Path]) -> tuple[AgentDefinition, ...]:
-    """The agents of these files; raises BadRequest with everything that is wrong with any of them."""
+    """The agents in these files; raises BadRequest with everything that is wrong with any of them."""
     return read_each(paths, read_agent_file, field="agents")
 
 
 def read_agent_file(path: Path) -> AgentDefinition:
-    """The agent of a file; raises BadRequest with all that is wrong with it, a line each."""
+    """The agent in a file; raises BadRequest with everything that is wrong with it, one line each."""
     given = read_document(path)
     if problems := list(complaints(given, where=str(path))):
         raise BadRequest("\n".join(problems), field="agent")

@@ -20,15 +20,15 @@ ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 
 
 def crew_files(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """The crew files in these folders, by name; a folder that is not there has none."""
+    """The crew files in these folders, by name. A missing folder has none."""
     return documents_in(folders, ENDINGS)
 
 
 def read_crews(paths: Iterable[Path]) -> tuple[Crew, ...]:
-    """The crews of these files; raises BadRequest with everything that is wrong with any of them."""
+    """The crews in these files; raises BadRequest with everything that is wrong with any of them."""
     return read_each(paths, read_crew_file, field="crews")
 
 
 def read_crew_file(path: Path) -> Crew:
-    """The crew of a file; raises BadRequest with all that is wrong with it, a line each."""
+    """The crew in a file; raises BadRequest with everything that is wrong with it, one line each."""
     return read_crew(read_document(path), name=path.stem, origin=str(path))

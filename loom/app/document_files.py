@@ -1,4 +1,4 @@
-"""Files that people write: YAML, TOML or JSON, plain values only, and no key twice."""
+"""Read YAML, TOML and JSON files that people write: plain values only, and no duplicate keys."""
 
 import json
 import tomllib
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def documents_in(folders: Iterable[Path], endings: Iterable[str]) -> tuple[Path, ...]:
-    """The files in these folders whose names end so, by name; a folder that is not there has none."""
+    """The files with these suffixes in these folders, by name. A missing folder has none."""
     found = (path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))
     return tuple(dict.fromkeys(path.resolve() for path in found if path.suffix.lower() in endings and path.is_file()))
 
@@ -36,7 +36,7 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], T], *, field: str) -
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
-    """What a YAML, TOML or JSON file holds; raises BadRequest that names the file, and the line where it can."""
+    """The content of a YAML, TOML or JSON file; raises BadRequest, which names the file, and the line if possible."""
     text = _text_of(path)
     try:
         found = _parsed(text, path.suffix.lower())
@@ -67,7 +67,7 @@ def _text_of(path: Path) -> str:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Plain values only, and no key twice: of two rules for one tool, one would be silently lost."""
+    """Plain values only, and no duplicate keys: of two rules for one tool, one would silently be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """See base class."""

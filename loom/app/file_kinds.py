@@ -1,6 +1,6 @@
-"""The kinds of files that `loom validate` knows: how each is recognised, checked alone and among the others, and drawn.
+"""The kinds of files that `loom validate` knows: how to recognize, check and draw each of them.
 
-One line in `KINDS` is all that another kind needs.
+Another kind needs only one more line in `KINDS`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What a worker here would have, the files that are validated included."""
+    """What a worker started here would have, including the files that are validated."""
 
     registry: Registry
     place: Place
@@ -55,21 +55,21 @@ class Kind:
     name: str
     """What `kind:` in the file says."""
     folder: str
-    """Files in a folder of this name are of this kind, where they do not say."""
+    """Files in a folder of this name are of this kind unless they set `kind:`."""
     fits: Callable[[Mapping[str, Any]], bool]
-    """Whether fields look like it, where neither says."""
+    """Whether fields look like this kind, if neither the file nor its folder says so."""
     schema: Callable[[], dict[str, Any]]
     """Its JSON Schema."""
     alone: Callable[[Document], Iterable[str]]
-    """What is wrong with the file by itself, a sentence each that begins with its path."""
+    """What is wrong with the file by itself, one sentence each that starts with its path."""
     among: Callable[[Document, Surroundings], Iterable[str]]
-    """What is wrong with it on a worker here."""
+    """What is wrong with it on a worker that is started here."""
     drawn: Callable[[Surroundings], str]
-    """The graph of all of this kind, as text; empty where there is none."""
+    """The graph of all files of this kind, as text; empty if there is none."""
 
 
 def kind_of(document: Document) -> Kind:
-    """The kind of a file; raises BadRequest when it cannot be told."""
+    """The kind of a file; raises BadRequest if it is unknown."""
     said = document.fields.get("kind")
     named = next((kind for kind in KINDS if kind.name == said), None)
     if named is not None:

@@ -1,6 +1,6 @@
-"""Loading a user's app by its name: `package.module:app` or `path/to/file.py:app`; `:app` may be left out.
+"""Load a user's app by its name: `package.module:app` or `path/to/file.py:app`. You can omit `:app`.
 
-The working directory is searched after everything that is installed: no file there takes the place of a library.
+The working directory is searched after all installed packages, so a file in it never shadows a library.
 """
 
 import sys
@@ -22,7 +22,7 @@ _LIBRARIES: Final = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "pure
 
 
 def load_app(name: str) -> LoomApp:
-    """The app of that name; raises BadRequest that says what was not found, or which line of it failed."""
+    """The app with that name; raises BadRequest, which says what was not found, or which line of it failed."""
     where, _, attribute = name.partition(":") if not name.endswith(".py") else (name, "", "")
     if not where.strip():
         raise BadRequest(f"app {name!r}: write `package.module:app` or `path/to/file.py:app`", field=FIELD)
@@ -31,7 +31,7 @@ def load_app(name: str) -> LoomApp:
 
 
 def with_absolute_file(name: str) -> str:
-    """The name as another process in another folder has to be told it."""
+    """The name in a form that works for another process in another folder."""
     where, colon, attribute = name.partition(":")
     return f"{Path(where).expanduser().absolute()}{colon}{attribute}" if where.endswith(".py") else name
 
@@ -44,7 +44,7 @@ def project_of(name: str) -> Path:
 
 
 def search(folder: Path) -> None:
-    """Let modules of this folder be imported, after everything else."""
+    """Make modules in this folder importable, after everything else."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -54,14 +54,14 @@ def _module(name: str, where: str) -> ModuleType:
     try:
         return import_module(where)
     except ModuleNotFoundError as error:
-        # One that the app's own module wants is that module's fault, not the name's.
+        # An import error inside the app's own module is that module's error, not a wrong name.
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
             raise _failed(name, error) from None
         raise BadRequest(
             f"app {name!r}: there is no module {error.name!r} in {Path.cwd()} or among the installed packages",
             field=FIELD,
         ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises is told with its line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a user's module is reported with its line
         raise _failed(name, error) from None
 
 
@@ -110,7 +110,7 @@ def _failed(name: str, error: BaseException) -> BadRequest:
 
 
 def _line_of(error: BaseException) -> str:
-    """The last line of the user's own code, or else of whatever it called."""
+    """The last line of the user's own code, else of the code that it called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", _OURS))]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
     return f", {own[-1].filename}:{own[-1].lineno}" if own else ""

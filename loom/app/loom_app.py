@@ -46,7 +46,7 @@ I = TypeVar("I")  # noqa: E741 - an interceptor, of whatever class
 
 
 class LoomApp:
-    """A registry of everything that a user's module brings; names are unique, and what is wrong is refused at once."""
+    """A registry of everything that a user's module brings. Names must be unique, and errors are raised at once."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -61,9 +61,9 @@ class LoomApp:
         self._handlers: dict[str, TaskHandler] = {}
         self._dependencies: dict[Any, Dependency] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
-        """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. One that fails blocks the run."""
+        """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. If it fails, the run fails."""
         self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
-        """Before a plan is made: as `on_tool_call`, asked only for calls of `create_plan`."""
+        """Before a plan is created: like `on_tool_call`, but only for calls of `create_plan`."""
         self.on_tool_call = HookDecorator(self._hooks.append, Moment.TOOL_CALL)
         """Before each tool call: `(call, run_id)` → None, `Deny(reason)` or `Ask(reason)`. It can make a verdict
         stricter, never looser; one that fails blocks the call."""

@@ -4,9 +4,9 @@
     weather = "acme_weather.tools:app"        # a LoomApp, or a function `register(app)`
 
     [project.entry-points."loom.skills"]
-    weather = "acme_weather.skills"           # a package whose folder holds the skills
+    weather = "acme_weather.skills"           # a package whose folder contains the skills
 
-Nothing of a package runs before a setting names it (`LOOM_PACKAGES=acme-weather`, or `*` for all of them).
+Nothing of a package runs until a setting names it (`LOOM_PACKAGES=acme-weather`, or `*` for all of them).
 """
 
 import re
@@ -46,7 +46,7 @@ class Package:
 
 
 def installed() -> Mapping[str, Package]:
-    """Every package with entry points for Loom, by its normalised name; nothing of it is imported."""
+    """Every package with entry points for Loom, by its normalized name. Nothing of it is imported."""
     grouped: dict[str, dict[str, list[EntryPoint]]] = {}
     distributions: dict[str, Distribution] = {}
     for group in (TOOLS, SKILLS):
@@ -60,7 +60,7 @@ def installed() -> Mapping[str, Package]:
 
 
 def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...]:
-    """Those that the setting names, in order of their names; raises BadRequest for one that is not installed."""
+    """The packages that the setting names, sorted by name; raises BadRequest for one that is not installed."""
     named = [normalised(name) for name in re.split(r"[,\s]+", setting) if name]
     if ALL in named:
         return tuple(packages.values())
@@ -74,7 +74,7 @@ def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...
 
 
 def app_of(package: Package) -> LoomApp:
-    """Import what a package brings, into one app; raises BadRequest that names the package and the entry point."""
+    """Import the tools of a package into one app; raises BadRequest, which names the package and the entry point."""
     apps = [_loaded(package, entry) for entry in package.tools]
     if len(apps) == 1:
         return apps[0]
@@ -135,7 +135,7 @@ def _loaded(package: Package, entry: EntryPoint) -> LoomApp:
             app = LoomApp()
             brought(app)
             return app
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a package that breaks is told by its name
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a package is reported with its name
         why = error.message if isinstance(error, BadRequest) else f"{type(error).__name__}: {error}"
         raise BadRequest(
             f"package {package.title}, entry point {entry.name} ({entry.value}): {why}", field=FIELD

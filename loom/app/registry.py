@@ -1,4 +1,4 @@
-"""What a worker serves: the built-in tools, the user's app and the enabled packages, with no name given twice."""
+"""What a worker serves: the built-in tools, the user's app and the enabled packages, without duplicate names."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,30 +31,30 @@ BUILT_IN = "built-in"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registry:
-    """Everything that app and packages bring, beside the built-in tools."""
+    """Everything that app and packages bring, besides the built-in tools."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
-    """All tools by name, the built-in ones included."""
+    """All tools by name, including the built-in ones."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each tool comes from: `built-in`, `app …`, `package NAME VERSION`."""
+    """The origin of each tool: `built-in`, `app …`, `package NAME VERSION`."""
     agents: Mapping[str, AgentDefinition] = field(default_factory=dict)
     mcp_servers: tuple[McpServer, ...] = ()
     hooks: tuple[Registered, ...] = ()
-    """Hooks and interceptors, in the order of their registration."""
+    """Hooks and interceptors, in order of registration."""
     handlers: tuple[TaskHandler, ...] = ()
-    """What is called with the tasks on the bus."""
+    """Handlers of the tasks on the bus."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
     providers: Mapping[str, LLMProvider] = field(default_factory=dict)
-    """Of models with prefixes of the app's own."""
+    """Model providers with the app's own prefixes."""
     knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
-    """Folders that workers take into knowledge bases, by the names of these."""
+    """Folders that workers index into knowledge bases, by name."""
     dependencies: Dependencies = field(default_factory=Dependencies)
     """What a worker opens when it starts and injects by type into tools, hooks and handlers."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
-        """Digests of the code of a user's tools, where it can be read."""
+        """Digests of the code of a user's tools, if it can be read."""
         return {name: tool.code for name, tool in self.tools.items() if isinstance(tool, UserTool) and tool.code}
 
     @property
@@ -66,7 +66,7 @@ class Registry:
         return {name: code for name, code in ((n, code_digest(*of)) for n, of in pieces.items()) if code}
 
     def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
-        """Those of an agent: for every agent, by its definition, or `pinned` into a run by name."""
+        """The hooks of an agent: those for every agent, those that its definition names, and those `pinned`."""
         definition = self.agents.get(agent)
         named = {*pinned, *(definition.hooks if definition else ())}
         return tuple(each for each in self.hooks if applies_to(each, agent, named))
@@ -85,11 +85,11 @@ def collect(
     files: Iterable[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """Load what the settings name; raises BadRequest for whatever is not there, is broken or clashes.
+    """Load what the settings name; raises BadRequest if something is missing, invalid or clashes.
 
-    `servers` are the MCP servers that the settings bring themselves, `agents` and `crews` folders of such files; beside
-    the app's module there may be more of them, and agents in `files` are read in any case. `home` is Loom's own state.
-    `checks_rules` is off for whoever looks at rules file by file.
+    `servers` are the MCP servers in the settings, `agents` and `crews` folders of such files. Folders next to the app's
+    module may contain more, and agents in `files` are always read. `home` is Loom's own state. Without `checks_rules`,
+    rules are not checked.
     """
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
@@ -126,7 +126,7 @@ def merged(
     teams: Iterable[Crew] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """Several apps, and agents from files, as one registry; raises BadRequest that names both sides of a clash."""
+    """Several apps, and agents from files, as one registry; raises BadRequest, which names both sides of a clash."""
     apps = tuple(sources.items())
     dependencies = Dependencies([one for app in sources.values() for one in app.dependencies])
     own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
@@ -175,7 +175,7 @@ def merged(
 def _refuse_dead_rules(
     owners: Iterable[AgentDefinition | Crew], tools: Mapping[str, Tool], servers: Sequence[str]
 ) -> None:
-    """A rule that can never match protects nobody; each run would be refused for it."""
+    """A rule that can never match protects nothing, and each run with it would be rejected."""
     specs = [tool.spec for tool in tools.values()]
     for owner in owners:
         if dead := dead_rules(owner.permissions, specs, servers=servers):
@@ -188,7 +188,7 @@ def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:
 
 
 def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
-    """Things by their name, each with where it comes from; raises BadRequest for a name that is there twice."""
+    """Items by name, each with its origin; raises BadRequest for a duplicate name."""
     things: dict[str, T] = {}
     origins: dict[str, str] = {}
     for name, thing, origin in found:

@@ -126,7 +126,7 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
 
 
 def default_agent(settings: Settings) -> AgentSpec:
-    """The agent that is there without any configuration."""
+    """The built-in agent."""
     return AgentSpec(
         name="default",
         model=settings.model or "",
@@ -166,13 +166,13 @@ def _effects(settings: Settings, database: Database | None) -> Effects:
 
 
 def embedder_from(settings: Settings) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """What makes vectors for knowledge, or None; whoever asks for it closes it."""
+    """The embedder for knowledge bases, or None. The caller closes it."""
     key = secret_of(settings.openai_api_key) or ""
     return chosen_embedder(settings.embedder, api_key=key, base_url=settings.openai_base_url)
 
 
 def secret_mask(settings: Settings) -> SecretMask:
-    """What takes this worker's own secrets, and whatever looks like one, out of text."""
+    """The redactor for this worker's own secrets, and for everything that looks like one."""
     own = {name: value for name, value in settings if isinstance(value, SecretStr | str)}
     told = {
         f"setting_{name}": secret_of(value) if isinstance(value, SecretStr) else value for name, value in own.items()
@@ -181,5 +181,5 @@ def secret_mask(settings: Settings) -> SecretMask:
 
 
 def secret_of(value: SecretStr | None) -> str | None:
-    """The text of a setting that is a secret."""
+    """The text of a secret setting."""
     return None if value is None else value.get_secret_value()

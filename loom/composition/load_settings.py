@@ -1,4 +1,6 @@
-"""The settings of this process: as written, unless an agent could have written them, completed from the stack."""
+"""Read the settings of this process: as configured, unless an agent could have written them, plus the stack's
+addresses.
+"""
 
 import os
 import re
@@ -16,12 +18,12 @@ from loom.stack.state import own_addresses
 
 
 def load_settings() -> Settings:
-    """What worker, client and commands use: the settings as written, then the embedded stack's addresses."""
+    """The settings for worker, client and commands: as configured, plus the embedded stack's addresses."""
     return _with_embedded_addresses(read_settings())
 
 
 def read_settings() -> Settings:
-    """The settings as written, or `BadRequest` that names the variable and what is wrong with it."""
+    """The settings as configured; raises BadRequest, which names the variable and what is wrong with it."""
     try:
         _refuse_unknown_keys()
         _refuse_what_agents_could_write()
@@ -35,7 +37,7 @@ def read_settings() -> Settings:
 
 
 def _with_embedded_addresses(settings: Settings) -> Settings:
-    """Fill the addresses that nobody configured with those of the embedded stack in `settings.home`."""
+    """Use the addresses of the embedded stack in `settings.home` for those that are not configured."""
     found = own_addresses(settings.home)
     fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
     return settings.model_copy(
@@ -48,7 +50,7 @@ def _with_embedded_addresses(settings: Settings) -> Settings:
 
 
 def _refuse_unknown_keys() -> None:
-    """A misspelt key in a file that is Loom's own must not be dropped silently, as foreign variables are."""
+    """A misspelled key in Loom's own file must not be ignored silently, as foreign variables are."""
     path = Path(TOML_FILE)
     if not path.is_file():
         return
@@ -62,18 +64,19 @@ _NOT_FROM_DOTENV: Final = re.compile(
     r"|SKILLS_HOME|REDIS_SERVER)",
     re.IGNORECASE,
 )
-"""What loads code or agents, names a program, says where agents may work, or opens a guard. A command in the sandbox
-may make a `.env`, where many programs want one."""
+"""Settings that load code or agents, name a program, choose where agents may work, or relax a guard. A command in the
+sandbox can create a `.env`, where many programs expect one.
+"""
 
 
 def _refuse_what_agents_could_write() -> None:
-    """`.env` lies where agents work: what one writes there must not free the next worker's tools."""
+    """`.env` is where agents work: what one writes there must not affect the next worker's tools."""
     if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
         raise BadRequest(f"{named[0]} is not taken from .env: export it, or write it into {TOML_FILE}", field=named[0])
 
 
 def _refuse_an_open_sandbox(settings: Settings) -> None:
-    """So does `loom.toml`, which has to name servers and openings, but need not do this."""
+    """The same applies to `loom.toml`, which has to name servers and allowed hosts, but need not do this."""
     if settings.sandbox == "off" and os.environ.get("LOOM_SANDBOX") != "off":
         raise BadRequest(
             "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",
@@ -89,7 +92,7 @@ def _variable(location: tuple[int | str, ...]) -> str:
 
 
 def _complaints(error: ValidationError) -> list[str]:
-    """One sentence per wrong value; the value itself stays out, it may be a secret."""
+    """One sentence for each invalid value, without the value itself, which may be a secret."""
     return [
         f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')[:1].lower()}"
         f"{e['msg'].removeprefix('Value error, ')[1:]}"

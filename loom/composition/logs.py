@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, or colours for a person at a terminal."""
+"""Structured logs: one JSON object per line, or colors for a person at a terminal."""
 
 import logging
 import sys
@@ -13,9 +13,9 @@ def configure_logs(
     style: Literal["json", "console"] = "json",
     redact: Callable[[str], str] = str,
 ) -> None:
-    """Send structlog and the standard library's logs, Temporal's included, to standard error in one format.
+    """Send the logs of structlog and the standard library, including Temporal's, to standard error in one format.
 
-    `redact` takes secrets out of each line as it is written, whatever field, exception or library they come from.
+    `redact` removes secrets from each line as it is written, whatever field, exception or library they come from.
     """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -52,7 +52,7 @@ def configure_logs(
 
 
 def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) -> structlog.types.EventDict:
-    """Temporal's own lines have the workflow's id in a field of theirs: a run is found by one name in all lines."""
+    """Temporal's own lines have the workflow's id in another field. All lines of a run get the same one."""
     theirs = line.get("temporal_workflow") or line.get("temporal_activity")
     if isinstance(theirs, dict):
         line.setdefault("run_id", theirs.get("workflow_id"))
@@ -60,7 +60,7 @@ def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) ->
 
 
 def _redacting(redact: Callable[[str], str]) -> structlog.types.Processor:
-    """The last step: what it gets is the whole line, so nothing passes it in a field that nobody thought of."""
+    """The last processor: it receives the whole line, so no field can bypass it."""
 
     def process(_logger: Any, _method: str, line: Any) -> Any:
         return redact(line)

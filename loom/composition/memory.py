@@ -37,7 +37,7 @@ _log = structlog.get_logger("loom.memory")
 
 _ANSWER: Final = timedelta(seconds=5)
 _PAUSE: Final = 2.0
-"""Seconds between two signals to the upkeep, however many runs end."""
+"""Seconds between two signals to the upkeep workflow, however many runs end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class WorkerMemory:
     limits: MemorySettings
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
-        """The activities that keep the layers, off any run's path."""
+        """The activities that maintain the layers, outside any run."""
         catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
         keeper = self.keeper
         return [catch_up.catch_up, keeper.promote_memories, keeper.expire_memories, keeper.embed_memories]
@@ -59,7 +59,7 @@ class WorkerMemory:
 def memory_from(
     settings: Settings, database: Database | None, embedder: Embedder | None, providers: Providers
 ) -> WorkerMemory | None:
-    """The memory that these settings make; None without a database, or where it is switched off."""
+    """The memory for these settings; None without a database, or if it is turned off."""
     if database is None or settings.memory == "off":
         return None
     limits = settings.memory_limits

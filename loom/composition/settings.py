@@ -1,9 +1,9 @@
-"""Everything that can be set from outside, with its default and its environment variable.
+"""All settings, with their defaults and environment variables.
 
-Order, first wins: the environment, `.env` in the working directory, `loom.toml` there (keys are the field names below),
-the addresses of a running embedded stack, the default; `loom/composition/load_settings.py` reads them. A variable that
-is set to nothing counts as not set. Environment variables are `LOOM_` and the field's name, unless the field says
-otherwise.
+The first of these takes precedence: the environment, `.env` in the working directory, `loom.toml` there (keys are the
+field names below), the addresses of a running embedded stack, the default. `loom/composition/load_settings.py` reads
+them. An empty variable counts as not set. Environment variables are named `LOOM_` and the field's name, unless the
+field says otherwise.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ TOML_FILE = "loom.toml"
 
 
 def _named(variable: str) -> AliasChoices:
-    """The variable as its vendor calls it, the same with Loom's prefix, and the key in `loom.toml`."""
+    """The variable's usual name, the same with Loom's prefix, and the key in `loom.toml`."""
     return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
 
 
@@ -84,7 +84,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """One reading of the settings; frozen, so that a process sees the same values all its life."""
+    """One reading of the settings; frozen, so that a process always sees the same values."""
 
     model_config = SettingsConfigDict(
         env_prefix="LOOM_",
@@ -234,12 +234,12 @@ class Settings(BaseSettings):
 
     @property
     def remembers(self) -> bool:
-        """Whether runs leave memories behind, which needs a database."""
+        """Whether runs leave memories, which needs a database."""
         return self.memory == "on" and self.database_url is not None
 
     @property
     def sandbox_limits(self) -> Limits:
-        """What one command may use up."""
+        """The resource limits of one command."""
         return Limits(
             memory=self.sandbox_memory,
             processes=self.sandbox_processes,

@@ -17,7 +17,7 @@ from loom.workflows.payload_converter import data_converter
 async def connect(
     settings: Settings, *, converter: DataConverter = DataConverter.default, runtime: Runtime | None = None
 ) -> Client:
-    """A client of the configured server; raises RuntimeError or RPCError when none answers."""
+    """A client of the configured server; raises RuntimeError or RPCError if it does not respond."""
     key = settings.temporal_api_key
     return await Client.connect(
         settings.temporal_address,
@@ -31,9 +31,9 @@ async def connect(
 
 @asynccontextmanager
 async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
-    """The same with Loom's converter, which reads payloads that are out of line; closes their store.
+    """The same with Loom's converter, which reads external payloads, and closes their store.
 
-    Raises UnreachableError when no server answers.
+    Raises UnreachableError if no server responds.
     """
     storage = PostgresPayloads(settings.database_url) if settings.database_url else None
     try:

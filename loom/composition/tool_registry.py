@@ -76,12 +76,12 @@ def registry_from(
         files=files,
         checks_rules=checks_rules,
     )
-    # Only now it is known whom work can be given to.
+    # Only now are the agents that work can be delegated to known.
     return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
 
 
 def hidden_tools(settings: Settings) -> frozenset[str]:
-    """Tools that rules and agents may name though no run here is given them: those of memory, where there is none."""
+    """Tools that rules and agents may name although no run has them: those of memory, if there is none."""
     return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
 
 
@@ -91,7 +91,7 @@ def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
 
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
-    """What makes the tools of runs with skills, whose scripts run where made tools do."""
+    """Creates the tools of runs with skills, whose scripts run in the sandbox like created tools."""
     return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
 
 

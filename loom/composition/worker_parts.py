@@ -52,10 +52,10 @@ class WorkerParts:
 
     registry: Registry
     connections: AsyncExitStack
-    """Closes every connection that the parts have opened."""
+    """Closes every connection that these components have opened."""
     servers: McpServers
     default: AgentSpec
-    """What an agent has where its definition says nothing."""
+    """What an agent has unless its definition overrides it."""
     workspace: Path
     providers: Providers
     prices: Prices
@@ -69,14 +69,14 @@ class WorkerParts:
     own: RunTools
     skills: SkillLibrary
     memory: WorkerMemory | None
-    """What runs leave behind; None: nothing."""
+    """The memory of runs; None: nothing is remembered."""
     knowledge: KnowledgeStore | None
     withheld: frozenset[str]
-    """Tools that are known and that no run is given."""
+    """Tools that are known but that no run has."""
     masked: Callable[[], StreamRedactor]
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
-    """How far trees of runs may grow."""
+    """The limits of trees of runs."""
 
     @property
     def planner(self) -> Planner:

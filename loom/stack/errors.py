@@ -13,7 +13,7 @@ from loom.domain.core.errors import LoomError
 
 
 class StackError(LoomError):
-    """The embedded stack cannot do what it was asked."""
+    """The embedded stack cannot do what was requested."""
 
 
 class AlreadySupervised(StackError):

@@ -22,7 +22,7 @@ class Plan:
     redis_server: Path | None = None  # the program to run; None: the packaged one, else one on PATH
 
     def without_worker(self) -> Self:
-        """The services alone."""
+        """The same without the worker."""
         return replace(self, worker=None)
 
     def to_json(self) -> str:

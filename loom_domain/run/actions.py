@@ -38,7 +38,7 @@ class CompressContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateAnswer:
-    """Have the final answer rated."""
+    """Rate the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -281,7 +281,7 @@ async def test_a_dead_server_keeps_its_tools_and_says_what_is_wrong(raw: Raw) ->
 
 async def test_a_hanging_server_ends_the_call_and_its_session(raw: Raw) -> None:
     async with connect(raw.server(timeout=0.3)) as servers:
-        with pytest.raises(ToolExecutionTimeout, match=r"^hang was stopped after 0.3 s without an answer"):
+        with pytest.raises(ToolExecutionTimeout, match=r"^hang was stopped after 0.3 s without a response"):
             await call(servers, "mcp__raw__hang")
         assert "has not yet shown that it is alive" in str(servers.tools["mcp__raw__say"].is_available())
         await raw.heard("initialize", times=2)
@@ -355,7 +355,7 @@ async def test_a_server_that_is_away_does_not_hold_up_the_start_and_comes_when_i
     mute = McpServer(name="mute", command=("sleep", "600"))
     async with connect(raw.server(), missing, mute, first_wait=0.5) as servers:
         assert dict(servers.tools) == {}
-        hints = {name: entry["hint"].partition("answer: ")[2] for name, entry in servers.report().items()}
+        hints = {name: entry["hint"].partition("unavailable: ")[2] for name, entry in servers.report().items()}
         assert hints["missing"].startswith("the program 'no-such-program' is not on the worker's PATH: install it")
         assert hints["mute"] == "Loom is connecting to it for the first time"
         raw.listed.write_text(listed)
@@ -366,7 +366,7 @@ async def test_a_server_that_never_answers_is_given_up_and_dialled_again(tmp_pat
     mute = McpServer(name="mute", command=("sleep", "600"), connect_timeout=0.3)
     async with connect(mute) as servers:
         await until(lambda: "no response within 0.3 s" in servers.report()["mute"]["hint"])
-        assert "dialled again" in servers.report()["mute"]["hint"]
+        assert "reconnecting" in servers.report()["mute"]["hint"]
 
 
 async def test_the_last_known_tools_of_an_absent_server_stay_listed(raw: Raw, tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ async def test_a_published_server_over_http_is_killed_in_a_call_and_found_again(
         lost = asyncio.create_task(call(servers, long, duration=600, steps=6000, told=progress.append))
         await until(lambda: bool(progress))
         web.kill()
-        with pytest.raises(ToolExecutionError, match="went away during the call"):
+        with pytest.raises(ToolExecutionError, match="was lost during the call"):
             await lost
 
         web.start()

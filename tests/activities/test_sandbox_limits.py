@@ -64,7 +64,7 @@ MEMORY = "one command may use 192 MiB of memory: work on less at a time"
         ),
         (
             "for i in $(seq 30); do head -c 15M /dev/zero > $i; sync $i; done; sleep 9",
-            STOPPED + "one command may write 64 MiB to the disk: write less, delete what is not needed",
+            STOPPED + "one command may write 64 MiB to the disk: write less, or delete what is not needed",
         ),
         (
             'exec python3 -c \'open("x", "wb").write(b"x" * (20 << 20))\'',

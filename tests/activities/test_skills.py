@@ -90,7 +90,7 @@ def test_skills_of_an_untrusted_workspace_are_not_even_looked_at(home: Path, wor
     careful = SkillFolders(home=home, trusted=[workspace / "inner"]).found(workspace)
     assert careful.skills == ()
     assert [each.path for each in careful.problems] == [str(workspace / ".claude/skills")]
-    assert f"name {workspace} in LOOM_TRUSTED_FOLDERS" in careful.problems[0].why
+    assert f"add {workspace} to LOOM_TRUSTED_FOLDERS" in careful.problems[0].why
     assert names(SkillFolders(home=home, trusted=[workspace.parent]).found(workspace)) == ["release-notes (project)"]
 
 

@@ -1,8 +1,4 @@
-"""What people can say of agents, crews and hooks, in Python or in a file: fields, checked, and what comes of them.
+"""Validated forms of agents, crews and hooks, as users write them in Python or in a file.
 
-Reading order
-    form          what all of them share
-    agent_form    an agent
-    crew_form     a crew
-    hook_form     hooks and interceptors at their registration
+`form` is what all of them share. `agent`, `crew`, `hook` and `handler` validate their fields and build the definitions.
 """

@@ -1,6 +1,6 @@
-"""What can be said of an agent, in a file or in Python: its fields, checked, and the definition that comes of them.
+"""The fields of an agent, in a file or in Python, and the definition that they describe.
 
-The JSON Schema of agent files is made from this form (`loom validate --schema agent`, docs/schemas/agent.json).
+The JSON Schema of agent files is generated from this form (`loom validate --schema agent`, docs/schemas/agent.json).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ _LISTS: Final = ("fallbacks", "knowledge", "hooks")
 
 
 def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefinition:
-    """The definition of an agent; raises BadRequest that names the origin, the field, what is wrong and what to do."""
+    """The definition of an agent; raises BadRequest, which names the origin, the field, the error and what to do."""
     problems = list(complaints(given, where=f"agent {name!r} ({origin})"))
     if problems:
         raise BadRequest("\n".join(problems), field="agent")
@@ -117,7 +117,7 @@ def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefi
 
 
 def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    """Everything that is wrong with the fields of an agent, a sentence each."""
+    """Everything that is wrong with the fields of an agent, one sentence each."""
     if odd := [key for key in given if not isinstance(key, str)]:
         yield f"{where}: the key {odd[0]!r} is not text: put it in quotes"
         return
@@ -179,7 +179,7 @@ class AgentFields(TypedDict, total=False):
 
 
 def plain_fields(fields: AgentFields) -> dict[str, Any]:
-    """Python's values as a file would hold them; None is the same as nothing."""
+    """Python values as a file would contain them. None counts as not set."""
     given = {name: value for name, value in fields.items() if value is not None}
     if "output" in given:
         given["output_schema"] = schema_of(given.pop("output"))

@@ -1,6 +1,6 @@
-"""What can be said of a crew, in a file, a request or Python: its fields, checked, and the crew that comes of them.
+"""The fields of a crew, in a file, a request or Python, and the crew that they describe.
 
-The JSON Schema of crew files is made from this form (`loom validate --schema crew`).
+The JSON Schema of crew files is generated from this form (`loom validate --schema crew`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class RouterForm(Form):
 
 
 class AggregateForm(Form):
-    """How the answers of a parallel crew become one."""
+    """How the answers of a parallel crew are combined."""
 
     by: Literal["concat", "merge", "structured"] = Field("concat", description="Joined; by an agent; as JSON.")
     agent: Name = Field(crews.ANYBODY, description="Who merges.")
@@ -65,7 +65,7 @@ class AggregateForm(Form):
 
 
 class CoordinatorForm(Form):
-    """Who leads a coordinated crew."""
+    """The agent that leads a coordinated crew."""
 
     agent: Name = Field(crews.ANYBODY, description="The agent.")
     model: Model | None = Field(None, description="Its model.")
@@ -73,7 +73,7 @@ class CoordinatorForm(Form):
 
 
 class JudgeForm(Form):
-    """Who scores the answers of a tree's members, and how often the best one goes round."""
+    """The agent that scores the answers of branches, and the number of rounds."""
 
     agent: Name = Field(crews.ANYBODY, description="The agent.")
     model: Model | None = Field(None, description="Its model.")
@@ -100,14 +100,14 @@ class CrewForm(Form):
 
 
 def read_crew(given: Mapping[str, Any], *, name: str = "", origin: str = "request") -> Crew:
-    """The crew of these fields; raises BadRequest with everything that is wrong with them, a line each."""
+    """The crew with these fields; raises BadRequest with everything that is wrong with them, one line each."""
     if problems := list(complaints(given, where=f"crew {given.get('name') or name!r} ({origin})")):
         raise BadRequest("\n".join(problems), field="crew")
     return _crew(CrewForm.model_validate(given), name, origin)
 
 
 def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    """Everything that is wrong with the fields of a crew, a sentence each."""
+    """Everything that is wrong with the fields of a crew, one sentence each."""
     try:
         form = CrewForm.model_validate(given)
     except ValidationError as error:
@@ -117,7 +117,7 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
 
 
 def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
-    """The fields that there are where a field was not known."""
+    """The valid fields where an unknown one was found."""
     inner: dict[str, type[BaseModel]] = {
         "members": MemberForm,
         "coordinator": CoordinatorForm,
@@ -171,7 +171,7 @@ class CrewFields(TypedDict, total=False):
 
 
 def listed(value: Any) -> Any:
-    """Python's values as a file would hold them: lists for tuples, dictionaries for other mappings."""
+    """Python values as a file would contain them: lists for tuples, dictionaries for other mappings."""
     if isinstance(value, Mapping):
         return {name: listed(each) for name, each in value.items() if each is not None}
     return [listed(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""What all forms share: strict fields, kinds of values, and what is wrong with them in words for whoever wrote them."""
+"""What all forms share: strict fields, types of values, and error messages for their authors."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -13,13 +13,13 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Form(BaseModel):
-    """Fields as a person writes them: nothing unknown, nothing guessed."""
+    """Fields as a person writes them. Unknown ones are rejected, and nothing is guessed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[str]]) -> str:
-    """What pydantic found wrong with a form, for whoever has written it; `fields_at` knows what there is."""
+    """Pydantic's errors for the author of a form. `fields_at` returns the valid fields."""
     location, kind, value = problem["loc"], problem["type"], problem["input"]
     field = ".".join(str(step) for step in location if step != "[key]")
     if kind == "extra_forbidden":

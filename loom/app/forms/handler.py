@@ -1,4 +1,4 @@
-"""Handlers of tasks at their registration, checked."""
+"""Task handlers, validated at their registration."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ NAME: Final = r"[\w.-]{1,64}"
 
 
 def handler_of(function: Callable[..., Any], pattern: str, name: str, origin: str) -> TaskHandler:
-    """The function as a handler; its own name unless another one is given."""
+    """The function as a handler, under its own name unless another one is given."""
     inner: Any = function.func if isinstance(function, partial) else function
     named = name or getattr(inner, "__name__", type(inner).__name__)
     if not callable(function):

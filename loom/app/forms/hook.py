@@ -1,4 +1,4 @@
-"""Hooks and interceptors at their registration: what can be said of them, checked."""
+"""Hooks and interceptors, validated at their registration."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -18,25 +18,25 @@ LONGEST = 3600.0
 
 
 class HookOptions(TypedDict, total=False):
-    """What can be said of a hook beside its function."""
+    """The options of a hook besides its function."""
 
     name: str
     """Default: the function's."""
     agents: Sequence[str]
-    """For these agents, and those whose definition names the hook; default: for every agent."""
+    """For these agents, and those whose definition names the hook; default: every agent."""
     timeout: float
-    """Seconds that it has to answer; default 10."""
+    """Timeout in seconds; default 10."""
 
 
 class InterceptorOptions(HookOptions, total=False):
-    """The same of an interceptor."""
+    """The same for an interceptor."""
 
     around: Sequence[Literal["run", "tool"]]
-    """What it stands around; default: runs and tool calls."""
+    """What it wraps; default: runs and tool calls."""
 
 
 class HookDecorator:
-    """`@app.on_start`, or `@app.on_start(agents=["clerk"])`; the function stays what it was."""
+    """`@app.on_start`, or `@app.on_start(agents=["clerk"])`. It returns the function unchanged."""
 
     def __init__(
         self, keep: Callable[[Registered], None], moment: Moment, tools: tuple[str, ...] | None = None
@@ -68,7 +68,7 @@ class HookDecorator:
 
 
 def interceptor_of(thing: object, options: InterceptorOptions) -> Interceptor:
-    """An interceptor: an object, or a class that is made without arguments, with `before`, `after` or both."""
+    """An interceptor: an object, or a class without constructor arguments, with `before`, `after` or both."""
     name = _name(thing, options)
     try:
         made = thing() if inspect.isclass(thing) else thing
