@@ -189,14 +189,6 @@ def branch_name(number: int) -> str:
     return f"branch-{number}"
 
 
-def check_crew(crew: Crew) -> Crew:
-    """The crew itself; raises BadRequest with everything that is wrong with it, one line each."""
-    if wrong := list(complaints(crew)):
-        where = f"crew {crew.name!r}" + (f" ({crew.origin})" if crew.origin else "")
-        raise BadRequest("\n".join(f"{where}: {each}" for each in wrong), field="crew")
-    return crew
-
-
 def complaints(crew: Crew) -> Iterator[str]:
     """What is wrong with a crew, one sentence each."""
     names = [member.name for member in crew.members]

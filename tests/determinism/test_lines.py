@@ -1,5 +1,6 @@
 """Each line that a replay could take another way is caught, where it would be written, and no other one is."""
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,12 @@ class Plant:
     line: str
     imports: str = ""
     path: str = "workflows/agent_run.py"
-    before: str = "        self._state = evolve(self._state, event)\n"
+    function: str = "_advance"
 
 
 def domain(line: str, imports: str = "") -> Plant:
     """A line in the domain's middle."""
-    return Plant(line, imports, "loom_domain/machine/transitions.py", "    return _next_in_phase(")
+    return Plant(line, imports, "loom_domain/machine/transitions.py", "evolve")
 
 
 PLANTS = {
@@ -77,10 +78,12 @@ PLANTS = {
 def planted(plant: Plant) -> str:
     """The file with the line in it."""
     source = (ROOT / plant.path).read_text("utf-8")
-    head, found, rest = source.partition(plant.before)
-    assert found, "the place of the plant is gone"
-    indent = " " * (len(plant.before) - len(plant.before.lstrip()))
-    return f"{head}{indent}{plant.line}\n{found}{rest}".replace("\n\nfrom ", f"\n\n{plant.imports}\nfrom ", 1)
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    (function,) = [node for node in functions if node.name == plant.function]
+    first = function.body[1] if ast.get_docstring(function) else function.body[0]
+    lines = source.splitlines(keepends=True)
+    lines.insert(first.lineno - 1, f"{' ' * first.col_offset}{plant.line}\n")
+    return "".join(lines).replace("\n\nfrom ", f"\n\n{plant.imports}\nfrom ", 1)
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
