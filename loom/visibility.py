@@ -14,7 +14,7 @@ from temporalio.client import (
 
 from loom.domain.agents.stats import Execution
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import JsonObject, Usage
+from loom.domain.core.messages import JsonObject, Usage, usage_view
 from loom.domain.core.requests import ENDED, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.history.past_turns import Beginning
 from loom.domain.machine.transitions import evolve, start
@@ -22,7 +22,6 @@ from loom.domain.run.events import RunPrepared
 from loom.domain.run.state import RunState
 from loom.domain.run.status import status_view
 from loom.domain.tree.lineage import is_child
-from loom.domain.tree.tree import usage_view
 from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from temporalio import workflow
-from temporalio.workflow import ActivityHandle
+from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
 from loom.activities.call_model import LanguageModel
 from loom.activities.compress_context import Compressor
@@ -16,6 +17,7 @@ from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.domain.agents.hook_steps import HookAnswer, HookStep
+from loom.domain.core.messages import short_digest
 from loom.domain.core.requests import RunError
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
@@ -76,7 +78,7 @@ def turn_group(state: RunState) -> Any:
 def prepare(state: RunState) -> ScheduledActivity[Prepared]:
     """Prepare what the run needs before its first turn."""
     handle = workflow.start_activity_method(
-        Preparation.prepare_run, prepare_request(state), **options.named(options.PREPARE, "prepare", "prepare the run")
+        Preparation.prepare_run, prepare_request(state), **_named(options.PREPARE, "prepare", "prepare the run")
     )
     return ScheduledActivity(
         handle=handle, on_result=lambda prepared: RunPrepared(prepared=prepared), on_failure=_refused
@@ -85,7 +87,7 @@ def prepare(state: RunState) -> ScheduledActivity[Prepared]:
 
 def run_hook(state: RunState, step: HookStep) -> ScheduledActivity[HookAnswer]:
     """Call a user's code around the run."""
-    named = options.named(options.hook(step.timeout), options.numbered(f"{step.moment}-{step.name}", 1), str(step))
+    named = _named(_hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
     return ScheduledActivity(
         handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
         on_result=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
@@ -98,12 +100,12 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
     """Get the next message: from the model, or in a crew run from the crew's definition."""
     request = model_request(state)
     # A call that was postponed has used its id, so each compression before it makes a new one.
-    key = options.numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
+    key = _numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
     with turn_group(state):
         handle = workflow.start_activity_method(
             LanguageModel.call_model if state.agent.crew is None else CrewConductor.conduct_crew,
             request,
-            **options.named(options.MODEL, key, summary_of(state)),
+            **_named(options.MODEL, key, summary_of(state)),
         )
     return ScheduledActivity(
         handle=handle,
@@ -116,12 +118,12 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
 def compress(state: RunState) -> ScheduledActivity[Compressed]:
     """Compress the context for the next call."""
     request = compress_request(state)
-    key = options.numbered(f"t{request.turn}-compress", request.attempt)
+    key = _numbered(f"t{request.turn}-compress", request.attempt)
     with turn_group(state):
         handle = workflow.start_activity_method(
             Compressor.compress_context,
             request,
-            **options.named(options.COMPRESS, key, summary_of_compression(state)),
+            **_named(options.COMPRESS, key, summary_of_compression(state)),
         )
     return ScheduledActivity(
         handle=handle,
@@ -134,10 +136,10 @@ def compress(state: RunState) -> ScheduledActivity[Compressed]:
 def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
     """Rate the answer."""
     request = evaluate_request(state)
-    key = options.numbered(f"t{request.turn}-evaluate", request.attempt)
+    key = _numbered(f"t{request.turn}-evaluate", request.attempt)
     with turn_group(state):
         handle = workflow.start_activity_method(
-            Evaluator.evaluate_answer, request, **options.named(options.EVALUATE, key, summary_of_evaluation(state))
+            Evaluator.evaluate_answer, request, **_named(options.EVALUATE, key, summary_of_evaluation(state))
         )
     return ScheduledActivity(
         handle=handle,
@@ -152,9 +154,7 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivit
     request = plan_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
-        handle = workflow.start_activity_method(
-            CallPlanner.plan_calls, request, **options.named(options.PLAN, None, summary)
-        )
+        handle = workflow.start_activity_method(CallPlanner.plan_calls, request, **_named(options.PLAN, None, summary))
     ids = tuple(c.call.id for c in calls)
     return ScheduledActivity(
         handle=handle,
@@ -171,9 +171,47 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
     return workflow.start_activity_method(
         ToolRunner.run_tool,
         request,
-        **options.named(
-            options.tool(call.plan.timeout, call.plan.queue),
-            options.numbered(f"t{request.turn}-{request.call_id}", request.attempt),
+        **_named(
+            _tool_options(call.plan.timeout, call.plan.queue),
+            _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
             f"t{request.turn} · {describe(call.call)}",
         ),
     )
+
+
+def _hook_options(patience: float) -> ActivityConfig:
+    """Options for one hook; a hook that fails is not retried."""
+    return ActivityConfig(
+        start_to_close_timeout=timedelta(seconds=patience) + options.HOOK_GRACE,
+        heartbeat_timeout=options.HEARTBEAT,
+        retry_policy=options.IDEMPOTENT,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
+
+
+def _tool_options(timeout: float, queue: str | None) -> ActivityConfig:
+    """Options for one tool call that may take `timeout` seconds."""
+    config = ActivityConfig(
+        start_to_close_timeout=timedelta(seconds=timeout) + options.TOOL_GRACE,
+        heartbeat_timeout=options.HEARTBEAT,
+        retry_policy=options.ONCE,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
+    if queue is not None:
+        config["task_queue"] = queue
+    return config
+
+
+def _numbered(name: str, attempt: int) -> str:
+    """An activity's id; the server takes 1,000 bytes, and ids of calls are whatever a provider makes of them."""
+    short = name if len(name) <= options.MAX_ID else f"{name[: options.MAX_ID]}~{short_digest(name)}"
+    return short if attempt == 1 else f"{short}-{attempt}"
+
+
+def _named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
+    """The same options for one activity; a given id stays unique across continue-as-new."""
+    one = config.copy()
+    if activity_id is not None:
+        one["activity_id"] = activity_id
+    one["summary"] = summary
+    return one

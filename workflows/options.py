@@ -6,8 +6,6 @@ from typing import Final
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
-from loom.domain.core.messages import short_digest
-
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker without a heartbeat for this long is dead; activities send one every 0.4 s."""
 
@@ -60,41 +58,3 @@ EVALUATE: Final = ActivityConfig(
 PUBLISH: Final = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
 )
-
-
-def hook(patience: float) -> ActivityConfig:
-    """Options for one hook; a hook that fails is not retried."""
-    return ActivityConfig(
-        start_to_close_timeout=timedelta(seconds=patience) + HOOK_GRACE,
-        heartbeat_timeout=HEARTBEAT,
-        retry_policy=IDEMPOTENT,
-        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-    )
-
-
-def tool(timeout: float, queue: str | None) -> ActivityConfig:
-    """Options for one tool call that may take `timeout` seconds."""
-    config = ActivityConfig(
-        start_to_close_timeout=timedelta(seconds=timeout) + TOOL_GRACE,
-        heartbeat_timeout=HEARTBEAT,
-        retry_policy=ONCE,
-        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-    )
-    if queue is not None:
-        config["task_queue"] = queue
-    return config
-
-
-def numbered(name: str, attempt: int) -> str:
-    """An activity's id; the server takes 1,000 bytes, and ids of calls are whatever a provider makes of them."""
-    short = name if len(name) <= MAX_ID else f"{name[:MAX_ID]}~{short_digest(name)}"
-    return short if attempt == 1 else f"{short}-{attempt}"
-
-
-def named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
-    """The same options for one activity; a given id stays unique across continue-as-new."""
-    one = config.copy()
-    if activity_id is not None:
-        one["activity_id"] = activity_id
-    one["summary"] = summary
-    return one

@@ -20,7 +20,7 @@ from loom.domain.crews.log import last_choice
 from loom.domain.machine.limits import deadline
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
-from loom.domain.tree.tree import Child, TreeAsk, root_of
+from loom.domain.tree.tree import Child, TreeAsk
 
 _WAITING: Final = {
     RunStatus.WAITING_FOR_APPROVAL: "approval",
@@ -42,7 +42,7 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
         "LoomStatus": status.value,
         "LoomModel": state.spec.model if state.spec else "",
         "LoomWaitingOn": _WAITING.get(status, "none"),
-        "LoomRootRun": root_of(state.tree, state.run_id),
+        "LoomRootRun": state.tree.lineage.root_run_id if state.tree.lineage else state.run_id,
     }
     cost = cost_of(state)
     if state.outcome is not None and cost is not None:
@@ -85,7 +85,7 @@ def _what_to_do(state: RunState) -> Iterator[str]:
         if (error := state.outcome.error) is not None:
             yield f"{_inline(error.type)}: {_inline(error.message)}"
         return
-    if state.asks or state.tree.asks:
+    if state.asks or state.asks_below:
         for ask in open_asks(state):
             yield from _ask(state.run_id, ask)
     if state.question is not None:

@@ -193,6 +193,17 @@ def arguments_digest(arguments: JsonObject) -> str:
     return short_digest(canonical(arguments))
 
 
+def usage_view(usage: Usage) -> JsonObject:
+    """Token counts under their public names."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "model_calls": usage.model_calls,
+    }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranscriptRef:
     """A conversation by its digest."""

@@ -65,6 +65,10 @@ def own_spend(state: RunState) -> Spend:
     )
 
 
+def _spent_below(state: RunState) -> Spend:
+    return spent_by_children(state.tree) if state.tree.children else Spend()
+
+
 def remaining(state: RunState) -> Share:
     """What the run may still spend, or lend."""
     return left_of(state.tree, own_spend(state))
@@ -166,7 +170,7 @@ def warning(state: RunState, at: datetime) -> str | None:
 
 
 def _sub_agents(state: RunState) -> tuple[str, float, float | None]:
-    return ("sub_agents", spent_by_children(state.tree).children, state.tree.share.children or None)
+    return ("sub_agents", _spent_below(state).children, state.tree.share.children or None)
 
 
 def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float | None]]:
@@ -178,7 +182,7 @@ def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float |
         ("cost_usd", cost_of(state) or 0.0, None if share.micros is None else share.micros / 1_000_000),
         ("tool_calls", total_tool_calls(state), share.tool_calls),
         ("seconds", (at - state.began_at).total_seconds(), seconds),
-        ("turns_in_all", state.turns + spent_by_children(state.tree).turns, share.turns),
+        ("turns_in_all", state.turns + _spent_below(state).turns, share.turns),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from loom.domain.agents.hook_steps import HookStep
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
-from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is_from_person, last_text
+from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is_from_person, last_text, usage_view
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tool_calls import OpenCall, describe
@@ -19,7 +19,7 @@ from loom.domain.run.conversation import Conversation, Window
 from loom.domain.run.retry_policy import Tries
 from loom.domain.tools.loop_detection import Repetition
 from loom.domain.tools.todos import Todos
-from loom.domain.tree.tree import Tree, child_view, usage_view
+from loom.domain.tree.tree import Tree, TreeAsk, child_view
 
 
 class Phase(StrEnum):
@@ -277,6 +277,11 @@ class RunState:
         return tuple(call for call in self.calls.open if call.awaits_person)
 
     @property
+    def asks_below(self) -> tuple[TreeAsk, ...]:
+        """The calls of sub-agents that wait for a person."""
+        return self.tree.asks if self.tree.children else ()
+
+    @property
     def question(self) -> OpenCall | None:
         """The question to a person that the run has come to: nothing before it is left to do."""
         waiting = next((call for call in self.calls.open if call.result is None), None)
@@ -319,7 +324,7 @@ def status_of(state: RunState) -> RunStatus:
         return state.outcome.status
     if state.hold is not None:
         return RunStatus.PAUSED
-    if state.asks or state.tree.asks:
+    if state.asks or state.asks_below:
         return RunStatus.WAITING_FOR_APPROVAL
     return RunStatus.WAITING_FOR_INPUT if state.question else RunStatus.RUNNING
 
@@ -330,8 +335,8 @@ def waiting_on(state: RunState) -> str | None:
         return None
     if state.hold is not None:
         return "resume"
-    if state.asks or state.tree.asks:
-        counted = Counter(f"{ask.tool} of sub-agent {ask.agent}" for ask in state.tree.asks)
+    if state.asks or state.asks_below:
+        counted = Counter(f"{ask.tool} of sub-agent {ask.agent}" for ask in state.asks_below)
         below = (what if number == 1 else f"{what} ({number} times)" for what, number in counted.items())
         return "approval: " + "; ".join((*(describe(open_call.call) for open_call in state.asks), *below))
     if state.question is not None:
@@ -341,7 +346,7 @@ def waiting_on(state: RunState) -> str | None:
         return what if state.retry_at is None else f"{what}, next try at {state.retry_at.isoformat()}"
     if state.phase is Phase.EVALUATING:
         return "evaluation"
-    if state.tree.running:
+    if state.tree.children and state.tree.running:
         return "sub-agents: " + "; ".join(f"{child.agent}: {child.description}" for child in state.tree.running)
     running = [describe(open_call.call) for open_call in state.calls.open if open_call.result is None]
     return "tools: " + "; ".join(running) if running else None
@@ -405,12 +410,13 @@ def with_end_notice(state: RunState, result: RunResult, at: datetime) -> RunStat
 
 def total_usage(state: RunState) -> Usage:
     """Tokens of the run and of everything that it delegated."""
-    return state.spending.usage + state.tree.usage
+    own = state.spending.usage
+    return own + state.tree.usage if state.tree.children else own
 
 
 def total_micros(state: RunState) -> int | None:
     """Millionths of a US dollar of the same; None once a call had no known price."""
-    below = state.tree.cost_micros
+    below = state.tree.cost_micros if state.tree.children else 0
     return None if state.spending.cost_micros is None or below is None else state.spending.cost_micros + below
 
 

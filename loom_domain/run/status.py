@@ -3,12 +3,12 @@
 from dataclasses import asdict
 
 from loom.domain.agents.spec import window_size
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, usage_view
 from loom.domain.core.requests import fork_view
 from loom.domain.crews.log import last_choice
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import RunState, cost_of, question_of, status_of, total_tool_calls, total_usage, waiting_on
-from loom.domain.tree.tree import TreeAsk, child_view, usage_view
+from loom.domain.tree.tree import TreeAsk, child_view
 
 
 def status_view(state: RunState) -> JsonObject:

@@ -7,7 +7,7 @@ they report what happens further down.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from loom.domain.core.messages import JsonObject, Usage
+from loom.domain.core.messages import JsonObject, Usage, usage_view
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.tree.budget import BudgetRequest, Share, Spend
 from loom.domain.tree.lineage import Lineage, TreeLimits
@@ -267,15 +267,4 @@ def child_view(child: Child) -> JsonObject:
         "tool_calls": child.tool_calls,
         "usage": usage_view(child.usage),
         "cost": None if child.cost_micros is None else child.cost_micros / 1_000_000,
-    }
-
-
-def usage_view(usage: Usage) -> JsonObject:
-    """Token counts under their public names."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "total_tokens": usage.total_tokens,
-        "model_calls": usage.model_calls,
     }

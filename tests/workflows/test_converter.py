@@ -36,6 +36,7 @@ from loom.domain.core.messages import (
     TranscriptRef,
     Usage,
     transcript_of,
+    usage_view,
     user,
 )
 from loom.domain.core.output_schema import CheckedAnswer
@@ -58,7 +59,6 @@ from loom.domain.run.conversation import Conversation
 from loom.domain.run.events import ToolsReturned
 from loom.domain.run.retry_policy import Failure, Tries
 from loom.domain.run.state import AnswerDraft, Environment, Hold, Notices, OpenCalls, Outcome, Phase, RunState, Spending
-from loom.domain.tree.tree import usage_view
 from loom.workflows.payload_converter import OUT_OF_LINE_BYTES, data_converter
 
 CONVERTER: Final[PayloadConverter] = data_converter().payload_converter
