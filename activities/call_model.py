@@ -11,7 +11,7 @@ from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncov
 from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
-from loom.activities.plan_calls import Planner
+from loom.activities.plan_calls import CallPreparer
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import ContextSource, recalled
@@ -52,7 +52,7 @@ class LanguageModel:
         self,
         *,
         providers: Providers,
-        planner: Planner,
+        planner: CallPreparer,
         transcripts: TranscriptStore,
         stream: EventStream,
         redact: Callable[[str], str],

@@ -14,7 +14,7 @@ from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.activities.output_schema import checked
-from loom.activities.plan_calls import Planner
+from loom.activities.plan_calls import CallPreparer
 from loom.activities.ports import ArtifactStore, EventStream, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
@@ -23,7 +23,7 @@ from loom.domain.core.messages import Message
 from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp, Step
 from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Log, answer_message, assignment_message, plan_view, read_log
-from loom.domain.crews.next_step import chosen, next_step, so_far
+from loom.domain.crews.next_action import chosen, next_crew_action, so_far
 from loom.domain.crews.prompts import INLINE, artifact_of
 from loom.domain.crews.routing import by_similarity, descriptions
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest, StopReason
@@ -48,7 +48,7 @@ class CrewConductor:
         stream: EventStream,
         artifacts: ArtifactStore | None,
         embedder: Embedder | None,
-        planner: Planner,
+        planner: CallPreparer,
         redact: Callable[[str], str],
         manifests: Manifests,
     ) -> None:
@@ -95,7 +95,7 @@ class CrewConductor:
         await self._keep(origin.root_run_id or origin.run_id, log)
         if request.wrap_up:
             return Message(role="assistant", content=so_far(log))
-        step = next_step(crew, log)
+        step = next_crew_action(crew, log)
         if isinstance(step, CompareDescriptions):
             step = await self._compared(crew, log)
         match step:

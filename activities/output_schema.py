@@ -19,7 +19,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.output_schema import CheckedAnswer, NotJson, values_of, values_of_done
-from loom.domain.core.tool_calls import CallPlan
+from loom.domain.core.tool_calls import PreparedCall
 from loom.domain.core.tool_names import DONE
 from loom.domain.run.activity_payloads import StopReason
 
@@ -76,7 +76,7 @@ def checked(
     spec: AgentSpec,
     earlier: Sequence[Message],
     message: Message,
-    plans: Sequence[CallPlan],
+    plans: Sequence[PreparedCall],
     *,
     stop: StopReason,
     pieces: int,

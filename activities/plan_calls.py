@@ -17,15 +17,15 @@ from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Objection, Registered, stricter_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall, call_digest
-from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
+from loom.domain.core.tool_calls import Effect, PreparedCall, Verdict
 from loom.domain.permissions.judge import Judgement
-from loom.domain.run.activity_payloads import CallPlans, PlanRequest
+from loom.domain.run.activity_payloads import PrepareCallsRequest, PreparedCalls
 from loom.domain.run.stream_events import approval_requested, asked_arguments, waits_for_person
 
 _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew gives out its own work")
 
 
-class Planner:
+class CallPreparer:
     """Decides whether and how calls may run: interceptors first, then a user's hooks, then the rules."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Planner:
 
     async def plans(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
-    ) -> tuple[CallPlan, ...]:
+    ) -> tuple[PreparedCall, ...]:
         """One prepared call for each call that the model has just made, in order."""
         registered = self._of(spec)
         if not registered:
@@ -56,7 +56,7 @@ class Planner:
 
     async def plans_again(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
-    ) -> tuple[CallPlan, ...]:
+    ) -> tuple[PreparedCall, ...]:
         """The same for calls that interceptors have already seen, if rules or a person have changed something since."""
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
@@ -66,7 +66,7 @@ class Planner:
             for call, objection in zip(calls, objections, strict=True)
         )
 
-    async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[CallPlan, ...]:
+    async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[PreparedCall, ...]:
         """One prepared call for each assignment of a crew. Hooks apply to them, rules and interceptors do not.
 
         Rules apply to what the members then do. Assigning work to members is the purpose of a crew.
@@ -90,7 +90,13 @@ class Planner:
         return self._registered(spec.name, {step.name for step in spec.hooks})
 
     def tell_asks(
-        self, writer: StreamWriter, calls: Sequence[ToolCall], plans: Sequence[CallPlan], spec: AgentSpec, *, turn: int
+        self,
+        writer: StreamWriter,
+        calls: Sequence[ToolCall],
+        plans: Sequence[PreparedCall],
+        spec: AgentSpec,
+        *,
+        turn: int,
     ) -> None:
         """Show on the stream which calls need approval."""
         for call, made in zip(calls, plans, strict=True):
@@ -100,29 +106,31 @@ class Planner:
                 writer.emit(approval_requested(call, made, turn=turn, arguments=arguments, expires_in=expires_in))
 
 
-def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> CallPlan:
+def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> PreparedCall:
     judged = stricter_of(_HANDED_OUT, objection)
-    made = CallPlan(verdict=judged.verdict, rule=judged.rule, reason=judged.reason, effect=Effect.READ, parallel=True)
+    made = PreparedCall(
+        verdict=judged.verdict, rule=judged.rule, reason=judged.reason, effect=Effect.READ, parallel=True
+    )
     return replace(made, digest=call_digest(run_id, call)) if judged.verdict is Verdict.ASK else made
 
 
-class CallPlanner:
+class CallReviewer:
     """Prepares tool calls outside a model call."""
 
-    def __init__(self, *, planner: Planner, stream: EventStream) -> None:
+    def __init__(self, *, planner: CallPreparer, stream: EventStream) -> None:
         self._planner = planner
         self._stream = stream
 
     @activity.defn(name="plan_calls")
-    async def plan_calls(self, request: PlanRequest) -> CallPlans:
+    async def plan_calls(self, request: PrepareCallsRequest) -> PreparedCalls:
         """One prepared call for each call of the request, in order."""
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
             writer.notices(request.notices)
             plans = await self._again(request)
             self._planner.tell_asks(writer, request.calls, plans, request.spec, turn=request.turn)
-        return CallPlans(plans=plans)
+        return PreparedCalls(plans=plans)
 
-    async def _again(self, request: PlanRequest) -> tuple[CallPlan, ...]:
+    async def _again(self, request: PrepareCallsRequest) -> tuple[PreparedCall, ...]:
         run_id = request.origin.run_id
         if request.spec.crew is not None:
             return await self._planner.handed_out(request.calls, request.spec, run_id=run_id)

@@ -15,12 +15,12 @@ from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
+from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
 from loom.domain.agents.request_options import KEY, RunOptions, read_options
 from loom.domain.agents.spec import AgentSpec, autonomy_rules
 from loom.domain.agents.sub_agent import sub_agent, with_rights_of_parent
-from loom.domain.agents.tree_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.requests import RunRequest

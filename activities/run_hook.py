@@ -14,7 +14,7 @@ from loom.activities.ports import EventStream
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.hooks import answer_of
 from loom.activities.toolbox.interceptors import checked_text
-from loom.domain.agents.hook_steps import HookAnswer, Moment
+from loom.domain.agents.hook_steps import HookResult, Moment
 from loom.domain.agents.hooks import Ask, Deny, Hook, Instead, Interceptor, Registered, RunInfo
 from loom.domain.core.errors import HookFailedError, ManifestChangedError
 from loom.domain.core.tasks import Action, Task, task_of
@@ -41,7 +41,7 @@ class HookRunner:
         self._manifests = manifests
 
     @activity.defn(name="run_hook")
-    async def run_hook(self, request: HookRequest) -> HookAnswer:
+    async def run_hook(self, request: HookRequest) -> HookResult:
         """Call the hook; raises HookFailedError as an application failure if it returns no valid result."""
         step = request.step
         started = perf_counter()
@@ -58,7 +58,7 @@ class HookRunner:
                 _report(writer, hook_asked(step, _since(started), verdict=answer.verdict, reason=reason))
                 return answer
 
-    async def _answer(self, request: HookRequest) -> HookAnswer:
+    async def _answer(self, request: HookRequest) -> HookResult:
         step = request.step
         found = next((r for r in self._registered if r.name == step.name and step.moment in r.moments), None)
         if found is None:
@@ -70,7 +70,7 @@ class HookRunner:
         return await _hooked(found, request)
 
 
-async def _hooked(hook: Hook, request: HookRequest) -> HookAnswer:
+async def _hooked(hook: Hook, request: HookRequest) -> HookResult:
     origin, result = request.origin, request.result
     run = RunInfo(
         run_id=origin.run_id,
@@ -82,19 +82,19 @@ async def _hooked(hook: Hook, request: HookRequest) -> HookAnswer:
     told = () if result is None else (result.error if hook.moment is Moment.ERROR else result,)
     answer = await answer_of(hook.name, hook.function, *told, run, patience=request.step.timeout)
     if hook.moment is not Moment.START:
-        return HookAnswer()
+        return HookResult()
     match answer:
         case None:
-            return HookAnswer()
+            return HookResult()
         case Deny(reason=reason):
-            return HookAnswer(verdict="deny", reason=reason)
+            return HookResult(verdict="deny", reason=reason)
         case Ask(reason=reason):
-            return HookAnswer(verdict="ask", reason=reason)
+            return HookResult(verdict="ask", reason=reason)
         case _:
             raise HookFailedError(f"it answered {answer!r:.200}, which is not None, Deny or Ask")
 
 
-async def _intercepted(interceptor: Interceptor, request: HookRequest) -> HookAnswer:
+async def _intercepted(interceptor: Interceptor, request: HookRequest) -> HookResult:
     task = _task(request)
     if request.step.moment is Moment.AFTER:
         output = request.result.output if request.result else ""
@@ -102,17 +102,17 @@ async def _intercepted(interceptor: Interceptor, request: HookRequest) -> HookAn
             interceptor.name, _side(interceptor.after), task, output, patience=request.step.timeout
         )
         text = checked_text(answer, output)
-        return HookAnswer(text=text if text != output else None)
+        return HookResult(text=text if text != output else None)
     answer = await answer_of(interceptor.name, _side(interceptor.before), task, patience=request.step.timeout)
     match answer:
         case None:
-            return HookAnswer()
+            return HookResult()
         case Deny(reason=reason):
-            return HookAnswer(verdict="deny", reason=reason)
+            return HookResult(verdict="deny", reason=reason)
         case Instead(result=result):
-            return HookAnswer(text=str(result), instead=True)
+            return HookResult(text=str(result), instead=True)
         case Task(parameters={"task": str(text)}) if text.strip():
-            return HookAnswer(text=text if text != request.task else None)
+            return HookResult(text=text if text != request.task else None)
         case _:
             raise HookFailedError(f"it answered {answer!r:.200}, which is not None, a Task, Instead or Deny")
 

@@ -10,7 +10,7 @@ import pytest
 
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.shell.parser import BashParser
-from loom.activities.plan_calls import Planner
+from loom.activities.plan_calls import CallPreparer
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.skills import SkillTools
@@ -149,7 +149,7 @@ def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about
     box = built_in_tools(sandbox=Unused(), shell_parser=BashParser(), tool_timeout=120)  # type: ignore[arg-type]
     own = RunTools(made=MadeTools(sandbox=None), skills=SkillTools(sandbox=None, missing="", timeout=1))
     sanitizer = OutputSanitizer(SecretMask(frozenset()), None)
-    planner = Planner(tools=box, own=own, sanitizer=sanitizer, registered=registry.hooks_for)
+    planner = CallPreparer(tools=box, own=own, sanitizer=sanitizer, registered=registry.hooks_for)
     every = tuple(tool.spec for tool in box.values())
     for name in ("clerk", "changed", "reader"):
         agent = registry.agents[name]

@@ -12,11 +12,11 @@ from loom.activities.call_model import LanguageModel
 from loom.activities.compress_context import Compressor
 from loom.activities.conduct_crew import CrewConductor
 from loom.activities.evaluate_answer import Evaluator
-from loom.activities.plan_calls import CallPlanner
+from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
-from loom.domain.agents.hook_steps import HookAnswer, HookStep
+from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import short_digest
 from loom.domain.core.requests import RunError
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
@@ -25,17 +25,17 @@ from loom.domain.machine.activity_requests import (
     evaluate_request,
     hook_request,
     model_request,
-    plan_request,
+    prepare_calls_request,
     prepare_request,
     summary_of,
     summary_of_compression,
     summary_of_evaluation,
     tool_request,
 )
-from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
 from loom.domain.run.events import (
     AnswerEvaluated,
-    CallsPlanned,
+    CallsPrepared,
     CompressionFailed,
     ContextCompressed,
     EvaluationFailed,
@@ -85,7 +85,7 @@ def prepare(state: RunState) -> ScheduledActivity[Prepared]:
     )
 
 
-def run_hook(state: RunState, step: HookStep) -> ScheduledActivity[HookAnswer]:
+def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
     """Call a user's code around the run."""
     named = _named(_hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
     return ScheduledActivity(
@@ -149,16 +149,16 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
     )
 
 
-def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[CallPlans]:
+def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[PreparedCalls]:
     """Judge calls again with changed rules."""
-    request = plan_request(state, calls)
+    request = prepare_calls_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
-        handle = workflow.start_activity_method(CallPlanner.plan_calls, request, **_named(options.PLAN, None, summary))
+        handle = workflow.start_activity_method(CallReviewer.plan_calls, request, **_named(options.PLAN, None, summary))
     ids = tuple(c.call.id for c in calls)
     return ScheduledActivity(
         handle=handle,
-        on_result=lambda plans: CallsPlanned(call_ids=ids, plans=plans, at=workflow.now()),
+        on_result=lambda plans: CallsPrepared(call_ids=ids, plans=plans, at=workflow.now()),
         on_failure=_refused,
         notices=len(request.notices),
     )

@@ -22,8 +22,8 @@ from loom.domain.machine.transitions import closed, evolve, ignored, next_action
 from loom.domain.run.actions import (
     Action,
     AskPerson,
-    AwaitAnswer,
     AwaitBudget,
+    AwaitPerson,
     AwaitResume,
     Backoff,
     BeginTurn,
@@ -31,8 +31,8 @@ from loom.domain.run.actions import (
     CompressContext,
     EvaluateAnswer,
     Finish,
-    PlanCalls,
     Prepare,
+    PrepareCalls,
     RunChildren,
     RunHook,
     RunTools,
@@ -166,7 +166,7 @@ class AgentRun:
                 return await self._event(scheduling.compress(self._state))
             case EvaluateAnswer():
                 return await self._event(scheduling.evaluate(self._state))
-            case PlanCalls(calls=calls):
+            case PrepareCalls(calls=calls):
                 return await self._event(scheduling.plan_calls(self._state, calls))
             case RunTools(calls=calls):
                 return await self._run_tools(calls)
@@ -176,7 +176,7 @@ class AgentRun:
                 return AsksExpired(at=workflow.now()) if await self._wait(action, until) else WaitEnded()
             case Backoff(until=until):
                 return BackoffEnded() if await self._wait(action, until) else WaitEnded()
-            case AwaitResume() | AwaitAnswer() | AwaitBudget():
+            case AwaitResume() | AwaitPerson() | AwaitBudget():
                 await self._wait(action, None)
                 return WaitEnded()
             case Finish():

@@ -30,7 +30,7 @@ from loom.domain.run.events import (
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import BudgetRequest
 from loom.domain.tree.budget_shares import GRANT, WANT
-from loom.domain.tree.events import AncestryChanged, BudgetAnswered, BudgetRequested, ChildReported
+from loom.domain.tree.events import AncestryChanged, BudgetGranted, BudgetRequested, ChildReported
 from loom.domain.tree.lineage import Lineage, is_child
 from loom.domain.tree.signals import ANCESTRY, REPORT
 from loom.domain.tree.tree import ChildReport
@@ -156,7 +156,7 @@ _LONGEST: Final = 500
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
 _WANT: Final = TypeAdapter(BudgetRequest)
-_GRANT: Final = TypeAdapter(BudgetAnswered)
+_GRANT: Final = TypeAdapter(BudgetGranted)
 _ANCESTRY: Final = TypeAdapter(AncestryChanged)
 _LINEAGE: Final = TypeAdapter(Lineage)
 
@@ -211,9 +211,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)[:_LONGEST]
 
 
-def read_from_relative(
-    name: str, payload: object
-) -> ChildReported | AncestryChanged | BudgetRequested | BudgetAnswered:
+def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetRequested | BudgetGranted:
     """A signal from another run of the tree as an event; raises BadRequest."""
     try:
         match name:

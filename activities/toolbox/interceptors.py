@@ -15,7 +15,7 @@ from loom.domain.agents.hooks import TOOL, Deny, Instead, Interceptor, Registere
 from loom.domain.core.errors import HookFailedError
 from loom.domain.core.messages import ToolCall, canonical
 from loom.domain.core.tasks import Action, Origin, Task, task_of
-from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict, failed
+from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Intercepted:
     answer: str | None = None
     stopped: str = ""
 
-    def laid_on(self, plan: CallPlan, asked: ToolCall) -> CallPlan:
+    def laid_on(self, plan: PreparedCall, asked: ToolCall) -> PreparedCall:
         """The prepared call with the changes of the chain."""
         if self.stopped:
             return replace(plan, stopped=self.stopped, interceptor=self.by)

@@ -35,7 +35,7 @@ from loom.domain.core.errors import (
     ToolValidationError,
 )
 from loom.domain.core.messages import JsonObject, ToolCall, call_digest
-from loom.domain.core.tool_calls import CallPlan, Effect, ErrorType, ToolResult, ToolSpec, Verdict, failed
+from loom.domain.core.tool_calls import Effect, ErrorType, PreparedCall, ToolResult, ToolSpec, Verdict, failed
 from loom.domain.core.tool_names import ASK_USER, CREATE_PLAN, CREATE_TOOL, DELEGATE, DONE, MADE
 from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
 from loom.domain.permissions.patterns import escaped
@@ -63,14 +63,14 @@ def plan(
     run_id: str,
     agents: Sequence[str] = (),
     objection: Objection | None = None,
-) -> CallPlan:
+) -> PreparedCall:
     """What the registry and the rules say about a call.
 
     `grants` are allow rules that a person granted for the run, `agents` are those that work can be delegated to,
     `objection` is the verdict of a user's hooks.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
-    limits = CallPlan() if pinned is None else _limits(pinned)
+    limits = PreparedCall() if pinned is None else _limits(pinned)
     try:
         tool = _discover(call, box, [tool.name for tool in spec.tools])
         arguments = _validate(call, tool)
@@ -164,8 +164,8 @@ class _Watch:
             self.spent.append(round((perf_counter() - begun) * 1000, 2))
 
 
-def _limits(pinned: ToolSpec) -> CallPlan:
-    return CallPlan(
+def _limits(pinned: ToolSpec) -> PreparedCall:
+    return PreparedCall(
         effect=pinned.effect,
         parallel=pinned.parallel,
         timeout=pinned.timeout,

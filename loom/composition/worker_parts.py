@@ -17,7 +17,7 @@ from loom.activities.forks import Forks
 from loom.activities.knowledge.ports import KnowledgeStore
 from loom.activities.manifest import Manifests, agent_digest, manifest_of, own_parts
 from loom.activities.memory.ports import Embedder
-from loom.activities.plan_calls import CallPlanner, Planner
+from loom.activities.plan_calls import CallPreparer, CallReviewer
 from loom.activities.ports import (
     ArtifactStore,
     EventStream,
@@ -79,9 +79,9 @@ class WorkerParts:
     """The limits of trees of runs."""
 
     @property
-    def planner(self) -> Planner:
+    def planner(self) -> CallPreparer:
         """What says of calls whether they may run."""
-        return Planner(
+        return CallPreparer(
             tools=self.tools,
             own=self.own,
             sanitizer=self.sanitizer,
@@ -191,7 +191,7 @@ class WorkerParts:
             model.call_model,
             conductor.conduct_crew,
             runner.run_tool,
-            CallPlanner(planner=self.planner, stream=self.stream).plan_calls,
+            CallReviewer(planner=self.planner, stream=self.stream).plan_calls,
             compressor.compress_context,
             evaluator.evaluate_answer,
             progress.publish,

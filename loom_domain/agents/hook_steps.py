@@ -35,7 +35,7 @@ BEFORE_FIRST_TURN: Final = (Moment.BEFORE, Moment.START)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HookStep:
+class HookPoint:
     """A hook, or one side of an interceptor, at one moment of a run."""
 
     moment: Moment
@@ -50,7 +50,7 @@ HookVerdict: TypeAlias = Literal["allow", "ask", "deny"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HookAnswer:
+class HookResult:
     """The result of a hook."""
 
     verdict: HookVerdict = "allow"
@@ -61,19 +61,19 @@ class HookAnswer:
     """`text` is the result, and the run does not take place."""
 
 
-def steps_before_run(steps: Sequence[HookStep]) -> tuple[HookStep, ...]:
+def steps_before_run(steps: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
     """What runs before the first turn: interceptors, then hooks, each in order of registration."""
     return tuple(step for moment in BEFORE_FIRST_TURN for step in steps if step.moment is moment)
 
 
-def steps_after_run(steps: Sequence[HookStep], left: Sequence[HookStep]) -> tuple[HookStep, ...]:
+def steps_after_run(steps: Sequence[HookPoint], left: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
     """What may run once the run has an outcome. Interceptors that were never reached (`left`) are not called."""
     unreached = {step.name for step in left if step.moment is Moment.BEFORE}
     after = [step for step in steps if step.moment is Moment.AFTER and step.name not in unreached]
     return (*reversed(after), *(step for step in steps if step.moment in (Moment.COMPLETE, Moment.ERROR)))
 
 
-def next_step_after_run(left: Sequence[HookStep], status: RunStatus) -> HookStep | None:
+def next_step_after_run(left: Sequence[HookPoint], status: RunStatus) -> HookPoint | None:
     """The next of these steps that applies to this status."""
     unfit = Moment.COMPLETE if status is RunStatus.FAILED else Moment.ERROR
     return next((step for step in left if step.moment is not unfit), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from loom.domain.agents.definitions import AgentDefinition
-from loom.domain.agents.hook_steps import DEFAULT_HOOK_TIMEOUT, HookStep, Moment
+from loom.domain.agents.hook_steps import DEFAULT_HOOK_TIMEOUT, HookPoint, Moment
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
@@ -144,10 +144,10 @@ def hook_names_for(registered: Sequence[Registered], agent: str, named: Sequence
     return tuple(dict.fromkeys(each.name for each in registered if applies_to(each, agent, named)))
 
 
-def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookStep, ...]:
+def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookPoint, ...]:
     """All of these that apply to an agent, to be pinned into its runs."""
     return tuple(
-        HookStep(moment=moment, name=each.name, timeout=each.timeout)
+        HookPoint(moment=moment, name=each.name, timeout=each.timeout)
         for each in registered
         if applies_to(each, agent, named)
         for moment in each.moments

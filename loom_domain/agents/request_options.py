@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
+from loom.domain.agents.branches_pattern import checked_branches
 from loom.domain.agents.reflection import MOST_ROUNDS, Pattern
-from loom.domain.agents.tree_pattern import checked_branches
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.suggestions import nearest

@@ -6,7 +6,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final
 
-from loom.domain.agents.hook_steps import HookStep
+from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Pattern
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import Budget
@@ -134,7 +134,7 @@ class AgentSpec:
     """Maximum size of the compressed conversation, as a share of its former size."""
     section_tokens: int = 512
     """Maximum tokens of one section of a summary."""
-    hooks: tuple[HookStep, ...] = ()
+    hooks: tuple[HookPoint, ...] = ()
     """A user's code around the run, in order of registration."""
     manifest: Mapping[str, str] = field(default_factory=dict)
     """Digests of what the worker that prepared the run had for this agent, field by field."""

@@ -88,7 +88,7 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CallPlan:
+class PreparedCall:
     """What the registry and the rules say about a tool call when it is made. Recorded, never recomputed."""
 
     verdict: Verdict = Verdict.ALLOW
@@ -163,7 +163,7 @@ class OpenCall:
     """A tool call of the current turn, from its judgement to its result."""
 
     call: ToolCall
-    plan: CallPlan
+    plan: PreparedCall
     asked_at: datetime | None = None
     decision: Decision | None = None
     result: ToolResult | None = None

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from loom.domain.agents.hook_steps import HookAnswer
+from loom.domain.agents.hook_steps import HookResult
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Origin, Published
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import (
-    CallPlans,
     Compressed,
     CompressRequest,
     ConductRequest,
@@ -21,8 +20,9 @@ from loom.domain.run.activity_payloads import (
     HookRequest,
     ModelReply,
     ModelRequest,
-    PlanRequest,
+    PrepareCallsRequest,
     Prepared,
+    PreparedCalls,
     PrepareRequest,
     ToolRequest,
 )
@@ -42,12 +42,12 @@ ActivityRequest: TypeAlias = (
     | ModelRequest
     | ConductRequest
     | ToolRequest
-    | PlanRequest
+    | PrepareCallsRequest
     | CompressRequest
     | EvaluateRequest
 )
 ActivityOutcome: TypeAlias = (
-    Prepared | HookAnswer | ModelReply | ToolResult | CallPlans | Compressed | Evaluated | AttemptFailure
+    Prepared | HookResult | ModelReply | ToolResult | PreparedCalls | Compressed | Evaluated | AttemptFailure
 )
 
 

@@ -14,7 +14,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, Message, ToolCall, user
 from loom.domain.core.requests import ForkedFrom, RunRequest
-from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, kept_artifact, made_tool, tool_message
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, kept_artifact, made_tool, tool_message
 from loom.domain.core.tool_names import CREATE_TOOL, DONE, HANDED_ON, TODO
 from loom.domain.history.past_turns import ChildRun, PastTurn, Record, ToolAttempt, turns_of
 from loom.domain.machine.tool_results import intercepted, ruled_out
@@ -154,7 +154,7 @@ def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Me
     return (*asked.messages, reply.message, *answers)
 
 
-def _without_running(call: ToolCall, plan: CallPlan) -> ToolResult | None:
+def _without_running(call: ToolCall, plan: PreparedCall) -> ToolResult | None:
     return ToolResult(content="Done.") if call.name == DONE and not plan.error else intercepted(plan) or ruled_out(plan)
 
 

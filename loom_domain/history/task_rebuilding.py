@@ -24,12 +24,12 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Final, Protocol, assert_never
 
-from loom.domain.agents.hook_steps import HookAnswer
+from loom.domain.agents.hook_steps import HookResult
 from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Notice, Task, task_of_notice
-from loom.domain.core.tool_calls import CallPlan, ToolResult, describe
+from loom.domain.core.tool_calls import PreparedCall, ToolResult, describe
 from loom.domain.crews.log import plan_view
 from loom.domain.history.facts import (
     ActivityAttempt,
@@ -42,7 +42,6 @@ from loom.domain.history.facts import (
     RunEnded,
 )
 from loom.domain.run.activity_payloads import (
-    CallPlans,
     Compressed,
     CompressRequest,
     ConductRequest,
@@ -51,8 +50,9 @@ from loom.domain.run.activity_payloads import (
     HookRequest,
     ModelReply,
     ModelRequest,
-    PlanRequest,
+    PrepareCallsRequest,
     Prepared,
+    PreparedCalls,
     PrepareRequest,
     ToolRequest,
 )
@@ -133,7 +133,7 @@ def _work(
     | ModelRequest
     | ConductRequest
     | ToolRequest
-    | PlanRequest
+    | PrepareCallsRequest
     | CompressRequest
     | EvaluateRequest,
     attempt: ActivityAttempt,
@@ -153,8 +153,8 @@ def _work(
             return _tool(
                 request, attempt, began, ToolCall(id=request.call_id, name=request.tool, arguments=arguments), mask
             )
-        case PlanRequest():
-            plans = attempt.outcome.plans if isinstance(attempt.outcome, CallPlans) else ()
+        case PrepareCallsRequest():
+            plans = attempt.outcome.plans if isinstance(attempt.outcome, PreparedCalls) else ()
             return _asks(
                 request,
                 turn_scope(request.turn),
@@ -180,7 +180,7 @@ def _hook(request: HookRequest, attempt: ActivityAttempt, began: datetime, mask:
     match attempt.outcome:
         case AttemptFailure(type="HookFailedError" | "ManifestChangedError", message=message):
             event = hook_asked(request.step, took, failure=message)
-        case HookAnswer(verdict=verdict, reason=reason):
+        case HookResult(verdict=verdict, reason=reason):
             event = hook_asked(request.step, took, verdict=verdict, reason=mask.clean(reason))
         case _:
             return
@@ -224,9 +224,9 @@ def _crew_step(request: ConductRequest, attempt: ActivityAttempt, began: datetim
 
 
 def _asks(
-    request: ModelRequest | PlanRequest,
+    request: ModelRequest | PrepareCallsRequest,
     scope: str,
-    planned: Iterable[tuple[ToolCall, CallPlan]],
+    planned: Iterable[tuple[ToolCall, PreparedCall]],
     timeout: float | None,
     at: datetime,
 ) -> Iterator[Task]:

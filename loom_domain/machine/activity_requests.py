@@ -1,7 +1,7 @@
 """The request for each activity, derived from the state alone."""
 
-from loom.domain.agents.hook_steps import HookStep
-from loom.domain.agents.tree_pattern import is_tree
+from loom.domain.agents.branches_pattern import has_branches
+from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ToolCall, arguments_digest, canonical
@@ -15,7 +15,7 @@ from loom.domain.run.activity_payloads import (
     EvaluateRequest,
     HookRequest,
     ModelRequest,
-    PlanRequest,
+    PrepareCallsRequest,
     PrepareRequest,
     ToolRequest,
 )
@@ -44,7 +44,7 @@ def prepare_request(state: RunState) -> PrepareRequest:
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
 
 
-def hook_request(state: RunState, step: HookStep) -> HookRequest:
+def hook_request(state: RunState, step: HookPoint) -> HookRequest:
     """The request to run a hook."""
     return HookRequest(
         origin=origin_of(state),
@@ -137,7 +137,7 @@ def evaluate_request(state: RunState) -> EvaluateRequest:
 def summary_of(state: RunState) -> str:
     """How the Web UI names the model call that is due."""
     if state.agent.crew is not None:
-        kind = "tree" if is_tree(state.agent) else "crew"
+        kind = "tree" if has_branches(state.agent) else "crew"
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
     results = sum(message.role == "tool" for message in state.transcript.messages[state.conversation.known.count :])
     seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
@@ -163,9 +163,9 @@ def _thousands(tokens: int) -> str:
     return str(tokens) if tokens < 10_000 else f"{tokens / 1000:.0f}k"
 
 
-def plan_request(state: RunState, calls: tuple[OpenCall, ...]) -> PlanRequest:
+def prepare_calls_request(state: RunState, calls: tuple[OpenCall, ...]) -> PrepareCallsRequest:
     """The request to judge `calls` by the rules as they are now."""
-    return PlanRequest(
+    return PrepareCallsRequest(
         origin=origin_of(state),
         turn=state.turn,
         spec=state.agent,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from loom.domain.agents.branches_pattern import for_branch, has_branches
 from loom.domain.agents.sub_agent import default_child_tools
-from loom.domain.agents.tree_pattern import for_branch, is_tree
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
@@ -139,7 +139,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         above=levels(state),
         share=child.share,
         deadline=last_call(state),
-        branch=is_tree(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
+        branch=has_branches(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
         task_id=execute_task_id(state.run_id, child.call_id),
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment, next_step_after_run, steps_after_run
+from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment, next_step_after_run, steps_after_run
 from loom.domain.core.messages import ToolCall, call_digest
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
-from loom.domain.core.tool_calls import CallPlan, OpenCall, Verdict
+from loom.domain.core.tool_calls import OpenCall, PreparedCall, Verdict
 from loom.domain.core.tool_names import START_RUN
 from loom.domain.machine.turn_start import ready
 from loom.domain.permissions.risk import risk_of
@@ -41,22 +41,22 @@ def hook_ended(state: RunState, event: HookReturned | HookFailed) -> RunState:
     return _hook_returned(state, left, event)
 
 
-def due_hook(state: RunState) -> HookStep | None:
+def due_hook(state: RunState) -> HookPoint | None:
     """The hook whose answer the run waits for."""
     if state.outcome is not None:
         return next_last_hook(state)
     return state.hooks_left[0] if state.phase is Phase.STARTING and state.hooks_left else None
 
 
-def _hook_returned(state: RunState, left: tuple[HookStep, ...], event: HookReturned) -> RunState:
+def _hook_returned(state: RunState, left: tuple[HookPoint, ...], event: HookReturned) -> RunState:
     match event.answer:
-        case HookAnswer(verdict="deny", reason=reason):
+        case HookResult(verdict="deny", reason=reason):
             return _refused(state, f"the hook {event.step.name} does not let this run start: {reason}", event.step.name)
-        case HookAnswer(verdict="ask", reason=reason):
+        case HookResult(verdict="ask", reason=reason):
             return _asked(replace(state, hooks_left=left), event.step, reason, event.at)
-        case HookAnswer(instead=True, text=text):
+        case HookResult(instead=True, text=text):
             return ended(state, Outcome(status=RunStatus.COMPLETED, output=text or "", is_final=True))
-        case HookAnswer(text=text):
+        case HookResult(text=text):
             return ready(_with_task(replace(state, hooks_left=left), text))
 
 
@@ -84,7 +84,7 @@ def with_last_hooks(state: RunState) -> RunState:
     return replace(state, calls=calls, hooks_left=steps_after_run(state.spec.hooks, state.hooks_left))
 
 
-def next_last_hook(state: RunState) -> HookStep | None:
+def next_last_hook(state: RunState) -> HookPoint | None:
     """The next hook after the end of the run."""
     return None if state.outcome is None else next_step_after_run(state.hooks_left, state.outcome.status)
 
@@ -100,9 +100,9 @@ def _refused(state: RunState, message: str, by: str) -> RunState:
     return ended(replace(state, calls=replace(state.calls, open=())), Outcome(status=RunStatus.ABORTED, error=error))
 
 
-def _asked(state: RunState, step: HookStep, reason: str, at: datetime) -> RunState:
+def _asked(state: RunState, step: HookPoint, reason: str, at: datetime) -> RunState:
     call = ToolCall(id=_CALL_ID, name=START_RUN, arguments={"task": state.request.task})
-    plan = CallPlan(
+    plan = PreparedCall(
         verdict=Verdict.ASK, rule=f"hook {step.name}", reason=reason, digest=call_digest(state.run_id, call)
     )
     told = note(

@@ -12,9 +12,9 @@ from typing import Final
 
 from loom.domain.core.messages import JsonObject, ToolCall, call_digest, canonical
 from loom.domain.core.tool_calls import (
-    CallPlan,
     Effect,
     OpenCall,
+    PreparedCall,
     ToolResult,
     ToolSpec,
     Verdict,
@@ -25,8 +25,8 @@ from loom.domain.core.tool_calls import (
     tool_message,
 )
 from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, TODO
-from loom.domain.run.actions import AskPerson, AwaitAnswer, Backoff, PlanCalls, RunChildren, RunTools
-from loom.domain.run.events import CallsPlanned, ToolsReturned
+from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools
+from loom.domain.run.events import CallsPrepared, ToolsReturned
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
 from loom.domain.tools.loop_detection import call_steps, followed
@@ -51,15 +51,15 @@ def is_accounted(call: OpenCall) -> bool:
     return call.begun or call.away < PATIENCE
 
 
-def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Backoff | RunTools | RunChildren:
+def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | Backoff | RunTools | RunChildren:
     """What the open calls need next. Under outdated rules no person is asked and nothing runs."""
     if stale := tuple(call for call in state.calls.open if call.stale and call.result is None):
-        return PlanCalls(calls=stale)
+        return PrepareCalls(calls=stale)
     if state.asks:
         ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
         return AskPerson(calls=state.asks, until=min(ends, default=None))
     if state.question is not None:
-        return AwaitAnswer(call_id=state.question.call.id)
+        return AwaitPerson(call_id=state.question.call.id)
     if state.retry_at is not None:
         return Backoff(until=state.retry_at)
     group = next_group(state.calls.open, state.agent.parallel_limit)
@@ -67,7 +67,7 @@ def next_for_calls(state: RunState) -> PlanCalls | AskPerson | AwaitAnswer | Bac
     return RunTools(calls=quick) if quick else RunChildren(calls=group)
 
 
-def opened(call: ToolCall, plan: CallPlan, at: datetime, *, stale: bool = False) -> OpenCall:
+def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = False) -> OpenCall:
     """An open call; one that its plan rules out has its result already."""
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
     result = intercepted(plan) or (None if stale else ruled_out(plan))
@@ -86,7 +86,7 @@ def granted(state: RunState, grants: Iterable[str]) -> RunState:
     )
 
 
-def calls_planned(state: RunState, event: CallsPlanned) -> RunState:
+def calls_prepared(state: RunState, event: CallsPrepared) -> RunState:
     """The run after calls were judged again."""
     plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
     before = state
@@ -94,7 +94,7 @@ def calls_planned(state: RunState, event: CallsPlanned) -> RunState:
     return settled(granted(state, _granted_by_edits(state, plans)))
 
 
-def _replanned(state: RunState, call: OpenCall, plan: CallPlan, at: datetime) -> OpenCall:
+def _replanned(state: RunState, call: OpenCall, plan: PreparedCall, at: datetime) -> OpenCall:
     if not call.stale or call.result is not None:
         return call
     if call.stale > 1:  # the rules changed once more while these plans were made
@@ -127,7 +127,7 @@ def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
     return replace(result, content=f"{edit} {result.content}")
 
 
-def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[str, ...]:
+def _granted_by_edits(state: RunState, plans: Mapping[str, PreparedCall]) -> tuple[str, ...]:
     """The grants of run-wide approvals whose arguments a person changed, by the plan for those arguments."""
     return tuple(
         grant
@@ -138,14 +138,14 @@ def _granted_by_edits(state: RunState, plans: Mapping[str, CallPlan]) -> tuple[s
     )
 
 
-def intercepted(plan: CallPlan) -> ToolResult | None:
+def intercepted(plan: PreparedCall) -> ToolResult | None:
     """The result of a call that an interceptor has answered or stopped."""
     if plan.stopped:
         return failed(f"Not permitted: {plan.stopped}. Find another way.", "permission")
     return None if plan.answer is None else ToolResult(content=plan.answer)
 
 
-def ruled_out(plan: CallPlan) -> ToolResult | None:
+def ruled_out(plan: PreparedCall) -> ToolResult | None:
     """The result of a call that its plan keeps from running."""
     if plan.error:
         return failed(plan.error, plan.error_type or "validation")

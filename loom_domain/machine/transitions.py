@@ -23,7 +23,7 @@ from loom.domain.machine.model_replies import answered, model_replied
 from loom.domain.machine.model_retry import model_failed
 from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, start_decided, with_last_hooks
 from loom.domain.machine.steering import asks_expired, steered
-from loom.domain.machine.tool_results import calls_planned, end_calls, next_for_calls, tools_returned
+from loom.domain.machine.tool_results import calls_prepared, end_calls, next_for_calls, tools_returned
 from loom.domain.machine.tree_sync import ancestry_changed, sync_relatives
 from loom.domain.machine.turn_start import last_turn, next_turn, run_prepared, stopped_at_limit, without_late_critique
 from loom.domain.machine.wrap_up import budget_answered, budget_requested, time_ran_out
@@ -45,7 +45,7 @@ from loom.domain.run.events import (
     Approved,
     AsksExpired,
     BackoffEnded,
-    CallsPlanned,
+    CallsPrepared,
     CompressionFailed,
     ContextCompressed,
     Denied,
@@ -71,7 +71,7 @@ from loom.domain.run.events import (
 from loom.domain.run.state import Outcome, Phase, RunState, ended, note, with_calls
 from loom.domain.tree.events import (
     AncestryChanged,
-    BudgetAnswered,
+    BudgetGranted,
     BudgetRequested,
     ChildEnded,
     ChildrenBegan,
@@ -282,9 +282,9 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         fits=lambda state, _: state.retry_at is not None,
         otherwise="no retry is due",
     ),
-    CallsPlanned: Transition(
+    CallsPrepared: Transition(
         to={A: (A, R), ENDED: (ENDED,)},
-        change=calls_planned,
+        change=calls_prepared,
         fits=lambda state, _: state.phase is A,
         otherwise="no tool call is open",
     ),
@@ -366,7 +366,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         fits=lambda state, event: _runs_child(state, event.request.run_id),
         otherwise=_NO_CHILD,
     ),
-    BudgetAnswered: Transition(
+    BudgetGranted: Transition(
         to=STAYS,
         change=budget_answered,
         fits=lambda state, event: state.tree.asking is not None and state.tree.asking.number == event.number,

@@ -17,7 +17,7 @@ from loom.domain.run.events import TimeRanOut
 from loom.domain.run.state import Outcome, Phase, RunState, WrapUp, ended, note, waiting_on
 from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.budget_shares import answered, may_request, with_request
-from loom.domain.tree.events import BudgetAnswered, BudgetRequested
+from loom.domain.tree.events import BudgetGranted, BudgetRequested
 
 LONGEST_WAIT: Final = 200
 """Characters of what a run was waiting on that its error names."""
@@ -103,7 +103,7 @@ def budget_requested(state: RunState, event: BudgetRequested) -> RunState:
     return replace(state, tree=with_request(state.tree, own_spend(state), event.request, state.run_id))
 
 
-def budget_answered(state: RunState, event: BudgetAnswered) -> RunState:
+def budget_answered(state: RunState, event: BudgetGranted) -> RunState:
     """The run after its parent answered its budget request."""
     tree = answered(state.tree, own_spend(state), event.number, event.granted, state.run_id)
     return replace(state, tree=tree)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from loom.domain.core.tool_calls import CallPlan, Effect
+from loom.domain.core.tool_calls import Effect, PreparedCall
 from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, MCP, START_RUN
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import Kind, kind_of
@@ -20,7 +20,7 @@ _BY_EFFECT: Final[Mapping[Effect, str]] = {
 }
 
 
-def risk_of(tool: str, plan: CallPlan) -> str:
+def risk_of(tool: str, plan: PreparedCall) -> str:
     """The highest known risk of a call of this tool."""
     if plan.rule.startswith(f"{GUARD}write to "):
         return "changes a file that programs obey (guard)"

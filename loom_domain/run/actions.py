@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from loom.domain.agents.hook_steps import HookStep
+from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.run.state import Outcome
 
@@ -18,7 +18,7 @@ class Prepare:
 class RunHook:
     """Run a hook of the user before the first turn."""
 
-    step: HookStep
+    step: HookPoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlanCalls:
+class PrepareCalls:
     """Judge these calls again."""
 
     calls: tuple[OpenCall, ...]
@@ -64,7 +64,7 @@ class AskPerson:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AwaitAnswer:
+class AwaitPerson:
     """Wait until a person has answered the model's question."""
 
     call_id: str
@@ -109,9 +109,9 @@ Action: TypeAlias = (
     | CompressContext
     | EvaluateAnswer
     | Backoff
-    | PlanCalls
+    | PrepareCalls
     | AskPerson
-    | AwaitAnswer
+    | AwaitPerson
     | RunTools
     | RunChildren
     | AwaitBudget

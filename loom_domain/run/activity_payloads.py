@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from loom.domain.agents.hook_steps import HookStep
+from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Stage
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import KnownFacts
@@ -17,7 +17,7 @@ from loom.domain.core.messages import Group, JsonObject, Message, Tail, ToolCall
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tasks import Notice, Origin
-from loom.domain.core.tool_calls import CallPlan, Effect, ToolSpec
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolSpec
 from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
 from loom.domain.tools.todos import Todos
@@ -66,7 +66,7 @@ class HookRequest:
 
     origin: Origin
     turn: int = 0
-    step: HookStep
+    step: HookPoint
     spec_digest: str = ""
     task: str
     metadata: JsonObject = field(default_factory=dict)
@@ -119,7 +119,7 @@ class ModelReply:
 
     message: Message | None = None
     """None when the worker does not know the transcript or the spec: send them whole."""
-    plans: tuple[CallPlan, ...] = ()
+    plans: tuple[PreparedCall, ...] = ()
     stop: StopReason = "end"
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = None
@@ -212,7 +212,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlanRequest:
+class PrepareCallsRequest:
     """Plan calls again after rules or arguments have changed."""
 
     origin: Origin
@@ -224,10 +224,10 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CallPlans:
+class PreparedCalls:
     """One prepared call for each call of the request, in order."""
 
-    plans: tuple[CallPlan, ...]
+    plans: tuple[PreparedCall, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

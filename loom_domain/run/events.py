@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep
+from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunError
 from loom.domain.core.tool_calls import ToolResult
-from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
 from loom.domain.run.retry_policy import Failure
 from loom.domain.tree.events import TreeEvent
 
@@ -32,8 +32,8 @@ class RunRefused:
 class HookReturned:
     """A hook before the first turn or after the end has answered."""
 
-    step: HookStep
-    answer: HookAnswer
+    step: HookPoint
+    answer: HookResult
     at: datetime
 
 
@@ -41,7 +41,7 @@ class HookReturned:
 class HookFailed:
     """A hook before the first turn or after the end has failed."""
 
-    step: HookStep
+    step: HookPoint
     failure: Failure
     at: datetime
 
@@ -107,11 +107,11 @@ class BackoffEnded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CallsPlanned:
+class CallsPrepared:
     """Calls were judged again; `plans` has one plan for each of `call_ids`, in order."""
 
     call_ids: tuple[str, ...]
-    plans: CallPlans
+    plans: PreparedCalls
     at: datetime
 
 
@@ -242,7 +242,7 @@ OwnEvent: TypeAlias = (
     | AnswerEvaluated
     | EvaluationFailed
     | BackoffEnded
-    | CallsPlanned
+    | CallsPrepared
     | ToolsReturned
     | AsksExpired
     | TimeRanOut

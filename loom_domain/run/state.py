@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from loom.domain.agents.hook_steps import HookStep
+from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is_from_person, last_text, usage_view
@@ -221,7 +221,7 @@ class RunState:
     spec: AgentSpec | None = None
     """Set once the run is prepared."""
     environment: Environment = field(default_factory=Environment)
-    hooks_left: tuple[HookStep, ...] = ()
+    hooks_left: tuple[HookPoint, ...] = ()
     """Hooks to come before the first turn; once there is an outcome, those after it."""
     turn: int = 0
     conversation: Conversation = field(default_factory=Conversation)

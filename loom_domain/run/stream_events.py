@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from loom.domain.agents.hook_steps import HookStep
+from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, ToolCall, Usage
 from loom.domain.core.requests import RunRequest, fork_view
 from loom.domain.core.tasks import Action, Origin, Segment, Task, task_of
-from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict, made_tool
+from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, made_tool
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.permissions.risk import risk_of
 from loom.domain.run.activity_payloads import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
@@ -112,7 +112,7 @@ def run_started(
 
 
 def hook_asked(
-    step: HookStep, ms: float, *, verdict: str = "", reason: str = "", failure: str | None = None
+    step: HookPoint, ms: float, *, verdict: str = "", reason: str = "", failure: str | None = None
 ) -> StreamEvent:
     """A hook around the run that was asked, and what it answered; `failure` says why it gave no answer."""
     said = {"verdict": verdict, "reason": reason} if failure is None else {"message": failure}
@@ -228,18 +228,18 @@ def context_compressed(
     )
 
 
-def waits_for_person(plan: CallPlan) -> bool:
+def waits_for_person(plan: PreparedCall) -> bool:
     """Whether a call with this plan waits for a person's approval."""
     return plan.verdict is Verdict.ASK and not plan.error and not plan.stopped
 
 
-def asked_arguments(call: ToolCall, plan: CallPlan) -> JsonObject:
+def asked_arguments(call: ToolCall, plan: PreparedCall) -> JsonObject:
     """The arguments that a person is asked about: as an interceptor left them."""
     return dict(call.arguments if plan.arguments is None else plan.arguments)
 
 
 def approval_requested(
-    call: ToolCall, plan: CallPlan, *, turn: int, arguments: JsonObject, expires_in: float | None
+    call: ToolCall, plan: PreparedCall, *, turn: int, arguments: JsonObject, expires_in: float | None
 ) -> StreamEvent:
     """A call that waits for a person; `arguments` without secrets."""
     return StreamEvent(

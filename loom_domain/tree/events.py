@@ -59,7 +59,7 @@ class BudgetRequested:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetAnswered:
+class BudgetGranted:
     """The parent has answered the budget request of that number; granting nothing refuses it."""
 
     number: int
@@ -78,6 +78,6 @@ TreeEvent: TypeAlias = (
     | ChildReported
     | AncestryChanged
     | BudgetRequested
-    | BudgetAnswered
+    | BudgetGranted
     | TreeSignalSent
 )

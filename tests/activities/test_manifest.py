@@ -7,7 +7,7 @@ import pytest
 
 from loom.activities.manifest import agent_digest, changes, manifest_of, met_by, own_parts
 from loom.domain.agents.definitions import AgentDefinition
-from loom.domain.agents.hook_steps import HookStep, Moment
+from loom.domain.agents.hook_steps import HookPoint, Moment
 from loom.domain.agents.spec import AgentConfig, AgentSpec
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.permissions.judge import Mode
@@ -23,7 +23,7 @@ SPEC = AgentSpec(name="a", model="demo", permissions={"bash": "ask"})
         ({"model": "openai:x", "temperature": 0.5}, ("model",)),
         ({"permissions": {"bash": "allow"}}, ("permissions",)),
         ({"mode": Mode.BYPASS, "config": AgentConfig(enabled_skills=("x",))}, ("permissions", "skills")),
-        ({"hooks": (HookStep(moment=Moment.START, name="h"),)}, ("hooks",)),
+        ({"hooks": (HookPoint(moment=Moment.START, name="h"),)}, ("hooks",)),
         ({"rules": "another release's", "workspace": "/elsewhere", "max_turns": 3}, ()),
     ],
 )

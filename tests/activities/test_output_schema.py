@@ -10,7 +10,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.output_schema import CheckedAnswer
-from loom.domain.core.tool_calls import CallPlan
+from loom.domain.core.tool_calls import PreparedCall
 
 ITEM = {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}
 SCHEMA: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_null_is_an_answer_like_any_other() -> None:
 def said(text: str, *calls: ToolCall, **given: Any) -> CheckedAnswer | None:
     """What is made of an answer."""
     message = Message(role="assistant", content=text, tool_calls=calls)
-    plans = [CallPlan(error="" if call.name == "done" else "unknown") for call in calls]
+    plans = [PreparedCall(error="" if call.name == "done" else "unknown") for call in calls]
     spec = given.pop("spec", SPEC)
     return checked(spec, given.pop("earlier", ()), message, plans, **{"stop": "end", "pieces": 0, **given})
 

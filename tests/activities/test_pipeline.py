@@ -18,7 +18,7 @@ from loom.activities.toolbox.pipeline import execute, plan
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
 from loom.domain.core.messages import JsonObject, Part, ToolCall, call_digest
-from loom.domain.core.tool_calls import EMPTY_OUTPUT, STAGES, CallPlan, Effect, ToolResult, Verdict, tool_message
+from loom.domain.core.tool_calls import EMPTY_OUTPUT, STAGES, Effect, PreparedCall, ToolResult, Verdict, tool_message
 from loom.domain.permissions.judge import Mode
 
 BOX = built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, no_sandbox="install bubblewrap")
@@ -70,7 +70,7 @@ def agent(
     )
 
 
-def planned(call: ToolCall, spec: AgentSpec, box: dict[str, Tool] | None = None, *grants: str) -> CallPlan:
+def planned(call: ToolCall, spec: AgentSpec, box: dict[str, Tool] | None = None, *grants: str) -> PreparedCall:
     return plan(call, box=box or FULL, spec=spec, grants=grants, run_id="run")
 
 
@@ -86,7 +86,7 @@ async def run(
 
 
 def test_an_allowed_call_is_planned_with_its_limits(tmp_path: Path) -> None:
-    assert planned(call("read_file", path="a"), agent(tmp_path)) == CallPlan(
+    assert planned(call("read_file", path="a"), agent(tmp_path)) == PreparedCall(
         verdict=Verdict.ALLOW,
         rule="built-in",
         effect=Effect.READ,

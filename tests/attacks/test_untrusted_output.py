@@ -11,7 +11,7 @@ from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.pipeline import plan
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.tool_calls import CallPlan, ToolResult, Verdict
+from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict
 from loom.domain.machine.transitions import next_action
 from loom.domain.run.actions import AskPerson
 from loom.domain.run.state import RunState
@@ -28,7 +28,7 @@ ORDERS = st.sampled_from(
 )
 
 
-def waiting(output: str | ToolResult, ask: CallPlan) -> RunState:
+def waiting(output: str | ToolResult, ask: PreparedCall) -> RunState:
     """A run that has read this output and now asks a person for a command."""
     turn = wants((call("a", "read_file", path="page.html"), READS))
     return told(BEGAN, turn, returned(a=output), BEGAN, wants((call("b", "bash", command="rm -rf /"), ask)))

@@ -7,7 +7,7 @@ from loom.domain.core.messages import Message, user
 from loom.domain.crews.actions import Answer, AssignJobs, GiveUp, Step
 from loom.domain.crews.crew import Crew, CrewMode, Member
 from loom.domain.crews.log import assignment_message, read_log
-from loom.domain.crews.next_step import next_step
+from loom.domain.crews.next_action import next_crew_action
 
 
 def crew(mode: str, *members: Member | str, **given: Any) -> Crew:
@@ -26,7 +26,7 @@ class Told:
     @property
     def step(self) -> Step:
         """What the crew does next."""
-        return next_step(self.crew, read_log(self.messages))
+        return next_crew_action(self.crew, read_log(self.messages))
 
     @property
     def jobs(self) -> list[tuple[str, int]]:

@@ -7,13 +7,13 @@ from typing import Any, Final
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Message, ToolCall, Usage
 from loom.domain.core.requests import RunRequest
-from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.machine.transitions import evolve, next_action, start
-from loom.domain.run.actions import AskPerson, PlanCalls, RunTools
-from loom.domain.run.activity_payloads import CallPlans, ModelReply, Prepared
+from loom.domain.run.actions import AskPerson, PrepareCalls, RunTools
+from loom.domain.run.activity_payloads import ModelReply, Prepared, PreparedCalls
 from loom.domain.run.events import (
     Approved,
-    CallsPlanned,
+    CallsPrepared,
     Denied,
     Event,
     ModelFailed,
@@ -38,15 +38,15 @@ SPEC: Final = AgentSpec(name="default", model="demo", system_prompt="Be brief.")
 PREPARED: Final = RunPrepared(prepared=Prepared(spec=SPEC))
 BEGAN: Final = TurnBegan(at=AT)
 
-READS: Final = CallPlan(verdict=Verdict.ALLOW, effect=Effect.READ, parallel=True)
-WRITES: Final = CallPlan(verdict=Verdict.ALLOW, effect=Effect.ONCE)
-FORBIDDEN: Final = CallPlan(verdict=Verdict.DENY, rule="bash", reason="denied by the rule bash")
-UNKNOWN_TOOL: Final = CallPlan(error="there is no tool `bsh`; did you mean `bash`?", error_type="not_found")
+READS: Final = PreparedCall(verdict=Verdict.ALLOW, effect=Effect.READ, parallel=True)
+WRITES: Final = PreparedCall(verdict=Verdict.ALLOW, effect=Effect.ONCE)
+FORBIDDEN: Final = PreparedCall(verdict=Verdict.DENY, rule="bash", reason="denied by the rule bash")
+UNKNOWN_TOOL: Final = PreparedCall(error="there is no tool `bsh`; did you mean `bash`?", error_type="not_found")
 
 
-def asks(digest: str = "d1", *grants: str) -> CallPlan:
+def asks(digest: str = "d1", *grants: str) -> PreparedCall:
     """A plan that waits for a person."""
-    return CallPlan(verdict=Verdict.ASK, rule="bash", reason="the rule bash says ask", digest=digest, grants=grants)
+    return PreparedCall(verdict=Verdict.ASK, rule="bash", reason="the rule bash says ask", digest=digest, grants=grants)
 
 
 def call(call_id: str, name: str = "bash", /, **arguments: Any) -> ToolCall:
@@ -66,7 +66,7 @@ def cut(text: str) -> ModelReplied:
     return says(text, stop="length")
 
 
-def wants(*planned: tuple[ToolCall, CallPlan], text: str = "") -> ModelReplied:
+def wants(*planned: tuple[ToolCall, PreparedCall], text: str = "") -> ModelReplied:
     """The model calls tools, each with the plan made for it."""
     message = Message(role="assistant", content=text, tool_calls=tuple(c for c, _ in planned))
     return says("", message=message, plans=tuple(plan for _, plan in planned), stop="tools")
@@ -83,9 +83,9 @@ def returned(**outcomes: str | ToolResult | Failure) -> ToolsReturned:
     return ToolsReturned(outcomes=results, at=AT)
 
 
-def judged(**plans: CallPlan) -> CallsPlanned:
+def judged(**plans: PreparedCall) -> CallsPrepared:
     """Calls are judged again, by call id."""
-    return CallsPlanned(call_ids=tuple(plans), plans=CallPlans(plans=tuple(plans.values())), at=AT)
+    return CallsPrepared(call_ids=tuple(plans), plans=PreparedCalls(plans=tuple(plans.values())), at=AT)
 
 
 def yes(call_id: str | None = None, **how: Any) -> Approved:
@@ -148,7 +148,7 @@ def asked(state: RunState) -> list[str]:
 def judging(state: RunState) -> list[str]:
     """The calls that are judged again now."""
     action = next_action(state)
-    assert isinstance(action, PlanCalls), action
+    assert isinstance(action, PrepareCalls), action
     return [c.call.id for c in action.calls]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from loom.domain.core.messages import Message
 from loom.domain.core.requests import RunRequest, RunStatus
-from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict, failed
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict, failed
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.machine.activity_requests import model_request, tool_request
 from loom.domain.machine.tool_results import OUT_OF_TIME, UNKNOWN_OUTCOME
@@ -97,7 +97,7 @@ def test_rules_that_change_while_the_model_thinks_have_its_calls_judged_again() 
 @pytest.mark.parametrize(
     ("plan", "runs"), [(WRITES, True), (asks("d9"), True), (FORBIDDEN, False), (UNKNOWN_TOOL, False)]
 )
-def test_a_yes_holds_against_new_rules_unless_they_forbid_the_call(plan: CallPlan, runs: bool) -> None:
+def test_a_yes_holds_against_new_rules_unless_they_forbid_the_call(plan: PreparedCall, runs: bool) -> None:
     state = told(BEGAN, wants((call("a"), asks())), yes("a"), RULES, judged(a=plan))
     assert isinstance(next_action(state), RunTools) is runs
 
@@ -278,7 +278,7 @@ def test_results_that_arrive_after_an_abort_are_kept() -> None:
 
 
 def test_the_model_reads_a_failed_call_as_an_error() -> None:
-    state = told(BEGAN, wants((call("a"), CallPlan(verdict=Verdict.DENY, reason="no"))))
+    state = told(BEGAN, wants((call("a"), PreparedCall(verdict=Verdict.DENY, reason="no"))))
     assert state.transcript.messages[-1] == Message(
         role="tool", content="Not permitted: no. Find another way.", tool_call_id="a", name="bash", is_error=True
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
 from loom.domain.core.output_schema import CheckedAnswer, NotJson, instructions, read_json, values_of, values_of_done
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.activity_requests import model_request
@@ -204,9 +204,9 @@ def test_an_answer_that_does_not_know_what_came_in_is_not_repaired() -> None:
 
 
 def test_a_hook_that_changes_the_output_takes_the_value_away() -> None:
-    step = HookStep(moment=Moment.AFTER, name="mask")
+    step = HookPoint(moment=Moment.AFTER, name="mask")
     state = after(run_with_schema(hooks=(step,)), BEGAN, checks(says('{"price": 3}'), GOOD))
 
-    masked = after(closed(state), HookReturned(step=step, answer=HookAnswer(text="(withheld)"), at=AT))
+    masked = after(closed(state), HookReturned(step=step, answer=HookResult(text="(withheld)"), at=AT))
 
     assert (outcome(masked).output, outcome(masked).structured) == ("(withheld)", None)

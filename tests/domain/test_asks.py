@@ -6,11 +6,11 @@ import pytest
 
 from loom.domain.core.messages import call_digest
 from loom.domain.core.requests import RunStatus
-from loom.domain.core.tool_calls import CallPlan, ToolResult
-from loom.domain.machine.activity_requests import plan_request, tool_request
+from loom.domain.core.tool_calls import PreparedCall, ToolResult
+from loom.domain.machine.activity_requests import prepare_calls_request, tool_request
 from loom.domain.machine.steering import extent
 from loom.domain.machine.transitions import evolve, next_action
-from loom.domain.run.actions import AskPerson, AwaitAnswer
+from loom.domain.run.actions import AskPerson, AwaitPerson
 from loom.domain.run.events import Approved, AsksExpired, MessageReceived, PermissionsSet, SteeringEvent, ToolsReturned
 from loom.domain.run.state import expires_at, status_of
 from loom.domain.run.status import status_view
@@ -159,7 +159,7 @@ def edited(**how: str) -> Approved:
 def test_edited_arguments_are_judged_again_and_then_run_without_a_second_question() -> None:
     state = told(BEGAN, wants((call("a", command="rm -r x"), asks())), edited(digest="d1"))
     assert judging(state) == ["a"]
-    assert plan_request(state, state.calls.open).calls == (call("a", command="ls"),)
+    assert prepare_calls_request(state, state.calls.open).calls == (call("a", command="ls"),)
     assert state.notices.pending[-1].parameters["digest"] == call_digest("run-1", call("a", command="ls"))
     state = evolve(state, judged(a=asks("d2")))
     assert running(state) == ["a"]
@@ -171,7 +171,7 @@ def test_edited_arguments_are_judged_again_and_then_run_without_a_second_questio
 
 
 def test_edited_arguments_that_cannot_be_carried_out_leave_the_ask_as_it_was() -> None:
-    wrong = CallPlan(error="command: Field required", error_type="validation")
+    wrong = PreparedCall(error="command: Field required", error_type="validation")
     state = told(BEGAN, wants((call("a", command="make"), asks())), edited(), judged(a=wrong))
     (ask,) = state.asks
     assert ask.call == call("a", command="make")
@@ -185,7 +185,7 @@ def test_a_question_waits_for_what_comes_before_it_and_takes_the_next_message_as
     state = told(BEGAN, wants((call("a", command="ls"), READS), (asks_blue, READS)))
     assert running(state) == ["a"]
     state = evolve(state, ToolsReturned(outcomes={"a": ToolResult(content="ok")}, at=AT))
-    assert next_action(state) == AwaitAnswer(call_id="q")
+    assert next_action(state) == AwaitPerson(call_id="q")
     assert status_of(state) is RunStatus.WAITING_FOR_INPUT
     state = evolve(state, MessageReceived(text="blue", by="ann", at=AT))
     assert results(state)[-1] == ("q", "ann answers: blue", False)
@@ -265,6 +265,6 @@ def test_an_approval_for_the_run_that_grants_nothing_covers_this_call_only() -> 
     ],
 )
 def test_the_receipt_of_an_approval_says_what_it_is_for(
-    plan: CallPlan, answer: SteeringEvent, receipt: dict[str, str]
+    plan: PreparedCall, answer: SteeringEvent, receipt: dict[str, str]
 ) -> None:
     assert extent(told(BEGAN, wants((call("a"), plan))), answer) == receipt

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.agents.request_options import read_options
-from loom.domain.agents.spec import AgentSpec
-from loom.domain.agents.tree_pattern import (
+from loom.domain.agents.branches_pattern import (
     branches_of,
     checked_branches,
     for_branch,
-    is_tree,
+    has_branches,
     led_by,
     refuse_without_room,
 )
+from loom.domain.agents.request_options import read_options
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import Budget, RunRequest
 from loom.domain.core.tool_calls import Effect, ToolSpec
@@ -24,7 +24,7 @@ from loom.domain.core.tool_names import DELEGATE
 from loom.domain.crews.actions import Answer, AssignJobs, GiveUp
 from loom.domain.crews.crew import Crew, CrewMode, Judge, Member
 from loom.domain.crews.log import Choice, JobAttempt, Score, answer_message, last_choice, plan_view, read_log
-from loom.domain.crews.next_step import so_far
+from loom.domain.crews.next_action import so_far
 from loom.domain.crews.scoring import chosen_by, form_of
 from loom.domain.tree.lineage import TreeLimits
 from tests.domain.crew_story import FAILED, Told, crew
@@ -224,7 +224,7 @@ class TestTheAgent:
 
     def test_its_branches_decide_its_turns(self) -> None:
         spec = led_by(tree(4, 2), self.SPEC, DELEGATION)
-        assert is_tree(spec)
+        assert has_branches(spec)
         assert spec.crew is not None
         assert (spec.crew.mode, len(spec.crew.members), spec.crew.judge.rounds) == (CrewMode.TREE, 4, 2)
         assert (spec.name, spec.rounds, spec.tools, spec.output_schema) == (

@@ -10,7 +10,7 @@ from loom.domain.core.messages import Message, reminder
 from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp
 from loom.domain.crews.crew import Aggregation, Coordinator, Crew, Member, Route, Router, complaints
 from loom.domain.crews.log import Choice, read_log
-from loom.domain.crews.next_step import chosen, so_far
+from loom.domain.crews.next_action import chosen, so_far
 from loom.domain.crews.prompts import INLINE
 from loom.domain.crews.routing import by_similarity
 from tests.domain.crew_story import FAILED, Told, crew

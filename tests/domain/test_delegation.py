@@ -7,7 +7,7 @@ from typing import Any, Final
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
-from loom.domain.core.tool_calls import CallPlan, Effect, Verdict
+from loom.domain.core.tool_calls import Effect, PreparedCall, Verdict
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
 from loom.domain.machine.limits import remaining
@@ -21,7 +21,7 @@ from loom.domain.run.state import RunState, status_of
 from loom.domain.tree.budget import Share, Spend
 from loom.domain.tree.events import (
     AncestryChanged,
-    BudgetAnswered,
+    BudgetGranted,
     ChildEnded,
     ChildrenBegan,
     ChildReported,
@@ -32,7 +32,7 @@ from loom.domain.tree.signals import PARENT
 from loom.domain.tree.tree import ChildReport, TreeAsk, TreeSignal
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, no, results, says, wants, yes
 
-PLAN: Final = CallPlan(effect=Effect.READ, parallel=True)
+PLAN: Final = PreparedCall(effect=Effect.READ, parallel=True)
 LIMITS: Final = TreeLimits(depth=3, children=4)
 CHILD: Final = "run-1/d1-1"
 ASK: Final = TreeAsk(
@@ -181,7 +181,7 @@ BELOW: Final = Lineage(parent_run_id="p", root_run_id="p", depth=1, limits=LIMIT
 
 
 def test_a_child_tells_its_parent_when_something_waits_and_when_it_does_not_any_more() -> None:
-    write = (call("w1", "write_file"), CallPlan(verdict=Verdict.ASK, digest="d1", rule="write_file"))
+    write = (call("w1", "write_file"), PreparedCall(verdict=Verdict.ASK, digest="d1", rule="write_file"))
     asking = run(wants(write), lineage=BELOW)
     assert letters(asking) == [("p", "child_report")]
     assert asking.tree.unsent[0].payload["asks"][0]["call_id"] == "w1"
@@ -201,7 +201,7 @@ def test_a_call_that_is_not_covered_asks_the_parent_and_goes_on_when_there_is_mo
     assert isinstance(next_action(short), AwaitBudget)
     assert short.tree.unsent[0].payload == {"run_id": "run-1", "number": 1, "need": {"tokens": 500}}
 
-    richer = evolve(short, BudgetAnswered(number=1, granted=Spend(tokens=800)))
+    richer = evolve(short, BudgetGranted(number=1, granted=Spend(tokens=800)))
     assert isinstance(next_action(richer), CallModel)
     assert richer.tree.share.tokens == 1800
 
@@ -209,7 +209,7 @@ def test_a_call_that_is_not_covered_asks_the_parent_and_goes_on_when_there_is_mo
 def test_without_more_a_run_gives_one_last_answer_and_ends_with_it() -> None:
     refused = run(
         says("", message=None, uncovered=Spend(tokens=1500)),
-        BudgetAnswered(number=1, granted=Spend()),
+        BudgetGranted(number=1, granted=Spend()),
         says("", message=None, uncovered=Spend(tokens=1500)),
         lineage=BELOW,
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.requests import Budget, ForkedFrom, RunRequest
-from loom.domain.core.tool_calls import CallPlan, ToolResult
+from loom.domain.core.tool_calls import PreparedCall, ToolResult
 from loom.domain.core.tool_names import CREATE_TOOL, DONE, TODO
 from loom.domain.history.forks import begun_at, fork_point, fork_request
 from loom.domain.history.past_turns import ModelAttempt, Record, ToolAttempt
@@ -143,7 +143,7 @@ def test_a_run_that_was_ended_by_its_agent_can_go_on() -> None:
 def test_a_fork_needs_a_turn_that_is_there_and_over(turn: int, says_why: str) -> None:
     story = Recorded().turn(wants((call("c1"), READS)))
     begun = evolve(story.state, TurnBegan(at=AT))
-    asked = wants((call("c2"), CallPlan()))
+    asked = wants((call("c2"), PreparedCall()))
     running = ToolAttempt(
         request=tool_request(evolve(begun, asked), evolve(begun, asked).calls.open[0], "", with_notices=False)
     )

@@ -19,7 +19,7 @@ from loom.domain.run.events import (
     TurnBegan,
 )
 from loom.domain.run.state import Phase, RunState
-from loom.domain.tree.events import BudgetAnswered, ChildStarted, TreeEvent, TreeSignalSent
+from loom.domain.tree.events import BudgetGranted, ChildStarted, TreeEvent, TreeSignalSent
 from tests.domain.story import AT, BEGAN, PREPARED, READS, after, asks, call, returned, says, told, wants
 
 READY = told()
@@ -91,7 +91,7 @@ def test_a_late_answer_of_the_model_still_counts_what_it_cost() -> None:
 
 
 def test_no_answer_is_taken_to_a_request_that_was_never_made() -> None:
-    child = evolve(THINKING, BudgetAnswered(number=1, granted=THINKING.tree.reserve))
+    child = evolve(THINKING, BudgetGranted(number=1, granted=THINKING.tree.reserve))
     assert child is THINKING
 
 

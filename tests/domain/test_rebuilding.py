@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Tail, ToolCall, Usage
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
-from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.history.facts import (
     ActivityAttempt,
     ActivityOutcome,
@@ -28,14 +28,14 @@ from loom.domain.history.facts import (
 )
 from loom.domain.history.task_rebuilding import tasks_of
 from loom.domain.run.activity_payloads import (
-    CallPlans,
     Compressed,
     CompressRequest,
     HookRequest,
     ModelReply,
     ModelRequest,
-    PlanRequest,
+    PrepareCallsRequest,
     Prepared,
+    PreparedCalls,
     PrepareRequest,
     ToolRequest,
 )
@@ -81,7 +81,7 @@ COMPRESS: Final = CompressRequest(
 )
 ANSWER: Final = ModelReply(
     message=Message(role="assistant", content="ok", tool_calls=(CALL,)),
-    plans=(CallPlan(verdict=Verdict.ASK, rule="bash", reason="it asks", digest="d", grants=("bash(cat:*)",)),),
+    plans=(PreparedCall(verdict=Verdict.ASK, rule="bash", reason="it asks", digest="d", grants=("bash(cat:*)",)),),
     usage=Usage(input_tokens=10, output_tokens=5, cached_tokens=1),
     cost_micros=1_500_000,
 )
@@ -132,14 +132,14 @@ def test_a_prepared_run_has_started_with_its_pinned_agent() -> None:
 @pytest.mark.parametrize(
     ("outcome", "status", "says"),
     [
-        (HookAnswer(), "completed", {"verdict": "allow"}),
-        (HookAnswer(verdict="deny", reason="no"), "completed", {"verdict": "deny", "reason": "no"}),
+        (HookResult(), "completed", {"verdict": "allow"}),
+        (HookResult(verdict="deny", reason="no"), "completed", {"verdict": "deny", "reason": "no"}),
         (AttemptFailure(type="HookFailedError", message="oops"), "failed", {"message": "oops"}),
         (AttemptFailure(type="ManifestChangedError", message="other code"), "failed", {"message": "other code"}),
     ],
 )
 def test_a_hook_tells_what_it_came_to(outcome: ActivityOutcome, status: str, says: JsonObject) -> None:
-    step = HookStep(moment=Moment.START, name="gate")
+    step = HookPoint(moment=Moment.START, name="gate")
     task = only(Action.HOOK, attempt(HookRequest(origin=ORIGIN, step=step, task="do it"), outcome))
     assert (task.task_id, task.status) == ("r/t0/on_start-gate/node.hook", status)
     assert {name: task.parameters[name] for name in ("hook", "moment")} == {"hook": "gate", "moment": "on_start"}
@@ -256,9 +256,9 @@ def test_a_tool_call_without_a_result_told_that_it_began(outcome: ActivityOutcom
 
 
 def test_calls_that_are_judged_again_ask_again() -> None:
-    request = PlanRequest(origin=ORIGIN, turn=1, spec=SPEC, calls=(CALL,))
-    plans = CallPlans(plans=(CallPlan(verdict=Verdict.ASK, digest="e"),))
-    refused = CallPlans(plans=(CallPlan(verdict=Verdict.ASK, digest="e", error="no such tool"),))
+    request = PrepareCallsRequest(origin=ORIGIN, turn=1, spec=SPEC, calls=(CALL,))
+    plans = PreparedCalls(plans=(PreparedCall(verdict=Verdict.ASK, digest="e"),))
+    refused = PreparedCalls(plans=(PreparedCall(verdict=Verdict.ASK, digest="e", error="no such tool"),))
     assert seen(attempt(request, plans)) == ["t1/ask-c1-e/node.approval_requested"]
     assert seen(attempt(request, refused)) == []
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.domain.core.tool_calls import CallPlan, Effect
+from loom.domain.core.tool_calls import Effect, PreparedCall
 from loom.domain.permissions.risk import risk_of
 
 
@@ -26,4 +26,4 @@ from loom.domain.permissions.risk import risk_of
     ],
 )
 def test_the_risk_is_the_worst_that_is_known_of_a_call(tool: str, effect: Effect, rule: str, risk: str) -> None:
-    assert risk_of(tool, CallPlan(effect=effect, rule=rule)) == risk
+    assert risk_of(tool, PreparedCall(effect=effect, rule=rule)) == risk

@@ -8,19 +8,19 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom.domain.agents.hook_steps import HookAnswer, HookStep, Moment
+from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
-from loom.domain.core.tool_calls import CallPlan, Effect, ToolResult, Verdict
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
-    AwaitAnswer,
     AwaitBudget,
+    AwaitPerson,
     AwaitResume,
     Backoff,
     BeginTurn,
@@ -28,20 +28,20 @@ from loom.domain.run.actions import (
     CompressContext,
     EvaluateAnswer,
     Finish,
-    PlanCalls,
     Prepare,
+    PrepareCalls,
     RunChildren,
     RunHook,
     RunTools,
 )
-from loom.domain.run.activity_payloads import CallPlans, Compressed, Evaluated, ModelReply, Prepared
+from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
 from loom.domain.run.conversation import TooLong
 from loom.domain.run.events import (
     AbortRequested,
     AnswerEvaluated,
     AsksExpired,
     BackoffEnded,
-    CallsPlanned,
+    CallsPrepared,
     CompressionFailed,
     ContextCompressed,
     EvaluationFailed,
@@ -69,7 +69,7 @@ from loom.domain.run.status import status_view
 from loom.domain.tree.budget import BudgetRequest, Spend
 from loom.domain.tree.events import (
     AncestryChanged,
-    BudgetAnswered,
+    BudgetGranted,
     BudgetRequested,
     ChildEnded,
     ChildrenBegan,
@@ -109,9 +109,9 @@ def an_agent(dice: Random) -> AgentSpec:
     )
 
 
-def a_plan(dice: Random) -> CallPlan:
+def a_plan(dice: Random) -> PreparedCall:
     """Any plan."""
-    return CallPlan(
+    return PreparedCall(
         verdict=dice.choice(tuple(Verdict)),
         error=dice.choice(("", "", "", "no such tool")),
         effect=dice.choice(tuple(Effect)),
@@ -191,15 +191,15 @@ def an_evaluation(dice: Random) -> Event:
     return AnswerEvaluated(evaluated=done, at=AT)
 
 
-HOOKS = tuple(HookStep(moment=moment, name="h") for moment in Moment)
+HOOKS = tuple(HookPoint(moment=moment, name="h") for moment in Moment)
 
 
-def a_hook(dice: Random, step: HookStep) -> Event:
+def a_hook(dice: Random, step: HookPoint) -> Event:
     """Any end of a hook before the run."""
     if dice.random() < 0.1:
         return HookFailed(step=step, failure=a_failure(dice), at=AT)
     verdict: Any = dice.choice(("allow", "allow", "ask", "deny"))
-    answer = HookAnswer(verdict=verdict, text=dice.choice((None, "another task")), instead=dice.random() < 0.1)
+    answer = HookResult(verdict=verdict, text=dice.choice((None, "another task")), instead=dice.random() < 0.1)
     return HookReturned(step=step, answer=answer, at=AT)
 
 
@@ -232,9 +232,9 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
             return a_compression(dice, state)
         case EvaluateAnswer():
             return an_evaluation(dice)
-        case PlanCalls(calls=calls):
+        case PrepareCalls(calls=calls):
             ids = tuple(c.call.id for c in calls)
-            return CallsPlanned(call_ids=ids, plans=CallPlans(plans=tuple(a_plan(dice) for _ in ids)), at=AT)
+            return CallsPrepared(call_ids=ids, plans=PreparedCalls(plans=tuple(a_plan(dice) for _ in ids)), at=AT)
         case RunTools(calls=calls):
             came = {c.call.id: an_outcome(dice) for c in calls if dice.random() < 0.8}
             return ToolsReturned(outcomes=came, at=AT)
@@ -242,7 +242,7 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
             return of_children(dice, state, [c.call.id for c in calls])
         case AskPerson():
             return an_answer(dice, state) if dice.random() < 0.7 else AsksExpired(at=at(dice.uniform(0, 2 * WEEK)))
-        case AwaitAnswer():
+        case AwaitPerson():
             return MessageReceived(text="blue", at=AT)
         case Backoff():
             return BackoffEnded()
@@ -281,10 +281,10 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     ToolsReturned(outcomes={"t1c0": ToolResult(content="late"), "t2c1": LOST}),
     AncestryChanged(above=()),
     BudgetRequested(request=BudgetRequest(run_id="run-1/d1-t1c0", number=1, need=Spend(tokens=3))),
-    BudgetAnswered(number=1, granted=Spend(tokens=5)),
+    BudgetGranted(number=1, granted=Spend(tokens=5)),
     ChildReported(report=ChildReport(run_id="run-1/d1-t1c0", status=RunStatus.PAUSED, waiting_on="resume")),
     TreeSignalSent(),
-    CallsPlanned(call_ids=("t1c0",), plans=CallPlans(plans=(CallPlan(),)), at=AT),
+    CallsPrepared(call_ids=("t1c0",), plans=PreparedCalls(plans=(PreparedCall(),)), at=AT),
 )
 RARE: Final[tuple[Event, ...]] = (
     AbortRequested(reason="enough", at=AT),
@@ -297,8 +297,8 @@ OUT_OF_PLACE: Final[tuple[Event, ...]] = (
     CompressionFailed(failure=LOST, at=AT),
     AnswerEvaluated(evaluated=Evaluated(), at=AT),
     EvaluationFailed(failure=LOST, at=AT),
-    HookReturned(step=HookStep(moment=Moment.BEFORE, name="another"), answer=HookAnswer(), at=AT),
-    HookFailed(step=HookStep(moment=Moment.BEFORE, name="another"), failure=LOST, at=AT),
+    HookReturned(step=HookPoint(moment=Moment.BEFORE, name="another"), answer=HookResult(), at=AT),
+    HookFailed(step=HookPoint(moment=Moment.BEFORE, name="another"), failure=LOST, at=AT),
     ChildrenBegan(names={"another": "d1"}, at=AT),
     ChildStarted(run_id="run-1/another"),
     ChildEnded(run_id="run-1/another", at=AT),
@@ -372,7 +372,7 @@ def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
         case AskPerson(calls=calls, until=until):
             assert calls
             assert until is not None
-        case PlanCalls(calls=calls):
+        case PrepareCalls(calls=calls):
             assert calls
         case CallModel():
             assert model_request(state).turn == state.turn

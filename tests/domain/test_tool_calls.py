@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from loom.domain.core.messages import Message, ToolCall, call_digest, canonical
 from loom.domain.core.tool_calls import (
     EMPTY_OUTPUT,
-    CallPlan,
     Effect,
     OpenCall,
+    PreparedCall,
     ToolResult,
     describe,
     failed,
@@ -30,7 +30,7 @@ def open_calls(shape: str) -> list[OpenCall]:
     return [
         OpenCall(
             call=call(str(place)),
-            plan=CallPlan(effect=effects[letter.lower()], parallel=letter in "rRpP"),
+            plan=PreparedCall(effect=effects[letter.lower()], parallel=letter in "rRpP"),
             result=OK if letter.isupper() else None,
         )
         for place, letter in enumerate(shape)

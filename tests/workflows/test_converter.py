@@ -42,16 +42,16 @@ from loom.domain.core.messages import (
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Task
-from loom.domain.core.tool_calls import CallPlan, Decision, Effect, OpenCall, ToolResult, ToolSpec, Verdict
+from loom.domain.core.tool_calls import Decision, Effect, OpenCall, PreparedCall, ToolResult, ToolSpec, Verdict
 from loom.domain.permissions.judge import Mode
 from loom.domain.run.activity_payloads import (
-    CallPlans,
     Evaluated,
     EvaluateRequest,
     ModelReply,
     ModelRequest,
-    PlanRequest,
+    PrepareCallsRequest,
     Prepared,
+    PreparedCalls,
     PrepareRequest,
     ToolRequest,
 )
@@ -99,8 +99,8 @@ PAYLOADS: Final = (
     Prepared,
     ModelRequest,
     ModelReply,
-    PlanRequest,
-    CallPlans,
+    PrepareCallsRequest,
+    PreparedCalls,
     EvaluateRequest,
     Evaluated,
     ToolRequest,
@@ -124,7 +124,7 @@ SPEC: Final = AgentSpec(
 CALL: Final = ToolCall(id="call_1", name="bash", arguments={"command": "ls", "deep": [{"n": None}]})
 OPEN: Final = OpenCall(
     call=CALL,
-    plan=CallPlan(verdict=Verdict.ASK, rule="bash", digest="abc", grants=("bash(ls)",), error_type="validation"),
+    plan=PreparedCall(verdict=Verdict.ASK, rule="bash", digest="abc", grants=("bash(ls)",), error_type="validation"),
     asked_at=AT,
     decision=Decision(approved=True, at=AT, by="kim"),
     result=ToolResult(content="", status="error", error_type="lost", stage_ms=(0.0, 1.5)),
@@ -278,7 +278,7 @@ TYPICAL: Final[tuple[tuple[object, int], ...]] = (
     (
         ModelReply(
             message=Message(role="assistant", content="I look.", tool_calls=(CALL,)),
-            plans=(CallPlan(rule="read_file", effect=Effect.READ, parallel=True),),
+            plans=(PreparedCall(rule="read_file", effect=Effect.READ, parallel=True),),
             stop="tools",
             usage=Usage(input_tokens=3000, output_tokens=50, cached_tokens=2500, model_calls=1),
             cost_micros=1234,

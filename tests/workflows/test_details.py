@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunStatus
-from loom.domain.core.tool_calls import CallPlan
+from loom.domain.core.tool_calls import PreparedCall
 from loom.domain.machine.transitions import evolve
 from loom.domain.run.events import AbortRequested, PauseRequested
 from loom.domain.tree.tree import Child
@@ -16,7 +16,7 @@ from loom.workflows.visibility import markdown
 from tests.domain.story import AT, BEGAN, READS, SPEC, asks, call, says, told, wants
 
 
-def asking(call_id: str = "a", plan: CallPlan | None = None, **arguments: Any) -> str:
+def asking(call_id: str = "a", plan: PreparedCall | None = None, **arguments: Any) -> str:
     return markdown(told(BEGAN, wants((call(call_id, **arguments), plan or asks()))))
 
 

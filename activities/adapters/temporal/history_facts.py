@@ -13,7 +13,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.memory.backfill import Moved, UnreadableHistory
-from loom.domain.agents.hook_steps import HookAnswer
+from loom.domain.agents.hook_steps import HookResult
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Origin, Published, correlation_of
 from loom.domain.core.tool_calls import ToolResult
@@ -29,7 +29,6 @@ from loom.domain.history.facts import (
     RunEnded,
 )
 from loom.domain.run.activity_payloads import (
-    CallPlans,
     Compressed,
     CompressRequest,
     ConductRequest,
@@ -38,8 +37,9 @@ from loom.domain.run.activity_payloads import (
     HookRequest,
     ModelReply,
     ModelRequest,
-    PlanRequest,
+    PrepareCallsRequest,
     Prepared,
+    PreparedCalls,
     PrepareRequest,
     ToolRequest,
 )
@@ -47,11 +47,11 @@ from loom.domain.tree.lineage import is_child
 
 TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] = {
     "prepare_run": (PrepareRequest, Prepared),
-    "run_hook": (HookRequest, HookAnswer),
+    "run_hook": (HookRequest, HookResult),
     "call_model": (ModelRequest, ModelReply),
     "conduct_crew": (ConductRequest, ModelReply),
     "run_tool": (ToolRequest, ToolResult),
-    "plan_calls": (PlanRequest, CallPlans),
+    "plan_calls": (PrepareCallsRequest, PreparedCalls),
     "compress_context": (CompressRequest, Compressed),
     "evaluate_answer": (EvaluateRequest, Evaluated),
 }

@@ -1,6 +1,6 @@
 """What a crew does next, from its log alone: assign work, choose a member, answer, or give up.
 
-`next_step` is called once a turn. A failed job is retried as its member allows, then assigned to the member's
+`next_crew_action` is called once a turn. A failed job is retried as its member allows, then assigned to the member's
 substitute. Only then does the crew continue without it or stop.
 """
 
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp, Step, assignees, no_answer
+from loom.domain.crews.branches_mode import tree_step
 from loom.domain.crews.crew import Crew, CrewMode
 from loom.domain.crews.log import Choice, Job, JobAttempt, Log
 from loom.domain.crews.prompts import (
@@ -26,14 +27,13 @@ from loom.domain.crews.prompts import (
 )
 from loom.domain.crews.recovery import JobTemplate, NextQuestion, Unrecoverable, answer_of, progress_of
 from loom.domain.crews.routing import by_rules, no_match
-from loom.domain.crews.tree_mode import tree_step
 
 LEAD: Final = "coordinator"
 ROUTER: Final = "router"
 EDITOR: Final = "editor"
 
 
-def next_step(crew: Crew, log: Log) -> Step:
+def next_crew_action(crew: Crew, log: Log) -> Step:
     """What the crew does next."""
     match crew.mode:
         case CrewMode.SEQUENTIAL:

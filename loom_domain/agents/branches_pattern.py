@@ -98,7 +98,7 @@ def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, de
         )
 
 
-def is_tree(spec: AgentSpec) -> bool:
+def has_branches(spec: AgentSpec) -> bool:
     """Whether the members of this agent's crew are branches of a tree."""
     return spec.crew is not None and spec.crew.mode is CrewMode.TREE
 
