@@ -1,4 +1,4 @@
-"""Events: what can happen to a run. `evolve` makes the next state from one. Their names are in the past tense."""
+"""The events of a run. `evolve` computes the next state from an event. Event names are in the past tense."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from loom.domain.tree.events import TreeEvent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPrepared:
-    """The agent is resolved; the run can begin."""
+    """The agent has been resolved, and the run can begin."""
 
     prepared: Prepared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRefused:
-    """The run cannot start as requested, or cannot go on."""
+    """The run cannot start as requested, or it cannot continue."""
 
     error: RunError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookReturned:
-    """A hook before the first turn or after the end has answered."""
+    """A hook before the first turn or after the end of the run has returned."""
 
     step: HookPoint
     answer: HookResult
@@ -39,7 +39,7 @@ class HookReturned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookFailed:
-    """A hook before the first turn or after the end has failed."""
+    """A hook before the first turn or after the end of the run has failed."""
 
     step: HookPoint
     failure: Failure
@@ -48,14 +48,14 @@ class HookFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnBegan:
-    """A turn is due."""
+    """A turn has begun."""
 
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReplied:
-    """The model answered, or its worker asked for the whole transcript."""
+    """The model answered, or its worker asked for the full transcript."""
 
     reply: ModelReply
     at: datetime
@@ -63,7 +63,7 @@ class ModelReplied:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFailed:
-    """An attempt at the model call failed."""
+    """An attempt to call the model failed."""
 
     failure: Failure
     at: datetime
@@ -71,7 +71,7 @@ class ModelFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextCompressed:
-    """The conversation was compressed, or the worker asked for the whole of it."""
+    """The conversation was compressed, or the worker asked for the full conversation."""
 
     compressed: Compressed
     at: datetime
@@ -79,7 +79,7 @@ class ContextCompressed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionFailed:
-    """An attempt at compression failed."""
+    """An attempt to compress the conversation failed."""
 
     failure: Failure
     at: datetime
@@ -87,7 +87,7 @@ class CompressionFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerEvaluated:
-    """The final answer was rated, or the worker asked for the whole conversation."""
+    """The final answer was rated, or the worker asked for the full conversation."""
 
     evaluated: Evaluated
     at: datetime
@@ -108,7 +108,7 @@ class BackoffEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallsPrepared:
-    """Calls were judged again; `plans` has one plan for each of `call_ids`, in order."""
+    """Calls were prepared again. `plans` has one prepared call for each of `call_ids`, in order."""
 
     call_ids: tuple[str, ...]
     plans: PreparedCalls
@@ -117,16 +117,16 @@ class CallsPrepared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolsReturned:
-    """Attempts at tool calls ended, each with a result or a failure of the platform."""
+    """Attempts to run tool calls ended, each with a result or a platform failure."""
 
     outcomes: Mapping[str, ToolResult | Failure]
     at: datetime | None = None
-    """None: calls that have to run again do so without a delay."""
+    """If None, calls that must run again do so without a delay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Approved:
-    """A person approved one exact call."""
+    """A person approved one specific call."""
 
     call_id: str | None = None
     scope: Literal["once", "run"] = "once"
@@ -148,14 +148,14 @@ class Denied:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AsksExpired:
-    """Asks may have expired without an answer."""
+    """One or more asks may have expired without an answer."""
 
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbortRequested:
-    """Somebody aborted the run."""
+    """The run was aborted."""
 
     reason: str = ""
     by: str = ""
@@ -164,7 +164,7 @@ class AbortRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PauseRequested:
-    """Somebody paused the run."""
+    """The run was paused."""
 
     by: str = ""
     at: datetime
@@ -172,7 +172,7 @@ class PauseRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeRequested:
-    """Somebody resumed the run."""
+    """The run was resumed."""
 
     by: str = ""
     at: datetime
@@ -180,18 +180,18 @@ class ResumeRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageReceived:
-    """A person, or another agent, sent the running agent a message."""
+    """A person or another agent sent a message to the running agent."""
 
     text: str
     by: str = ""
     from_agent: bool = False
-    """Sent by an agent: it does not answer a question that the run asked a person."""
+    """Whether an agent sent the message. If so, it doesn't answer a question that the run asked a person."""
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PermissionsSet:
-    """Somebody changed permission rules of the run."""
+    """The run's permission rules were changed."""
 
     rules: Mapping[str, str]
     by: str = ""
@@ -200,14 +200,14 @@ class PermissionsSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRanOut:
-    """The run's time is over."""
+    """The run has reached its deadline."""
 
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignalIgnored:
-    """A signal was unknown, malformed or came too late."""
+    """A signal was unknown, malformed, or too late."""
 
     signal: str
     why: str
@@ -216,14 +216,14 @@ class SignalIgnored:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoticesPublished:
-    """The first `count` notices are on the stream."""
+    """The first `count` notices were published to the stream."""
 
     count: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitEnded:
-    """A wait is over, or work was cancelled; the event that ended it has been handled already."""
+    """A wait ended, or work was cancelled. The event that caused this has already been handled."""
 
 
 SteeringEvent: TypeAlias = (

@@ -1,4 +1,4 @@
-"""Pending approvals: the calls of a run and of everything below it that wait for a person, each under a unique id."""
+"""Pending approvals: the calls in a run and its descendants that are waiting for a person, each with a unique id."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -10,16 +10,16 @@ from loom.domain.run.state import RunState, expires_at
 from loom.domain.tree.tree import TreeAsk
 
 LONGEST_TEXT: Final = 2000
-"""Characters of one text in a call's arguments that the runs above get; the run of the call has the whole text."""
+"""The maximum length of an argument text sent to ancestor runs. The run that made the call has the full text."""
 
 
 def open_asks(state: RunState) -> tuple[TreeAsk, ...]:
-    """Every ask of the tree from this run downward, its own first."""
+    """Return all asks of the run and its descendants, with the run's own asks first."""
     return (*(own_ask(state, call) for call in state.asks), *state.tree.asks)
 
 
 def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
-    """The ask of that id; without one the only ask."""
+    """Return the ask with this id. Without an id, return the only ask."""
     asks = open_asks(state)
     if call_id is None:
         return asks[0] if len(asks) == 1 else None
@@ -27,7 +27,7 @@ def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
 
 
 def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
-    """One of the run's own calls as an ask."""
+    """Convert one of the run's own calls to an ask."""
     expiry = expires_at(state, call)
     return TreeAsk(
         call_id=call.call.id,
@@ -47,7 +47,7 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
 
 
 def shortened_for_ancestors(ask: TreeAsk) -> TreeAsk:
-    """The ask as the runs above get it, with long texts cut."""
+    """Return the ask with long texts truncated, to send to ancestor runs."""
     shorter = _all_cut(ask.arguments)
     return replace(ask, arguments=shorter, cut=ask.cut or canonical(shorter) != canonical(ask.arguments))
 

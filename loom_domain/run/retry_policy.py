@@ -1,4 +1,4 @@
-"""The retry policy for failed activities: again now, again later, or not at all. The decision is a value."""
+"""The retry policy for failed activities: retry immediately, retry later, or give up. The decision is a value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,24 +8,24 @@ from loom.domain.core.errors import BY_NAME
 
 MAX_ATTEMPTS: Final = 3
 MAX_LOST: Final = 20
-"""A call during which this many workers were lost is not retried."""
+"""The number of lost workers after which a call is not retried."""
 FIRST_DELAY: Final = 1.0
 BASE: Final = 2.0
 LONGEST_DELAY: Final = 60.0
 LONGEST_RETRY_AFTER: Final = 600.0
 
 TIMED_OUT: Final = "Timeout"
-"""Type of a failure by timeout of one attempt."""
+"""The failure type for an attempt that timed out."""
 
 STORE_AWAY: Final = "StoreUnavailable"
-"""Type of a failure before anything began, because one of Loom's own stores did not answer."""
+"""The failure type for an attempt that did not start because one of Loom's own stores did not respond."""
 
 FailureKind: TypeAlias = Literal["lost", "infrastructure", "provider"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """A failed attempt, as the workflow saw it."""
+    """A failed attempt, as observed by the workflow."""
 
     kind: FailureKind
     """lost: the worker died; infrastructure: one of Loom's stores was unavailable; provider: the work itself failed."""
@@ -36,30 +36,30 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tries:
-    """The failed attempts so far at one piece of work; only the provider's own count against it."""
+    """The failed attempts at one piece of work so far. Only provider failures count toward the attempt limit."""
 
     failed: int = 0
     lost: int = 0
-    """Attempts whose worker died."""
+    """The number of attempts whose worker died."""
     away: int = 0
-    """Attempts that found one of Loom's own parts unavailable; a run waits for the end of an outage, however long."""
+    """The number of attempts that failed because a part of Loom was unavailable. A run waits until any outage ends."""
     trimmed: int = 0
-    """Times the conversation was shortened because it was too long for the model."""
+    """How often the conversation was shortened because it was too long for the model."""
     resent: int = 0
-    """Times a worker did not know the transcript and asked for the whole of it."""
+    """How often a worker did not have the transcript and asked for the full transcript."""
     uncovered: int = 0
-    """Times that the budget did not cover the call, and nothing was sent."""
+    """How often the budget did not cover the call, so that nothing was sent."""
     earlier: int = 0
-    """Attempts at the same call that other models have spent."""
+    """The number of attempts at the same call that were made with other models."""
 
     @property
     def attempt(self) -> int:
-        """Number of the next attempt, from 1."""
+        """The number of the next attempt, starting at 1."""
         return 1 + self.failed + self.lost + self.away + self.trimmed + self.resent + self.uncovered + self.earlier
 
 
 NOT_TRIED: Final = Tries()
-"""Before the first attempt."""
+"""The tries before the first attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,14 +76,17 @@ class ShortenFirst:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GiveUp:
-    """Retrying cannot help, or there were enough attempts."""
+    """Retrying cannot help, or the maximum number of attempts has been reached."""
 
 
 RetryDecision: TypeAlias = Again | ShortenFirst | GiveUp
 
 
 def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
-    """What to do after one more failure: three attempts, after 1 s, 2 s, … 60 s, or the provider's own retry-after."""
+    """Decide how to proceed after a failure.
+
+    There are three attempts. The delay is 1 s, 2 s, and so on up to 60 s, or the provider's `retry-after`.
+    """
     if failure.kind == "infrastructure":
         return Again(delay=_backoff(min(tries.away, 6)))
     if failure.kind == "lost":
@@ -101,7 +104,7 @@ def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
 
 
 def count(tries: Tries, failure: Failure) -> Tries:
-    """The tries with this failure added to its kind."""
+    """Return the tries with this failure added to the matching count."""
     if failure.kind == "lost":
         return replace(tries, lost=tries.lost + 1)
     if failure.kind == "infrastructure":

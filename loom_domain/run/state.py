@@ -1,4 +1,4 @@
-"""The one value that is a run: what queries answer from, what continue-as-new carries on, what tests compare."""
+"""The complete state of a run as one value. Queries read it, and continue-as-new passes it to the next execution."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from loom.domain.tree.tree import Tree, TreeAsk, child_view
 
 
 class Phase(StrEnum):
-    """Where the loop stands; the table in `machine.transitions` says which event leads from one to another."""
+    """The phase of the run's loop. The table in `machine.transitions` defines how events change the phase."""
 
     STARTING = "starting"
     READY = "ready"
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold:
-    """Somebody paused the run."""
+    """A pause of the run."""
 
     by: str
     at: datetime
@@ -42,106 +42,106 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How the run ends."""
+    """The outcome of the run."""
 
     status: RunStatus
     output: str = ""
     structured: Any = None
-    """The answer as a value, where the run has an output schema."""
+    """The answer as a JSON value, if the run has an output schema."""
     explicit: bool = False
-    """Ended by the `done` tool."""
+    """Whether the run was ended by the `done` tool."""
     is_final: bool = False
-    """The output is what there is to say, even if that is nothing."""
+    """Whether the output is final, even if it is empty."""
     quality: JsonObject | None = None
     """The ratings of the answer."""
     judged: bool = False
-    """The answer's evaluation is over, whatever came of it."""
+    """Whether the answer's evaluation has ended, successfully or not."""
     error: RunError | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrapUp:
-    """One last answer, without tools, that sums up a run which has to end."""
+    """The last answer of a run that must end: a summary, generated without tools."""
 
     outcome: Outcome
-    """How the run ends after it."""
+    """The run's outcome after the last answer."""
     turn: int = 0
-    """The turn in which it is given; 0: not yet begun."""
+    """The turn of the last answer. 0 if it has not begun."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """What the server and its workers offer, recorded when the run was prepared."""
+    """The capabilities of the server and its workers, recorded when the run was prepared."""
 
     search_attributes: tuple[str, ...] = ()
-    """Those that the server knows."""
+    """The search attributes that are registered on the server."""
     ledger: bool = False
-    """Workers keep account of effects."""
+    """Whether workers record effects."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenCalls:
-    """The tool calls of the current turn, and what people have allowed for the rest of the run."""
+    """The tool calls of the current turn, and the permissions granted for the rest of the run."""
 
     open: tuple[OpenCall, ...] = ()
     grants: tuple[str, ...] = ()
-    """Allow rules from approvals for the rest of the run."""
+    """The allow rules added by approvals for the rest of the run."""
     rules_changed: bool = False
-    """Rules changed while the model was thinking: its calls have to be judged again."""
+    """Whether rules changed during the model call. If so, its tool calls must be checked again."""
 
     def changed(self, change: Callable[[OpenCall], OpenCall]) -> "OpenCalls":
-        """With each call changed."""
+        """Return the open calls with `change` applied to each call."""
         return replace(self, open=tuple(change(call) for call in self.open))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What finished tool calls leave beside their results."""
+    """The side results of finished tool calls."""
 
     todos: Todos = field(default_factory=Todos)
     artifacts: tuple[JsonObject, ...] = ()
-    """Outputs that are kept whole, as the result names them."""
+    """The stored full outputs, in the form used in the run's result."""
     repetition: Repetition = field(default_factory=Repetition)
-    """How often the same calls came in a row, for loop detection."""
+    """The number of consecutive identical calls, for loop detection."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerDraft:
-    """The final answer while it is being made."""
+    """The final answer while it is being produced."""
 
     partial: str = ""
-    """Text of answers that were cut, waiting for their continuation."""
+    """The text of truncated answers that will be continued."""
     nudges: int = 0
-    """Reminders in a row that brought no progress."""
+    """The number of consecutive reminders without progress."""
     repairs: int = 0
-    """Answers that did not fit the output schema."""
+    """The number of answers that did not match the output schema."""
     held: Outcome | None = None
-    """A final answer held back: the run is paused, has an unread message, or evaluates the answer."""
+    """A final answer that is held back because the run is paused, has an unread message, or is evaluating the answer."""
     draft: Outcome | None = None
-    """The answer that is being criticised or revised."""
+    """The draft that is being critiqued or revised."""
     reflection: Reflection = field(default_factory=Reflection)
     wrap_up: WrapUp | None = None
-    """Something is used up: the run ends after one more answer."""
+    """Set if a limit has been reached. The run ends after one more answer."""
 
     @property
     def progressed(self) -> "AnswerDraft":
-        """After a turn that brought progress."""
+        """Return the draft after a turn that made progress."""
         return replace(self, partial="", nudges=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spending:
-    """What the run itself has used; its sub-agents' use is in the tree."""
+    """The amounts that the run itself has used. The tree contains the amounts used by its sub-agents."""
 
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
-    """Millionths of a US dollar; None once a call had no known price."""
+    """The cost in millionths of a US dollar. None if the price of any call is unknown."""
     tool_calls: int = 0
     warned: bool = False
-    """The model was told that something is nearly used up."""
+    """Whether the model was warned that a limit is close."""
 
     def charged(self, usage: Usage, cost_micros: int | None) -> "Spending":
-        """With one more model call."""
+        """Return the spending with one more model call added."""
         known = self.cost_micros is not None and cost_micros is not None
         cost = (self.cost_micros or 0) + (cost_micros or 0) if known else None
         return replace(self, usage=self.usage + usage, cost_micros=cost)
@@ -149,69 +149,69 @@ class Spending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notices:
-    """What the stream has to be told."""
+    """The notices to publish to the stream."""
 
     pending: tuple[Notice, ...] = ()
-    """Those that no activity has published yet."""
+    """Notices that no activity has published."""
     numbered: int = 0
-    """Notices made so far."""
+    """The number of notices created so far."""
 
     def added(self, notice: Notice) -> "Notices":
-        """With one more, under a number of its own unless it brings a key."""
+        """Return the notices with one more added. A notice without a key receives a unique number."""
         number = self.numbered + 1
         return Notices(pending=(*self.pending, replace(notice, key=notice.key or f"n{number}")), numbered=number)
 
     def published(self, count: int) -> "Notices":
-        """Without the first `count`, which are on the stream."""
+        """Return the notices without the first `count`, which have been published."""
         return replace(self, pending=self.pending[count:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnState:
-    """A run's turns so far: each turn is a step from one such state to the next."""
+    """A run's turns so far. Each turn leads from one turn state to the next."""
 
     run_id: str
     turn: int
-    """Turns that have begun; 0 before the first."""
+    """The number of turns that have begun."""
     limit: int
-    """Turns that the run may take."""
+    """The maximum number of turns."""
 
     @classmethod
     def initial(cls, run_id: str, limit: int) -> "TurnState":
-        """Before the first turn."""
+        """Return the state before the first turn."""
         return cls(run_id=run_id, turn=0, limit=limit)
 
     def next(self) -> "TurnState":
-        """With one turn more; a last answer may be one beyond the limit."""
+        """Return the state with one more turn. A last answer can exceed the limit by one turn."""
         return replace(self, turn=self.turn + 1)
 
     @property
     def is_final(self) -> bool:
-        """No turn may follow."""
+        """Whether no further turn can follow."""
         return self.turn >= self.limit
 
     @property
     def turn_id(self) -> str | None:
-        """The turn that began last; None before the first."""
+        """The id of the latest turn. None before the first turn."""
         return turn_id(self.run_id, self.turn)
 
     @property
     def parent_turn_id(self) -> str | None:
-        """The turn before that."""
+        """The id of the turn before the latest turn."""
         return turn_id(self.run_id, self.turn - 1)
 
 
 def turn_id(run_id: str, turn: int) -> str | None:
-    """Names a turn in all runs, `RUN/tN`; what it does has ids that begin so."""
+    """Return a globally unique turn id, `RUN/tN`. It is the prefix of the ids of everything in the turn."""
     return f"{run_id}/t{turn}" if turn > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunState:
-    """Everything a run is, between two events.
+    """The complete state of a run between two events.
 
-    Continue-as-new carries it on as JSON, so a field, once released, is part of the format: `carried_state` reads the
-    formats of earlier releases.
+    Continue-as-new serializes the state as JSON, so every released field is part of the format. `carried_state` reads
+    the formats of earlier releases.
     """
 
     run_id: str
@@ -222,68 +222,68 @@ class RunState:
     """Set once the run is prepared."""
     environment: Environment = field(default_factory=Environment)
     hooks_left: tuple[HookPoint, ...] = ()
-    """Hooks to come before the first turn; once there is an outcome, those after it."""
+    """The remaining hooks before the first turn or, once the run has an outcome, after its end."""
     turn: int = 0
     conversation: Conversation = field(default_factory=Conversation)
     window: Window = field(default_factory=Window)
     tries: Tries = field(default_factory=Tries)
-    """Attempts at the model call that is due."""
+    """The attempts at the pending model call."""
     retry_at: datetime | None = None
-    """When the model call, or the tool calls, are tried again."""
+    """The time of the next attempt at the model call or the tool calls."""
     calls: OpenCalls = field(default_factory=OpenCalls)
     work: Work = field(default_factory=Work)
     answer: AnswerDraft = field(default_factory=AnswerDraft)
     spending: Spending = field(default_factory=Spending)
     tree: Tree = field(default_factory=Tree)
-    """Its relatives, and what it may spend with those below it."""
+    """The run's parent and children, and the budget share of the run and its descendants."""
     inbox: tuple[Message, ...] = ()
-    """Messages that the model has not read; they are added to the conversation when the next turn begins."""
+    """Messages that the model has not read. They are added to the conversation when the next turn begins."""
     hold: Hold | None = None
     outcome: Outcome | None = None
     notices: Notices = field(default_factory=Notices)
 
     @property
     def agent(self) -> AgentSpec:
-        """The pinned spec of a prepared run."""
+        """The pinned agent spec of a prepared run."""
         if self.spec is None:
             raise ValueError("the run is not prepared yet")
         return self.spec
 
     @property
     def transcript(self) -> Transcript:
-        """The messages of the current window."""
+        """The messages in the current window."""
         return self.conversation.transcript
 
     @property
     def max_turns(self) -> int:
-        """Turns that the run may take."""
+        """The maximum number of turns."""
         default = self.spec.max_turns if self.spec else DEFAULT_MAX_TURNS
         return self.request.max_turns or default
 
     @property
     def turn_state(self) -> TurnState:
-        """Where the run stands between two turns."""
+        """The run's turn state."""
         return TurnState(run_id=self.run_id, turn=self.turn, limit=self.max_turns)
 
     @property
     def turns(self) -> int:
-        """Turns taken; the last answer of a run that sums up is none."""
+        """The number of turns taken. The last answer of a run that has reached a limit does not count."""
         wrap_up = self.answer.wrap_up
         return self.turn - (wrap_up is not None and wrap_up.turn == self.turn)
 
     @property
     def asks(self) -> tuple[OpenCall, ...]:
-        """The calls that wait for a person."""
+        """The calls that are waiting for a person."""
         return tuple(call for call in self.calls.open if call.awaits_person)
 
     @property
     def asks_below(self) -> tuple[TreeAsk, ...]:
-        """The calls of sub-agents that wait for a person."""
+        """The sub-agents' calls that are waiting for a person."""
         return self.tree.asks if self.tree.children else ()
 
     @property
     def question(self) -> OpenCall | None:
-        """The question to a person that the run has come to: nothing before it is left to do."""
+        """The question that the run is currently asking a person. All calls before it are complete."""
         waiting = next((call for call in self.calls.open if call.result is None), None)
         if self.phase is not Phase.ACTING or self.asks or waiting is None or waiting.stale:
             return None
@@ -291,35 +291,35 @@ class RunState:
 
 
 def noticed(state: RunState, notice: Notice) -> RunState:
-    """The run with this notice for the stream, under a number of its own unless it brings a key."""
+    """Return the run with this notice added. A notice without a key receives a unique number."""
     return replace(state, notices=state.notices.added(notice))
 
 
 def note(
     state: RunState, action: Action, at: datetime, *, target_agent: str | None = None, **parameters: Any
 ) -> RunState:
-    """The run with one more notice for the stream; parameters that say nothing are left out."""
+    """Return the run with one more notice for the stream. Empty parameters are omitted."""
     said = {name: value for name, value in parameters.items() if value not in ("", None)}
     return noticed(state, Notice(action=action, key="", at=at, target_agent=target_agent, parameters=said))
 
 
 def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunState:
-    """The run with each open call changed."""
+    """Return the run with `change` applied to each open call."""
     return replace(state, calls=state.calls.changed(change))
 
 
 def ended(state: RunState, outcome: Outcome) -> RunState:
-    """The run with its outcome; the first one stays."""
+    """Return the run with its outcome. An existing outcome is kept."""
     return state if state.outcome is not None else replace(state, outcome=outcome)
 
 
 def question_of(call: OpenCall) -> str:
-    """What a call of `ask_user` asks."""
+    """Return the question in a call to `ask_user`."""
     return str(call.call.arguments.get("question", "")).strip()
 
 
 def status_of(state: RunState) -> RunStatus:
-    """The run's status in the words of the public contract."""
+    """Return the run's status in the public contract."""
     if state.outcome is not None:
         return state.outcome.status
     if state.hold is not None:
@@ -330,7 +330,7 @@ def status_of(state: RunState) -> RunStatus:
 
 
 def waiting_on(state: RunState) -> str | None:
-    """What has to happen for the run to go on, in a few words."""
+    """Describe briefly what the run is waiting for, or return None."""
     if state.outcome is not None:
         return None
     if state.hold is not None:
@@ -353,14 +353,17 @@ def waiting_on(state: RunState) -> str | None:
 
 
 def expires_at(state: RunState, call: OpenCall) -> datetime | None:
-    """When an ask counts as denied; never while the run is paused, and its time begins anew when it goes on."""
+    """Return the time at which an ask counts as denied.
+
+    An ask doesn't expire while the run is paused. Its timeout restarts when the run resumes.
+    """
     if call.asked_at is None or state.hold is not None:
         return None
     return call.asked_at + timedelta(seconds=state.agent.approval_timeout)
 
 
 def result_of(state: RunState, outcome: Outcome) -> RunResult:
-    """The result of a run that ends with `outcome`."""
+    """Return the result of a run that ends with `outcome`."""
     return RunResult(
         status=outcome.status,
         output=outcome.output if outcome.output or outcome.is_final else _best_text(state),
@@ -393,7 +396,7 @@ def _best_text(state: RunState) -> str:
 
 
 def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
-    """The error with the messages that people sent and the model never saw."""
+    """Add the messages that people sent and the model never saw to the error."""
     unread = [message.text for message in state.inbox if is_from_person(message)]
     if error is None or not unread:
         return error
@@ -402,30 +405,30 @@ def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
 
 
 def with_end_notice(state: RunState, result: RunResult, at: datetime) -> RunState:
-    """The run with the notice that ends its stream."""
+    """Return the run with the notice that ends its stream."""
     action = Action.ERROR if result.status is RunStatus.FAILED else Action.COMPLETE
     notice = Notice(action=action, key="end", at=at, status=result.status, result=asdict(result))
     return replace(state, notices=replace(state.notices, pending=(*state.notices.pending, notice)))
 
 
 def total_usage(state: RunState) -> Usage:
-    """Tokens of the run and of everything that it delegated."""
+    """Return the token usage of the run and its descendants."""
     own = state.spending.usage
     return own + state.tree.usage if state.tree.children else own
 
 
 def total_micros(state: RunState) -> int | None:
-    """Millionths of a US dollar of the same; None once a call had no known price."""
+    """Return the cost of the run and its descendants in millionths of a US dollar. None if any price is unknown."""
     below = state.tree.cost_micros if state.tree.children else 0
     return None if state.spending.cost_micros is None or below is None else state.spending.cost_micros + below
 
 
 def total_tool_calls(state: RunState) -> int:
-    """Tool calls of the same."""
+    """Return the number of tool calls of the run and its descendants."""
     return state.spending.tool_calls + sum(child.tool_calls for child in state.tree.children)
 
 
 def cost_of(state: RunState) -> float | None:
-    """US dollars of the same."""
+    """Return the cost of the run and its descendants in US dollars."""
     micros = total_micros(state)
     return None if micros is None else micros / 1_000_000

@@ -12,7 +12,7 @@ from loom.domain.tree.tree import TreeAsk, child_view
 
 
 def status_view(state: RunState) -> JsonObject:
-    """The answer to the query `status`."""
+    """Return the answer to the query `status`."""
     return {
         "run_id": state.run_id,
         "status": status_of(state),

@@ -1,10 +1,10 @@
-"""The events of a run's stream, each built in one place.
+"""The events in a run's stream. Each type of event is built by one function.
 
-Activities send them as things happen. `history.task_rebuilding` builds them again from the recorded history, with the
-same keys and the same contents.
+Activities publish the events when they occur. `history.task_rebuilding` rebuilds them from the recorded history with
+the same keys and contents.
 
-An event belongs to a turn (`turn_scope`), or to one attempt at an activity (`scope_of` its segment). The run, this
-scope, the event's key and its action name the task that it becomes.
+An event belongs to a turn (`turn_scope`) or to one attempt at an activity (`scope_of` its segment). The run, the scope,
+the event's key, and its action together identify the resulting task.
 """
 
 from collections.abc import Sequence
@@ -25,23 +25,23 @@ from loom.domain.run.state import turn_id
 from loom.domain.tree.lineage import Lineage
 
 PREVIEW: Final = 2000
-"""Characters of a tool's result that a task shows; the whole of it is in history."""
+"""The maximum length of a tool's result in a task. History contains the full result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamEvent:
-    """One entry of the stream, before it has a run and a time."""
+    """One stream entry, before a run and a time are assigned."""
 
     action: Action
     key: str = ""
-    """Unique within its scope and action. Empty: it is for the live stream only, which numbers it."""
+    """A key that is unique within its scope and action. It is empty for events that only the live stream shows."""
     parameters: JsonObject = field(default_factory=dict)
     status: str = "completed"
     result: JsonObject | None = None
     parent_task_id: str | None = None
 
     def task(self, origin: Origin, scope: str, at: datetime, *, key: str = "") -> Task:
-        """The task that the stream holds; `key` takes the place of the event's own."""
+        """Return the task for the stream. `key` replaces the event's own key."""
         return task_of(
             origin,
             self.action,
@@ -55,39 +55,39 @@ class StreamEvent:
 
 
 def model_segment(turn: int, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at a model call writes."""
+    """Return the segment that one attempt at a model call writes."""
     return Segment(name=f"t{turn}-model", attempt=attempt)
 
 
 def compression_segment(turn: int, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at compressing writes."""
+    """Return the segment that one attempt at compression writes."""
     return Segment(name=f"t{turn}-compress", attempt=attempt)
 
 
 def evaluation_segment(turn: int, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at evaluating writes."""
+    """Return the segment that one attempt at evaluation writes."""
     return Segment(name=f"t{turn}-evaluate", attempt=attempt)
 
 
 def tool_segment(turn: int, call_id: str, attempt: int) -> Segment:
-    """The stretch of the stream that one attempt at a tool call writes."""
+    """Return the segment that one attempt at a tool call writes."""
     return Segment(name=f"t{turn}-call-{call_id}", attempt=attempt)
 
 
 def scope_of(segment: Segment) -> str:
-    """How the ids of a segment's tasks begin."""
+    """Return the id prefix for a segment's tasks."""
     return f"{segment.name}.{segment.attempt}"
 
 
 def turn_scope(turn: int) -> str:
-    """How the ids of tasks begin that belong to a turn, whatever the attempt."""
+    """Return the id prefix for a turn's tasks, regardless of the attempt."""
     return f"t{turn}"
 
 
 def run_started(
     request: RunRequest, spec: AgentSpec, lineage: Lineage | None, *, skipped_skills: Sequence[str] = ()
 ) -> StreamEvent:
-    """A run that has been prepared."""
+    """Return the event for a prepared run."""
     forked = fork_view(request.forked_from)
     return StreamEvent(
         action=Action.START,
@@ -114,7 +114,7 @@ def run_started(
 def hook_asked(
     step: HookPoint, ms: float, *, verdict: str = "", reason: str = "", failure: str | None = None
 ) -> StreamEvent:
-    """A hook around the run that was asked, and what it answered; `failure` says why it gave no answer."""
+    """Return the event for a called hook and its answer. `failure` is the reason if there is no answer."""
     said = {"verdict": verdict, "reason": reason} if failure is None else {"message": failure}
     return StreamEvent(
         action=Action.HOOK,
@@ -130,7 +130,7 @@ def hook_asked(
 
 
 def turn_began(origin: Origin, turn: int, stage: str = "") -> StreamEvent:
-    """A turn that begins."""
+    """Return the event for the beginning of a turn."""
     parameters: dict[str, Any] = {
         "from": turn - 1,
         "to": turn,
@@ -144,26 +144,29 @@ def turn_began(origin: Origin, turn: int, stage: str = "") -> StreamEvent:
 
 
 def crew_planned(plan: JsonObject) -> StreamEvent:
-    """A crew's next step; `plan` is what `crews.log.plan_view` shows of it."""
+    """Return the event for a crew's next step. `plan` is the view from `crews.log.plan_view`."""
     return StreamEvent(action=Action.PLANNING, key="plan", parameters=plan)
 
 
 def model_said(request: ModelRequest, text: str) -> StreamEvent:
-    """A piece of the model's text; for the live stream only."""
+    """Return the event for a fragment of the model's text. For the live stream only."""
     parameters = {"content": text, "turn": request.turn, "attempt": request.attempt}
     return StreamEvent(action=Action.THINKING, parameters=parameters)
 
 
 def segment_reset(request: ModelRequest) -> StreamEvent:
-    """A new attempt at a model call: clients forget the text of the turn's earlier ones; for the live stream only."""
+    """Return the event for a new attempt at a model call. For the live stream only.
+
+    Clients discard the text of the turn's earlier attempts.
+    """
     parameters = {"turn": request.turn, "attempt": request.attempt}
     return StreamEvent(action=Action.SEGMENT_RESET, key="reset", parameters=parameters)
 
 
 def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequence[str]) -> StreamEvent:
-    """What this worker has that differs from what the run was prepared with; for the live stream only.
+    """Return the event for differences between this worker and the pinned run. For the live stream only.
 
-    `parts` of the agent and schemas of `tools` stay as pinned; what is `new` the run meets as the worker has it.
+    The run keeps the pinned `parts` of the agent and schemas of `tools`. It uses the `new` items as defined on the worker.
     """
     parameters = {"kept": "pinned", "parts": list(parts), "tools": list(tools), **({"new": list(new)} if new else {})}
     return StreamEvent(action=Action.MANIFEST, key="manifest", parameters=parameters)
@@ -172,7 +175,7 @@ def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequenc
 def model_replied(
     model: str, request: ModelRequest, usage: Usage, cost_micros: int | None, *, ms: float
 ) -> StreamEvent:
-    """A model call that was answered."""
+    """Return the event for an answered model call."""
     return _model_call({**_called(model, request), **_spent(usage, cost_micros, ms)})
 
 
@@ -184,7 +187,10 @@ def model_failed(
     message: str | None = None,
     purpose: Literal["", "compression"] = "",
 ) -> StreamEvent:
-    """A model call that failed with an error of this type; `message` without secrets, None where it is not known."""
+    """Return the event for a model call that failed with this error type.
+
+    `message` contains no secrets. It is None if the message is unknown.
+    """
     parameters = {
         **_called(model, request),
         **({"purpose": purpose} if purpose else {}),
@@ -195,7 +201,7 @@ def model_failed(
 
 
 def answer_evaluated(model: str, request: EvaluateRequest, evaluated: Evaluated, *, ms: float) -> StreamEvent:
-    """An answer that a model has rated."""
+    """Return the event for an answer that a model has rated."""
     return _model_call(
         {
             "model": model,
@@ -212,7 +218,7 @@ def answer_evaluated(model: str, request: EvaluateRequest, evaluated: Evaluated,
 def context_compressed(
     request: CompressRequest, *, tokens: int, ms: float, success: bool, error: str = ""
 ) -> StreamEvent:
-    """A conversation that was compressed to `tokens`; `error` says why the model's summary is missing."""
+    """Return the event for a compression to `tokens`. `error` is the reason if the model's summary is missing."""
     return StreamEvent(
         action=Action.COMPRESSION,
         key="compressed",
@@ -229,19 +235,19 @@ def context_compressed(
 
 
 def waits_for_person(plan: PreparedCall) -> bool:
-    """Whether a call with this plan waits for a person's approval."""
+    """Whether this prepared call needs a person's approval."""
     return plan.verdict is Verdict.ASK and not plan.error and not plan.stopped
 
 
 def asked_arguments(call: ToolCall, plan: PreparedCall) -> JsonObject:
-    """The arguments that a person is asked about: as an interceptor left them."""
+    """Return the arguments to show to a person, including an interceptor's changes."""
     return dict(call.arguments if plan.arguments is None else plan.arguments)
 
 
 def approval_requested(
     call: ToolCall, plan: PreparedCall, *, turn: int, arguments: JsonObject, expires_in: float | None
 ) -> StreamEvent:
-    """A call that waits for a person; `arguments` without secrets."""
+    """Return the event for a call that is waiting for a person. `arguments` contains no secrets."""
     return StreamEvent(
         action=Action.APPROVAL_REQUESTED,
         key=f"ask-{call.id}-{plan.digest}",
@@ -262,7 +268,7 @@ def approval_requested(
 
 
 def tool_called(request: ToolRequest, *, arguments: JsonObject, summary: str) -> StreamEvent:
-    """One attempt at a tool call that begins; `arguments` and `summary` without secrets."""
+    """Return the event for the start of one attempt at a tool call. `arguments` and `summary` contain no secrets."""
     return StreamEvent(
         action=Action.TOOL_CALL,
         key="call",
@@ -272,12 +278,12 @@ def tool_called(request: ToolRequest, *, arguments: JsonObject, summary: str) ->
 
 
 def tool_progressed(request: ToolRequest, text: str) -> StreamEvent:
-    """Partial output of a tool, without secrets; for the live stream only."""
+    """Return the event for a tool's partial output, without secrets. For the live stream only."""
     return StreamEvent(action=Action.TOOL_PROGRESS, parameters={"content": text, **_of_call(request)})
 
 
 def tool_returned(request: ToolRequest, result: ToolResult) -> StreamEvent:
-    """What came of a tool call."""
+    """Return the event for the result of a tool call."""
     return StreamEvent(
         action=Action.TOOL_RESULT,
         key="result",
@@ -288,7 +294,7 @@ def tool_returned(request: ToolRequest, result: ToolResult) -> StreamEvent:
 
 
 def tool_registered(request: ToolRequest, arguments: JsonObject) -> StreamEvent:
-    """A tool that an agent has made with `create_tool`; `arguments` without secrets."""
+    """Return the event for a tool that an agent created with `create_tool`. `arguments` contains no secrets."""
     made = made_tool(arguments)
     return StreamEvent(
         action=Action.REGISTERED,
@@ -303,12 +309,12 @@ def tool_registered(request: ToolRequest, arguments: JsonObject) -> StreamEvent:
 
 
 def has_made_a_tool(tool: str, result: ToolResult) -> bool:
-    """Whether the run has one tool more after this call."""
+    """Whether this call added a tool to the run."""
     return tool == CREATE_TOOL and result.status == "success"
 
 
 def milliseconds(seconds: float) -> float:
-    """How long something took, as the stream says it."""
+    """Convert a duration to the milliseconds used in the stream."""
     return round(seconds * 1000, 1)
 
 

@@ -66,7 +66,7 @@ class ChildReport:
     """The turns of the child and its descendants."""
     sub_agents: int = 0
     asks: tuple[TreeAsk, ...] = ()
-    """The tool calls of the child and its descendants."""
+    """The pending asks of the child and its descendants."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
