@@ -1,4 +1,4 @@
-"""The request for each activity, derived from the state alone."""
+"""Derive each activity's request from the run's state."""
 
 from loom.domain.agents.branches_pattern import has_branches
 from loom.domain.agents.hook_steps import HookPoint
@@ -25,11 +25,11 @@ from loom.domain.skills.active import active_in
 from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 
 INLINE_ARGUMENTS = 512
-"""Characters of arguments that are sent by value; longer ones are in history already, in the model's answer."""
+"""The maximum length of arguments sent inline. Longer arguments are already in history, in the model's answer."""
 
 
 def origin_of(state: RunState) -> Origin:
-    """The run that events and requests belong to."""
+    """Return the origin for the run's events and requests."""
     return Origin(
         run_id=state.run_id,
         root_run_id=state.tree.lineage.root_run_id if state.tree.lineage else "",
@@ -40,12 +40,12 @@ def origin_of(state: RunState) -> Origin:
 
 
 def prepare_request(state: RunState) -> PrepareRequest:
-    """The request to resolve the agent."""
+    """Return the request to resolve the agent."""
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
 
 
 def hook_request(state: RunState, step: HookPoint) -> HookRequest:
-    """The request to run a hook."""
+    """Return the request to run a hook."""
     return HookRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -59,7 +59,7 @@ def hook_request(state: RunState, step: HookPoint) -> HookRequest:
 
 
 def model_request(state: RunState) -> ModelRequest:
-    """The model call that is due."""
+    """Return the request for the next model call."""
     return ModelRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -80,7 +80,7 @@ def model_request(state: RunState) -> ModelRequest:
 
 
 def compress_request(state: RunState) -> CompressRequest:
-    """The compression that is due."""
+    """Return the request for the next compression."""
     due = state.window.due
     if due is None:
         raise ValueError("no compression is due; ask `next_action` first")
@@ -106,7 +106,7 @@ def _measures(state: RunState) -> Measures:
 
 
 def _facts(state: RunState) -> KnownFacts:
-    """What the run knows by itself, so that no summary has to repeat it."""
+    """Return the facts that the run's state contains, so that a summary doesn't have to repeat them."""
     spent = f"turn {state.turn} of {state.max_turns}, {state.spending.usage.total_tokens} tokens"
     return KnownFacts(
         todos=state.work.todos.items,
@@ -117,7 +117,7 @@ def _facts(state: RunState) -> KnownFacts:
 
 
 def evaluate_request(state: RunState) -> EvaluateRequest:
-    """The evaluation that is due."""
+    """Return the request for the next evaluation."""
     if state.answer.held is None:
         raise ValueError("there is no answer to evaluate; ask `next_action` first")
     return EvaluateRequest(
@@ -135,7 +135,7 @@ def evaluate_request(state: RunState) -> EvaluateRequest:
 
 
 def summary_of(state: RunState) -> str:
-    """How the Web UI names the model call that is due."""
+    """Return the Web UI's summary of the next model call."""
     if state.agent.crew is not None:
         kind = "tree" if has_branches(state.agent) else "crew"
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
@@ -148,12 +148,12 @@ def summary_of(state: RunState) -> str:
 
 
 def summary_of_evaluation(state: RunState) -> str:
-    """How the Web UI names the evaluation that is due."""
+    """Return the Web UI's summary of the next evaluation."""
     return f"t{state.turn} · evaluate the answer"
 
 
 def summary_of_compression(state: RunState) -> str:
-    """How the Web UI names the compression that is due."""
+    """Return the Web UI's summary of the next compression."""
     tokens = state.window.due.tokens if state.window.due else 0
     target = int(tokens * state.agent.compress_target)
     return f"t{state.turn} · compress {_thousands(tokens)} → at most {_thousands(target)} tokens"
@@ -164,7 +164,7 @@ def _thousands(tokens: int) -> str:
 
 
 def prepare_calls_request(state: RunState, calls: tuple[OpenCall, ...]) -> PrepareCallsRequest:
-    """The request to judge `calls` by the rules as they are now."""
+    """Return the request to check `calls` against the current rules."""
     return PrepareCallsRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -176,7 +176,7 @@ def prepare_calls_request(state: RunState, calls: tuple[OpenCall, ...]) -> Prepa
 
 
 def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool) -> ToolRequest:
-    """One attempt at one tool call; `execution` names the run's chain of executions."""
+    """Return the request for one attempt at a tool call. `execution` identifies the run's chain of executions."""
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
     by_value = (
@@ -205,13 +205,13 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
 
 
 def idempotency_key(request: ToolRequest) -> str:
-    """The same key for every attempt at this call with these arguments, and another one for any other call."""
+    """Return a key that is the same for every attempt at this call with these arguments and unique to this call."""
     named = request.arguments_digest or arguments_digest(request.arguments or {})
     return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}/{named}"
 
 
 def _note(open_call: OpenCall) -> str:
-    """What the model has to know about a call that differs from the one it made."""
+    """Return the note that informs the model about changes to its call."""
     by = "A person" if open_call.decision is not None and open_call.decision.edited else ""
     if not by and open_call.plan.arguments is not None:
         by = f"The interceptor {open_call.plan.interceptor}"
@@ -219,13 +219,13 @@ def _note(open_call: OpenCall) -> str:
 
 
 def _tool_of_the_run(state: RunState, call: ToolCall) -> ToolSpec | None:
-    """The tool that a call brings with it, as no worker has it: the agent made it, or it is a script of a skill."""
+    """Return the tool's definition if workers don't have it: the agent created it, or it is a skill's script."""
     named = (tool for tool in state.agent.tools if tool.name == call.name)
     return next((tool for tool in named if tool.source or (state.agent.skills and goes_along(tool))), None)
 
 
 def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
-    """The pinned skill that a call uses; skills loaded in this turn or an earlier one are active."""
+    """Return the pinned skill that a call uses. Skills loaded in this turn or an earlier turn are active."""
     if not state.agent.skills or not is_skill_tool(call.name):
         return None
     before = [

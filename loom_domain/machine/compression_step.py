@@ -1,11 +1,11 @@
-"""Compression: a model call whose conversation is too long is put off, and the conversation made shorter first.
+"""Compression: if the conversation is too long, the model call is postponed and the conversation is compressed first.
 
     CallModel ──ModelReplied(too_long)──▶ CompressContext ──ContextCompressed──▶ CallModel
                                            │        ▲
                                   CompressionFailed ┘  again, later; then without a model; then never
 
-After three compressions in a row that gain less than a tenth, the run compresses no more: the model is called with as
-much of the conversation as fits.
+After three consecutive compressions that each save less than a tenth, the run stops compressing. The model is then
+called with as much of the conversation as fits.
 """
 
 from dataclasses import replace
@@ -24,15 +24,15 @@ from loom.domain.run.state import RunState, note
 
 MAX_FRUITLESS: Final = 3
 LEAST_GAIN: Final = 0.1
-"""The share of the tokens that a compression has to save."""
+"""The fraction of tokens that a compression must save."""
 LEAST_WINDOW: Final = 1000
-"""Tokens that every model accepts; a smaller limit was misread from a provider's error message."""
+"""The number of tokens that every model accepts. A smaller limit was misread from a provider's error message."""
 SAFE: Final = 0.9
-"""The share of a refused context that is assumed to fit when the provider did not name its limit."""
+"""The fraction of a rejected context that is assumed to fit if the provider did not report its limit."""
 
 
 def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
-    """The run after a model call that has to wait for a compression; its worker has cached the whole conversation."""
+    """Return the run with a model call that waits for a compression. Its worker has cached the full conversation."""
     before = state.window
     refused = too_long.trigger == "provider"
     told = too_long.limit if too_long.limit >= LEAST_WINDOW else int(SAFE * too_long.tokens)
@@ -49,7 +49,7 @@ def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
 
 
 def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
-    """The run with the shorter conversation."""
+    """Return the run with the shorter conversation."""
     due, done = state.window.due, event.compressed
     if due is None:
         return state
@@ -72,7 +72,10 @@ def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
 
 
 def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
-    """The run after an attempt at compressing failed: again, without a model, or not at all."""
+    """Return the run after a compression attempt failed.
+
+    The run retries with the model, compresses without a model, or gives up.
+    """
     due = state.window.due
     if due is None:
         return state
@@ -89,7 +92,7 @@ def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
 
 
 def _cached_as(state: RunState, transcript: Transcript) -> RunState:
-    """The run with this conversation, which the worker that has just answered keeps under its name."""
+    """Return the run with this conversation, which the worker that has just answered has cached."""
     conversation = state.conversation.cached_as(transcript, send_spec=state.calls.rules_changed)
     return replace(state, conversation=conversation, calls=replace(state.calls, rules_changed=False), retry_at=None)
 

@@ -1,7 +1,7 @@
-"""Delegation to sub-agents: from a call of `delegate_task` to a child run, and from its end to the call's result.
+"""Delegation to sub-agents: start a child run for a call to `delegate_task`, and return its outcome as the result.
 
-A child sees the task and the hints, but not the conversation. However it ends, the model of its parent reads a result:
-a child never fails its parent.
+A child receives the task and the hints, but not the conversation. The parent's model always receives a result,
+regardless of how the child ends. A failed child never causes its parent to fail.
 """
 
 import json
@@ -34,16 +34,16 @@ from loom.domain.tree.signals import digest_of
 from loom.domain.tree.tree import Child, child_of, ended_with, root_of, with_child
 
 LONGEST_RESULT: Final = 30_000
-"""Characters of a child's answer that its parent reads; the result of the child has the whole answer."""
+"""The maximum length of a child's answer in its parent's conversation. The child's result has the full answer."""
 PREVIEW: Final = 2000
-"""Characters of the answer that a task on the stream shows."""
+"""The maximum length of the answer in a stream task."""
 
 _SELF: Final = "do it yourself"
 ALONE: Final = (
     "You are a sub-agent and work on this task alone. Whoever gave it to you sees nothing but your final answer: put"
     " everything into it that they need, and say plainly what you could not do."
 )
-"""What a sub-agent's task ends with."""
+"""The text that is appended to a sub-agent's task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +56,11 @@ class ChildStart:
 
 
 def children_began(state: RunState, event: ChildrenBegan) -> RunState:
-    """The run with a child for each call that may have one; the other calls get a result that says why not."""
+    """Return the run with a child for each call that is allowed one. Other calls receive a result with the reason."""
     waiting = [c for c in state.calls.open if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
     if may and (asking := requesting_budget(state, Spend(children=len(waiting)))) is not None:
-        return asking  # these calls are due again once the request is answered
+        return asking  # these calls are retried once the request is answered
     there = remaining(state).children
     room = 0 if not may else len(waiting) if there is None else max(0, there)
     share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
@@ -73,7 +73,7 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
 
 
 def child_ended(state: RunState, event: ChildEnded) -> RunState:
-    """The run after a child has ended."""
+    """Return the run after a child has ended."""
     child = child_of(state.tree, event.run_id)
     if child is None:
         return state
@@ -106,7 +106,7 @@ def child_ended(state: RunState, event: ChildEnded) -> RunState:
 
 
 def child_start(state: RunState, child: Child) -> ChildStart:
-    """The input of a child."""
+    """Return the input of a child run."""
     call = next(c.call for c in state.calls.open if c.call.id == child.call_id)
     given = call.arguments if call.name == DELEGATE else {}
     limits = state.tree.limits
@@ -122,7 +122,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         metadata={CORRELATION: known} if (known := correlation_of(state.request.metadata)) else {},
     )
     if call.name == DELEGATE:
-        # Only a crew can ask for a form: a model's call with one is refused.
+        # Only a crew can require an output schema. A model's call with a schema is rejected.
         request = replace(request, task=_task(call), agent=child.agent, output_schema=given.get("output_schema"))
         request = for_branch(request, state.request, state.agent)
     else:
@@ -146,7 +146,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
 
 
 def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str, ...]:
-    """The tools of a child: a copy of this agent gets at most this agent's tools, another agent has its own."""
+    """Return a child's tools. A copy of this agent has at most this agent's tools. Another agent has its own tools."""
     if given.get("tools"):
         return tuple(given["tools"])
     return () if named or not given or state.agent.crew else default_child_tools(state.agent.tools)
@@ -158,12 +158,12 @@ def _crew(state: RunState, call: ToolCall) -> JsonObject:
 
 
 def execute_task_id(run_id: str, call_id: str) -> str:
-    """The id of the stream task by which a call's work is handed over."""
+    """Return the id of the stream task that assigns a call's work."""
     return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
 
 
 def call_of(lineage: Lineage) -> str:
-    """The id of the call by which a run was given its work."""
+    """Return the id of the call that assigned the run its work."""
     return lineage.task_id.removeprefix(f"{lineage.parent_run_id}/{_key('')}").removesuffix(f"/{Action.EXECUTE}")
 
 
@@ -176,7 +176,7 @@ def _key(call_id: str) -> str:
 
 
 def _may_delegate(state: RunState) -> tuple[bool, str]:
-    """Whether the run may have children, and the result of a call that may not have one."""
+    """Return whether the run can have children, and the result text for a call that is denied a child."""
     limits = state.tree.limits
     if limits is None:
         return False, f"this run cannot delegate; {_SELF}"
@@ -229,7 +229,7 @@ def _task(call: ToolCall) -> str:
 def child_answer(
     description: str, run_id: str, *, status: RunStatus, output: str, error: RunError | None
 ) -> ToolResult:
-    """The result of the call that delegated work, once the run that did it has ended."""
+    """Return the result of the call that delegated work, after the child run has ended."""
     answer = {"task": description, "result": _clipped(output, run_id), "status": status.value}
     if error is not None:
         answer["error"] = f"{error.type}: {error.message}"

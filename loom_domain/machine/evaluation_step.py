@@ -1,7 +1,7 @@
-"""Evaluation: the model rates the final answer before the run ends with it. The ratings never change the answer.
+"""Evaluation: the model rates the final answer before the run ends. The ratings never change the answer.
 
-The activity finds out whether the budget covers the evaluation; if not, it is left out. A message from a person, or a
-pause, still comes before the end.
+The activity checks whether the budget covers the evaluation and skips it otherwise. A person can still send a message
+or pause the run before it ends.
 """
 
 from dataclasses import replace
@@ -18,17 +18,17 @@ NOT_COVERED: Final = "The answer is not evaluated: what is left of the budget ma
 
 
 def answer_or_evaluation(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """The run with its answer: at its end, or before the evaluation of that answer."""
+    """Return the run with its answer. The run either ends or first evaluates the answer."""
     if not state.agent.evaluates or outcome.judged:
         return ended(state, outcome)
-    # An evaluation takes no turn, so used-up turns do not forbid it.
+    # An evaluation takes no turn, so it can run when no turns are left.
     if limit_hit(replace(state, turn=0), at):
         return ended(note(state, Action.BUDGET, at, text=NOT_COVERED), replace(outcome, judged=True))
     return replace(state, phase=Phase.EVALUATING, answer=replace(state.answer, held=outcome))
 
 
 def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
-    """The run after its answer was rated, or its worker asked for the whole conversation."""
+    """Return the run after its answer was rated or its worker asked for the full conversation."""
     if state.answer.held is None:
         return state
     done = event.evaluated
@@ -43,7 +43,7 @@ def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
 
 
 def evaluation_failed(state: RunState, event: EvaluationFailed) -> RunState:
-    """The run without ratings; a notice on the stream says why."""
+    """Return the run without ratings. A notice on the stream gives the reason."""
     if state.answer.held is None:
         return state
     failure = event.failure

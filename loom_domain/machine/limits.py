@@ -1,15 +1,16 @@
-"""What a run may use up before it has to end: turns, tokens, money, tool calls, time, sub-agents.
+"""The limits of a run: turns, tokens, money, tool calls, time, and sub-agents.
 
-The limits hold for the whole tree. What sub-agents have spent counts, and what they were lent counts until they have
-ended. Before a model call, `activities/budget_reservation.py` bounds it by what is left, so no budget is overshot.
+The limits apply to the whole tree. The amounts that sub-agents have spent count toward them, and so do the amounts lent
+to sub-agents that are still running. Before each model call, `activities/budget_reservation.py` caps the call at the
+remaining budget, so that the budget is never exceeded.
 
-Time runs from the start of the run, waiting for people and pauses included:
+Time is measured from the start of the run, including pauses and time spent waiting for people:
 
     began ──────────────────────────────▶ last call ────────▶ deadline
            turns, tools, sub-agents, asks            one last       the run is ended, whatever it does
                                                      answer
 
-A run keeps the time after the last call for itself, so its sub-agents have to end by then.
+A run reserves the time after the last call for itself, so its sub-agents must end by then.
 """
 
 from collections.abc import Sequence
@@ -28,13 +29,13 @@ from loom.domain.tree.tree import Tree, left_of, spent_by_children
 
 WARN_AT: Final = 0.8
 LAST_PART: Final = 0.1
-"""Share of a run's time that is kept for its last answer."""
+"""The fraction of a run's time that is reserved for its last answer."""
 LONGEST: Final = timedelta(seconds=30)
-"""The most time that is kept for it."""
+"""The maximum time that is reserved for the last answer."""
 
 
 def share_of(budget: Budget, limits: TreeLimits) -> Share:
-    """What a root run with this budget may spend with everything below it."""
+    """Return the amounts that a root run with this budget and its descendants can spend."""
     children = limits.children if budget.children is None else min(budget.children, limits.children)
     return Share(
         tokens=budget.tokens,
@@ -46,7 +47,7 @@ def share_of(budget: Budget, limits: TreeLimits) -> Share:
 
 
 def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
-    """The tree of a prepared run with its limits and its share, which its parent lent or its request sets."""
+    """Return the tree of a prepared run with its limits and share. The parent lends the share, or the request sets it."""
     if limits is None:
         return tree
     if tree.lineage is not None:
@@ -56,7 +57,7 @@ def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None)
 
 
 def own_spend(state: RunState) -> Spend:
-    """What the run has spent itself."""
+    """Return the amounts that the run itself has spent."""
     return Spend(
         tokens=state.spending.usage.total_tokens,
         micros=state.spending.cost_micros or 0,
@@ -70,12 +71,12 @@ def _spent_below(state: RunState) -> Spend:
 
 
 def remaining(state: RunState) -> Share:
-    """What the run may still spend, or lend."""
+    """Return the amounts that the run can still spend or lend."""
     return left_of(state.tree, own_spend(state))
 
 
 def allowance(state: RunState) -> Share | None:
-    """What the next model call may use; None without a limit."""
+    """Return the budget for the next model call, or None if there is no limit."""
     whole = state.tree.share
     if state.tree.limits is None or (whole.tokens is None and whole.micros is None):
         return None
@@ -84,12 +85,12 @@ def allowance(state: RunState) -> Share | None:
 
 
 def reserve_for_last_answer(state: RunState, reserved: Spend) -> Spend:
-    """The budget that the run reserves for its own last answer, estimated from its latest call."""
+    """Return the budget that the run reserves for its own last answer, estimated from its latest call."""
     return Spend(tokens=state.window.tokens + WRAP_UP_TOKENS, micros=reserved.micros, turns=1)
 
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
-    """The outcome of a run that has reached a limit, or None."""
+    """Return the outcome if the run has reached a limit, or None."""
     if state.turn_state.is_final:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
@@ -102,14 +103,14 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
 
 
 def time_used(state: RunState, at: datetime) -> str:
-    """How much of its time the run has used."""
+    """Describe how much of its time the run has used."""
     end = deadline(state)
     whole = "without limit" if end is None else _number((end - state.began_at).total_seconds())
     return f"{_number(round((at - state.began_at).total_seconds(), 1))} of {whole}"
 
 
 def within_tool_calls(state: RunState) -> RunState:
-    """The run without the calls that its budget for tool calls no longer covers."""
+    """Return the run without the calls that exceed its tool call budget."""
     if state.tree.limits is None or state.tree.share.tool_calls is None:
         return state
     most = remaining(state).tool_calls or 0
@@ -119,7 +120,7 @@ def within_tool_calls(state: RunState) -> RunState:
 
 
 def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
-    """The outcome of a run that has used all its turns, with the calls that it did not make."""
+    """Return the outcome of a run that has used all its turns, with the calls that it did not make."""
     answered = (
         "without a final answer" if state.answer.held is None else "with an answer that does not know what came in last"
     )
@@ -136,7 +137,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
 
 
 def budget_exhausted(name: str, told: str) -> Outcome:
-    """The outcome of a run whose budget is used up in one dimension."""
+    """Return the outcome of a run that has exhausted its budget in one dimension."""
     message = f"the budget for {name} is spent: {told}. Start again with a larger one."
     return Outcome(
         status=RunStatus.BUDGET_EXHAUSTED,
@@ -145,7 +146,7 @@ def budget_exhausted(name: str, told: str) -> Outcome:
 
 
 def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime) -> RunState:
-    """The run with what a model call has used; a budget in dollars gets one notice when a price is unknown."""
+    """Return the run charged for a model call. If a price is unknown, a run with a dollar budget adds one notice."""
     before = state.spending
     if before.cost_micros is not None and cost_micros is None and state.request.budget.cost_usd is not None:
         text = "The price of this model is unknown: the budget in dollars cannot be kept. Set one in tokens."
@@ -154,9 +155,9 @@ def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime
 
 
 def warning(state: RunState, at: datetime) -> str | None:
-    """A reminder for the model, given once, when four fifths of a limit are used.
+    """Return a one-time reminder for the model when four fifths of a limit are used.
 
-    A sub-agent is reminded of its time and turns only: it can request more of what its parent lent it.
+    A sub-agent is reminded only of its time and turns, because it can request more of the amounts that its parent lent.
     """
     if state.spending.warned:
         return None
@@ -191,7 +192,7 @@ def _number(value: float) -> str:
 
 
 def deadline(state: RunState) -> datetime | None:
-    """When the run's time is over."""
+    """Return the run's deadline."""
     if state.tree.lineage is not None:
         return state.tree.lineage.deadline
     seconds = state.request.budget.seconds
@@ -199,12 +200,12 @@ def deadline(state: RunState) -> datetime | None:
 
 
 def hard_end(state: RunState) -> datetime | None:
-    """When the run is ended, whatever it does; None for a run prepared by a version that had no such end."""
+    """Return the time at which the run is forced to end. None if an older version without forced ends prepared it."""
     return None if state.tree.limits is None else deadline(state)
 
 
 def last_call(state: RunState) -> datetime | None:
-    """When the run may begin nothing more but its last answer."""
+    """Return the time after which the run can only begin its last answer."""
     end = hard_end(state)
     if end is None:
         return deadline(state)

@@ -1,4 +1,4 @@
-"""What the model's answer brings: tool calls, one more turn, the run's result, or a failure.
+"""Handle the model's answer, which leads to tool calls, another turn, the run's result, or a failure.
 
 tool calls                                               they run, and the model reads their results
 text that is cut or empty, or not `done` where it must   a reminder, and another turn
@@ -32,17 +32,20 @@ from loom.domain.run.state import OpenCalls, Outcome, Phase, RunState, ended, no
 from loom.domain.tools.loop_detection import followed, text_step
 
 MAX_EMPTY: Final = 3
-"""Answers in a row that may be empty before the run fails."""
+"""The number of consecutive empty answers allowed before the run fails."""
 MAX_PIECES: Final = 10
-"""Pieces of one answer that may be cut at the output limit before the run ends."""
+"""The number of parts of one answer that can be truncated at the output limit before the run ends."""
 MAX_REPAIRS: Final = 3
-"""Times that an answer which does not fit its schema is sent back."""
+"""How often the model is asked to repair an answer that does not match the schema."""
 LONGEST_QUOTE: Final = 2000
-"""Characters of the last answer that the error of a failed run holds; the result's `output` has all of it."""
+"""The maximum length of the last answer in a failed run's error. The result's `output` contains the full answer."""
 
 
 def model_replied(state: RunState, event: ModelReplied) -> RunState:
-    """The run after its model call; a worker may also have put the call off, or asked for what it does not know."""
+    """Return the run after its model call.
+
+    The worker may also have postponed the call or asked for values that it has not cached.
+    """
     reply, at = event.reply, event.at
     if reply.uncovered is not None:
         return with_draft(state, at) or call_not_covered(state, reply.uncovered, at)
@@ -60,7 +63,7 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
 
 
 def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
-    """The run with the model's message in its conversation, and each tool call in it open."""
+    """Return the run with the model's message added to the conversation and its tool calls open."""
     if reply.message is None:
         return state
     stale = state.calls.rules_changed
@@ -103,7 +106,7 @@ def _with_questions_noted(state: RunState, at: datetime) -> RunState:
 
 
 def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) -> RunState:
-    """The run after a call of `done`; other calls beside it are not run."""
+    """Return the run after a call to `done`. Other calls in the same message do not run."""
     text = read_done(done.call) or state.transcript.messages[-1].text
     wrong = _problems(state, reply)
     result = ToolResult(content="Done.")
@@ -120,7 +123,7 @@ def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetim
 
 
 def _text_answered(state: RunState, reply: ModelReply, text: str, at: datetime) -> RunState:
-    """The run after an answer without a tool call."""
+    """Return the run after an answer without a tool call."""
     text = state.answer.partial + text
     if reply.stop == "length":
         return _continued(replace(state, answer=replace(state.answer, partial=text)))
@@ -131,14 +134,14 @@ def _text_answered(state: RunState, reply: ModelReply, text: str, at: datetime) 
         note_to_model = "Call the `done` tool with the result when the task is finished; go on otherwise."
         repetition = followed(state.work.repetition, text_step(text), state.agent.loop_window)
         return replace(state, inbox=(reminder(note_to_model),), work=replace(state.work, repetition=repetition))
-    # With a message that it cannot know, it is not the final answer anyway.
+    # If a new message has arrived, this can't be the final answer.
     if not state.inbox and (wrong := _problems(state, reply)):
         return _repaired(replace(state, inbox=(*state.inbox, reminder(repair(wrong)))), text, wrong)
     return answered(state, _outcome(text, reply), at)
 
 
 def answered(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """The run ends with an answer, unless it is paused or has an unread message that the answer cannot know."""
+    """Return the run with its answer. A paused run or a run with an unread message does not end with it."""
     if state.hold is not None or state.inbox:
         return replace(state, answer=replace(state.answer, held=outcome))
     if state.answer.reflection.stage and is_criticised(state, outcome):
@@ -154,14 +157,14 @@ def _outcome(text: str, reply: ModelReply, *, explicit: bool = False) -> Outcome
 
 
 def _problems(state: RunState, reply: ModelReply) -> tuple[str, ...]:
-    """What is wrong with an answer by its schema; a worker that has not looked at it may not know of schemas."""
+    """Return an answer's schema problems. A worker that doesn't support schemas doesn't validate the answer."""
     if state.agent.output_schema is None:
         return ()
     return reply.checked.problems if reply.checked else ("the answer was not checked: its worker knows no schemas",)
 
 
 def _repaired(state: RunState, text: str, wrong: tuple[str, ...]) -> RunState:
-    """One more turn for an answer that does not fit its schema; the run fails when that has been tried enough."""
+    """Return the run with one more turn to repair an invalid answer. After too many repairs, the run fails."""
     if state.answer.repairs < MAX_REPAIRS:
         return replace(state, answer=replace(state.answer, repairs=state.answer.repairs + 1))
     message = f"the answer does not fit the output schema, also after {MAX_REPAIRS} repairs: {'; '.join(wrong)}"
@@ -172,7 +175,7 @@ def _repaired(state: RunState, text: str, wrong: tuple[str, ...]) -> RunState:
 
 
 def _continued(state: RunState) -> RunState:
-    """An answer that ran into the output limit goes on in the next turn; its pieces become one text."""
+    """Continue an answer that was truncated at the output limit in the next turn. The parts are joined into one text."""
     if state.answer.nudges + 1 < MAX_PIECES:
         return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
     message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"

@@ -1,8 +1,7 @@
-"""Retry of a failed model call: again, with a shorter conversation, with another model, or not at all.
+"""Retry a failed model call: unchanged, with a shorter conversation, or with another model.
 
-`run.retry_policy` decides how often one model is tried. When it gives up on a failure that another model may not have,
-the next of the agent's fallbacks takes over for the rest of the run. Without a fallback, the run fails with the last
-error.
+`run.retry_policy` decides how often one model is tried. If it gives up and another model might succeed, the agent's next
+fallback model takes over for the rest of the run. If there is no fallback, the run fails with the last error.
 """
 
 from dataclasses import replace
@@ -19,11 +18,11 @@ from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst
 from loom.domain.run.state import Outcome, RunState, ended, note
 
 MAX_RESENT: Final = 3
-"""How often a model call is sent whole; a worker that still asks for the conversation never accepts it."""
+"""How often a model call is resent in full. A worker that still asks for the conversation will never accept it."""
 
 
 def resend(state: RunState) -> RunState:
-    """The run after a worker answered that it does not know the conversation."""
+    """Return the run after a worker replied that it doesn't have the conversation."""
     if state.tries.resent >= MAX_RESENT:
         message = f"{MAX_RESENT} workers did not take a conversation that was sent whole; do they run this version?"
         return ended(state, Outcome(status=RunStatus.FAILED, error=RunError(type="LoomError", message=message)))
@@ -31,14 +30,14 @@ def resend(state: RunState) -> RunState:
 
 
 def _whole(state: RunState) -> RunState:
-    """The run whose next model call is sent whole."""
-    # The digest anew: another release may give the same spec another name, and would never know it by the old one.
+    """Return the run such that its next model call is sent in full."""
+    # Recompute the digest: another release may compute a different digest and would never find the spec by the old one.
     digest = state.agent.digest
     return replace(state, conversation=state.conversation.sent_whole(digest))
 
 
 def model_failed(state: RunState, event: ModelFailed) -> RunState:
-    """The run after an attempt at its model call failed."""
+    """Return the run after an attempt at its model call failed."""
     tries = count(state.tries, event.failure)
     match after_failure(state.tries, event.failure):
         case Again(delay=delay):
@@ -52,23 +51,23 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
         case _:
-            if state.answer.wrap_up is not None:  # it ends anyway, without a last answer
+            if state.answer.wrap_up is not None:  # the run must end in any case, without a last answer
                 return ended(state, state.answer.wrap_up.outcome)
             failed = Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries))
-            return ended(state, state.answer.draft or failed)  # a draft is an answer all the same
+            return ended(state, state.answer.draft or failed)  # a draft also counts as an answer
 
 
 def _may_do_better(failure: Failure) -> bool:
-    """Whether another model may succeed: not after a refusal or with a wrong key."""
+    """Whether another model might succeed. After a refusal or with a wrong key, it won't."""
     known = BY_NAME.get(failure.type)
     return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
-    """The same call for the next model; attempts are numbered on, as a number names one attempt for ever."""
+    """Return the run with the same call for the next model. Attempt numbers continue, because each must be unique."""
     before = state.agent.model
     spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
-    # What was learned of the window is about the model before.
+    # The window's measurements apply to the previous model.
     window = replace(state.window, size=0, ratio=1.0, refused=False)
     tries = Tries(earlier=state.tries.attempt - 1)
     state = replace(state, spec=spec, tries=tries, retry_at=None, window=window)

@@ -1,10 +1,10 @@
-"""The pattern `reflect`: a draft of the final answer is criticised and revised before the run ends with it.
+"""The pattern `reflect`: the model critiques and revises a draft of the final answer before the run ends.
 
     draft ──▶ critique ──approved──▶ the answer
                │    ▲
                └──▶ revision          at most `rounds` critiques
 
-A message from a person during a critique comes first: the draft does not know it, so it is dropped.
+If a person sends a message during a critique, the draft is discarded because it doesn't take the message into account.
 """
 
 from dataclasses import replace
@@ -19,20 +19,20 @@ from loom.domain.run.state import Outcome, RunState
 
 
 def is_criticised(state: RunState, outcome: Outcome) -> bool:
-    """Whether this answer is a draft that has to be criticised first."""
+    """Whether this answer is a draft that must be critiqued first."""
     reflection = state.answer.reflection
     return bool(reflection.stage) and reflection.round < state.agent.rounds and not outcome.judged
 
 
 def with_critique(state: RunState, draft: Outcome) -> RunState:
-    """The run with a draft whose critique is the next turn."""
+    """Return the run with a draft that is critiqued in the next turn."""
     reflection = Reflection(stage="critique", round=state.answer.reflection.round + 1)
     answer = replace(state.answer, reflection=reflection, draft=draft)
     return replace(state, answer=answer, inbox=(reminder(CRITICISE),))
 
 
 def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outcome | None]:
-    """The run after the critique of its draft, with that draft where it is approved as the answer."""
+    """Return the run after the critique of its draft, and the draft if the critique approved it as the answer."""
     if (draft := state.answer.draft) is None:
         return state, None
     state = end_calls(state, "not run: this turn was for judging the answer only")
@@ -46,19 +46,22 @@ def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outc
 
 
 def with_draft(state: RunState, at: datetime) -> RunState | None:
-    """The run that cannot go on, with its draft as its answer; None without a draft, or when it misses a message."""
+    """Return a run that cannot continue with its draft as the answer.
+
+    Returns None if there is no draft or if the draft doesn't take a new message into account.
+    """
     if state.answer.draft is None or has_word_from_person(state):
         return None
     return answer_or_evaluation(replace(state, inbox=()), state.answer.draft, at)
 
 
 def has_word_from_person(state: RunState) -> bool:
-    """Whether a person has said something that the model has not read."""
+    """Whether a person has sent a message that the model has not read."""
     return any(is_from_person(message) for message in state.inbox)
 
 
 def interrupted(state: RunState) -> RunState:
-    """The run without its draft, which misses what a person has just said: the next answer is a new draft."""
+    """Return the run without its draft, which a person's new message has made obsolete. The next answer is a new draft."""
     reflection = Reflection(stage="draft", round=state.answer.reflection.round - 1)
     heard = tuple(message for message in state.inbox if is_from_person(message))
     return replace(state, answer=replace(state.answer, reflection=reflection, draft=None), inbox=heard)

@@ -1,7 +1,7 @@
-"""Hooks before the first turn of a run, and after its end.
+"""Hooks before the first turn of a run and after its end.
 
-When a hook asks for a review, a person decides as they do about a tool call. The call is named `start_run`, and its
-argument is the task. `approve`, `deny` and the approval timeout answer it like any other.
+If a hook requests a review, the run waits for approval of a pending call named `start_run`, whose argument is the task.
+As with any tool call, a person can approve or deny it, and the approval timeout applies.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ _CALL_ID: Final = "start"
 
 
 def next_to_start(state: RunState) -> AskPerson | RunHook:
-    """The next action before the first turn of a prepared run."""
+    """Return the next action before the first turn of a prepared run."""
     if state.asks:
         ends = [expiry for call in state.asks if (expiry := expires_at(state, call)) is not None]
         return AskPerson(calls=state.asks, until=min(ends, default=None))
@@ -32,7 +32,7 @@ def next_to_start(state: RunState) -> AskPerson | RunHook:
 
 
 def hook_ended(state: RunState, event: HookReturned | HookFailed) -> RunState:
-    """The run after the hook that was due, whatever came of it."""
+    """Return the run after the current hook has returned or failed."""
     left = state.hooks_left[state.hooks_left.index(event.step) + 1 :]
     if state.outcome is not None:
         return _after_end(replace(state, hooks_left=left), event)
@@ -42,7 +42,7 @@ def hook_ended(state: RunState, event: HookReturned | HookFailed) -> RunState:
 
 
 def due_hook(state: RunState) -> HookPoint | None:
-    """The hook whose answer the run waits for."""
+    """Return the hook that the run is waiting for."""
     if state.outcome is not None:
         return next_last_hook(state)
     return state.hooks_left[0] if state.phase is Phase.STARTING and state.hooks_left else None
@@ -61,12 +61,12 @@ def _hook_returned(state: RunState, left: tuple[HookPoint, ...], event: HookRetu
 
 
 def start_decided(state: RunState) -> RunState:
-    """The run once its start is approved, denied or expired; until then as it is."""
+    """Return the run after its start was approved, denied, or expired. Until then, the run is unchanged."""
     if state.outcome is not None:
         return state
     call, decision = state.calls.open[0], state.calls.open[0].decision
     if decision is None:
-        return with_calls(state, lambda c: replace(c, stale=0))  # rules decide nothing here
+        return with_calls(state, lambda c: replace(c, stale=0))  # permission rules don't apply to this call
     if not decision.approved:
         by = f" by {decision.by}" if decision.by else ""
         return _refused(state, f"denied{by} before it started: {decision.reason or 'no reason given'}", decision.by)
@@ -77,7 +77,7 @@ def start_decided(state: RunState) -> RunState:
 
 
 def with_last_hooks(state: RunState) -> RunState:
-    """The run that has an outcome, with the hooks that are due after it."""
+    """Return a run that has an outcome with its remaining end hooks."""
     if state.spec is None:
         return state
     calls = replace(state.calls, open=()) if state.phase is Phase.STARTING else state.calls
@@ -85,7 +85,7 @@ def with_last_hooks(state: RunState) -> RunState:
 
 
 def next_last_hook(state: RunState) -> HookPoint | None:
-    """The next hook after the end of the run."""
+    """Return the next hook after the end of the run."""
     return None if state.outcome is None else next_step_after_run(state.hooks_left, state.outcome.status)
 
 
@@ -128,7 +128,7 @@ def _after_end(state: RunState, event: HookReturned | HookFailed) -> RunState:
         return replace(state, outcome=Outcome(status=RunStatus.FAILED, error=_broken(event), is_final=True))
     if event.answer.text is None:
         return state
-    # What a hook takes out of the text must not stay in the value that the text says.
+    # Text that a hook removes from the output must not remain in the JSON value.
     return replace(state, outcome=replace(state.outcome, output=event.answer.text, structured=None, is_final=True))
 
 
