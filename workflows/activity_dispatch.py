@@ -1,4 +1,4 @@
-"""Which activity runs for an action of the domain: its input, its options, and the event that its end becomes."""
+"""Map each action of the domain to an activity: its input, its options, and the event for its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,21 +62,21 @@ class ScheduledActivity(Generic[_T]):
     on_result: Callable[[_T], Event]
     on_failure: Callable[[Failure], Event]
     notices: int = 0
-    """How many of the run's notices the activity publishes, from the first."""
+    """The number of the run's first notices that the activity publishes."""
 
 
 def _refused(failure: Failure) -> Event:
-    """The event for a failure that no retry can mend."""
+    """Return the event for a failure that a retry cannot fix."""
     return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
 
 
 def turn_group(state: RunState) -> Any:
-    """Activities that are started inside are grouped under the state's turn in the Web UI."""
+    """Return a context in which started activities are grouped under the state's turn in the Web UI."""
     return workflow.create_event_group(f"t{state.turn}").scope()
 
 
 def prepare(state: RunState) -> ScheduledActivity[Prepared]:
-    """Prepare what the run needs before its first turn."""
+    """Prepare the run for its first turn."""
     handle = workflow.start_activity_method(
         Preparation.prepare_run, prepare_request(state), **_named(options.PREPARE, "prepare", "prepare the run")
     )
@@ -86,7 +86,7 @@ def prepare(state: RunState) -> ScheduledActivity[Prepared]:
 
 
 def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
-    """Call a user's code around the run."""
+    """Call a user-defined hook before or after the run."""
     named = _named(_hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
     return ScheduledActivity(
         handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
@@ -97,9 +97,9 @@ def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
 
 
 def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
-    """Get the next message: from the model, or in a crew run from the crew's definition."""
+    """Get the next message from the model or, in a crew run, from the crew's definition."""
     request = model_request(state)
-    # A call that was postponed has used its id, so each compression before it makes a new one.
+    # A postponed call has already used its id, so each compression before the call requires a new id.
     key = _numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
     with turn_group(state):
         handle = workflow.start_activity_method(
@@ -150,7 +150,7 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
 
 
 def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[PreparedCalls]:
-    """Judge calls again with changed rules."""
+    """Check calls again with changed rules."""
     request = prepare_calls_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
@@ -165,7 +165,7 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivit
 
 
 def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
-    """Execute one call. Of several parallel ones, the first one takes the notices along."""
+    """Execute one call. If several calls run in parallel, the first one also publishes the notices."""
     execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
     request = tool_request(state, call, execution, with_notices=with_notices)
     return workflow.start_activity_method(
@@ -180,7 +180,7 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
 
 
 def _hook_options(patience: float) -> ActivityConfig:
-    """Options for one hook; a hook that fails is not retried."""
+    """Return the options for one hook. A failed hook is not retried."""
     return ActivityConfig(
         start_to_close_timeout=timedelta(seconds=patience) + options.HOOK_GRACE,
         heartbeat_timeout=options.HEARTBEAT,
@@ -190,7 +190,7 @@ def _hook_options(patience: float) -> ActivityConfig:
 
 
 def _tool_options(timeout: float, queue: str | None) -> ActivityConfig:
-    """Options for one tool call that may take `timeout` seconds."""
+    """Return the options for one tool call with a timeout of `timeout` seconds."""
     config = ActivityConfig(
         start_to_close_timeout=timedelta(seconds=timeout) + options.TOOL_GRACE,
         heartbeat_timeout=options.HEARTBEAT,
@@ -203,13 +203,13 @@ def _tool_options(timeout: float, queue: str | None) -> ActivityConfig:
 
 
 def _numbered(name: str, attempt: int) -> str:
-    """An activity's id; the server takes 1,000 bytes, and ids of calls are whatever a provider makes of them."""
+    """Return an activity id. Providers' call ids can have any length, but the server accepts at most 1,000 bytes."""
     short = name if len(name) <= options.MAX_ID else f"{name[: options.MAX_ID]}~{short_digest(name)}"
     return short if attempt == 1 else f"{short}-{attempt}"
 
 
 def _named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
-    """The same options for one activity; a given id stays unique across continue-as-new."""
+    """Return the options with the activity's id and summary. A given id stays unique across continue-as-new."""
     one = config.copy()
     if activity_id is not None:
         one["activity_id"] = activity_id

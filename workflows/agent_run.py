@@ -103,12 +103,12 @@ class AgentRun:
 
     @workflow.query
     def status(self, *_: object) -> JsonObject:
-        """The status of the run and what it waits for."""
+        """Return the run's status and the events that it is waiting for."""
         return status_view(self._state)
 
     @workflow.query
     def transcript(self, *_: object) -> tuple[Message, ...]:
-        """The messages of the current window."""
+        """Return the messages in the current window."""
         return self._state.transcript.messages
 
     def _advance(self, event: Event) -> None:
@@ -125,25 +125,25 @@ class AgentRun:
         self._updates += 1
 
     async def _describe(self) -> None:
-        """Keep the details in the Web UI up to date, once in an activation of the workflow and not with each event."""
+        """Keep the details in the Web UI up to date. They change once per workflow activation, not once per event."""
         while True:
             described = self._state
             workflow.set_current_details(markdown(described))
             await workflow.wait_condition(lambda: self._state is not described)  # noqa: B023 - awaited in this round
 
     async def _send_tree_signals(self) -> None:
-        """Send signals to other runs of the tree as they are queued, one after the other."""
+        """Send queued signals to other runs in the tree, one at a time."""
         while True:
             await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
             await send_tree_signal(self._state.tree.unsent[0])
             self._advance(TreeSignalSent())
 
     async def _drained(self) -> None:
-        """Wait until no handler runs and no signal is queued: only then may the workflow be left."""
+        """Wait until no handler is running and no signal is queued. The workflow must not complete before that."""
         await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self._state.tree.unsent)
 
     async def _watch_time(self) -> None:
-        """End the run at its deadline, whatever it is waiting for."""
+        """End the run at its deadline, regardless of its current state."""
         await workflow.wait_condition(lambda: self._state.spec is not None)
         if (end := hard_end(self._state)) is None:
             return
@@ -206,7 +206,7 @@ class AgentRun:
         return WaitEnded()
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
-        """The event that the end of an activity is; a successful activity has published the notices in its request."""
+        """Return the event for an activity's end. A successful activity has published the notices in its request."""
         outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
@@ -217,7 +217,7 @@ class AgentRun:
         return started.on_result(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
-        """The result or failure of an activity; None when it was cancelled because the run has an outcome."""
+        """Return an activity's result or failure, or None if it was cancelled because the run has an outcome."""
         try:
             await workflow.wait_condition(lambda: handle.done() or self._state.outcome is not None)
         except asyncio.CancelledError:
@@ -230,7 +230,7 @@ class AgentRun:
             return None if is_cancelled_exception(error) else failure_of(error)
 
     async def _wait(self, action: Action, until: datetime | None) -> bool:
-        """Wait until the run's next action changes; True if `until` came first."""
+        """Wait until the run's next action changes. Returns True if `until` was reached first."""
 
         def moved_on() -> bool:
             return next_action(self._state) != action or self._rotation_due()
@@ -274,7 +274,7 @@ class AgentRun:
         )
 
     async def _rotate_if_due(self) -> None:
-        """Continue as new with the whole state; clients follow by the run's id and notice nothing."""
+        """Continue as new with the full state. Clients use the run's id, so they aren't affected."""
         if not self._rotation_due():
             return
         await self._drained()
@@ -283,7 +283,7 @@ class AgentRun:
         workflow.continue_as_new(args=[self._request, self._state])
 
     async def _finished(self, outcome: Outcome) -> RunResult:
-        """The result of the run. A cancellation after its outcome does not keep the run from finishing its work."""
+        """Return the result of the run. The run still finishes its work if it is cancelled after it has an outcome."""
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):
@@ -304,7 +304,7 @@ class AgentRun:
         return result
 
     async def _run_last_hooks(self) -> None:
-        """Run the hooks after the end, which nothing cancels any more."""
+        """Run the hooks after the end of the run. They can no longer be cancelled."""
         while (step := next_last_hook(self._state)) is not None:
             started = scheduling.run_hook(self._state, step)
             try:

@@ -1,4 +1,4 @@
-"""Child runs on the server: started, waited for, signalled. The server cancels a child whose parent closes first."""
+"""Start, await, and signal child runs. The server cancels a child if its parent closes first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,16 +19,16 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parent:
-    """The run whose children these are."""
+    """The parent run."""
 
     advance: Callable[[Event], None]
     has_ended: Callable[[], bool]
-    """It has an outcome, so its children were instructed to end."""
+    """Whether the run has an outcome. If so, its children were instructed to end."""
     has_notices: Callable[[], bool]
     publish_notices: Callable[[], Awaitable[None]]
 
     async def run(self, starts: Sequence[ChildStart]) -> None:
-        """Start these children and wait until all have ended, even if the run is aborted meanwhile."""
+        """Start these children and wait until all have ended, even if the run is aborted while waiting."""
         children = [asyncio.create_task(run_child(start, self.advance)) for start in starts]
         while not all(child.done() for child in children):
             ended = self.has_ended()
@@ -45,16 +45,16 @@ class Parent:
             except TimeoutError:
                 return  # the server cancels the others when this run closes
         for child in children:
-            child.result()  # raises a bug of Loom that would otherwise be lost in the task
+            child.result()  # raises an unexpected error that would otherwise be lost in the task
 
 
 def child_name(turn: int, number: int) -> str:
-    """The last segment of a child's run id. It differs after a reset, so that two children never share a stream."""
+    """Return the last segment of a child's run id. It changes after a reset, so no two children share a stream."""
     return f"d{turn}-{number}-{workflow.uuid4().hex[:4]}"
 
 
 async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEnded], None]) -> None:
-    """Start the child and wait for its end; every end becomes an event, and nothing is raised."""
+    """Start the child and wait until it ends. Every outcome becomes an event, and no error is raised."""
     try:
         handle = await workflow.start_child_workflow(
             AGENT_RUN if start.request.crew is None else CREW_RUN,
@@ -75,7 +75,7 @@ async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEn
 
 
 async def send_tree_signal(signal: TreeSignal) -> None:
-    """Send a signal to another run of the tree; one to a run that has ended is dropped."""
+    """Send a signal to another run in the tree. A signal to a run that has ended is dropped."""
     try:
         await workflow.get_external_workflow_handle(signal.to).signal(signal.signal, signal.payload)
     except FailureError as error:

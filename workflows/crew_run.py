@@ -1,7 +1,7 @@
-"""Workflow `CrewRun`: several agents on one task, with everything that a run has: signals, queries, stream, budget.
+"""Workflow `CrewRun`: several agents work on one task, with the signals, queries, stream, and budget of a run.
 
-A crew is an agent whose turns its definition decides instead of a model. Each turn assigns work to members, which are
-child runs. Everything that applies to a run and its sub-agents therefore applies to a crew.
+A crew works like an agent, but its definition decides each turn instead of a model. Each turn assigns work to members,
+which are child runs. Everything that applies to a run and its sub-agents therefore also applies to a crew.
 """
 
 from temporalio import workflow
@@ -12,7 +12,7 @@ from loom.workflows.agent_run import AgentRun
 
 @workflow.defn(name="CrewRun")
 class CrewRun(AgentRun):
-    """One run of a crew; its id is the workflow id."""
+    """One run of a crew. The run id is the workflow id."""
 
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:
@@ -20,5 +20,5 @@ class CrewRun(AgentRun):
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
-        """Perform one action after the other until the crew is finished."""
+        """Perform actions one at a time until the crew is finished."""
         return await super().run(request, *carried)

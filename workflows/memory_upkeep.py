@@ -1,7 +1,8 @@
-"""Workflow `MemoryUpkeep`: keeps memory whole and within its limits, for as long as a queue has workers.
+"""Workflow `MemoryUpkeep`: keeps memory complete and within its limits while a task queue has workers.
 
-One workflow of one queue that goes round, rather than a schedule that starts one every few minutes: a list of runs in
-the Web UI then has one line of upkeep, not hundreds a day. The memory writer signals when runs have ended.
+Each task queue has one long-running workflow instead of a schedule that starts a workflow every few minutes. The list
+of workflows in the Web UI therefore shows one upkeep entry, not hundreds per day. The memory writer sends a signal when
+runs have ended.
 """
 
 from collections.abc import Awaitable
@@ -21,9 +22,9 @@ from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepReques
 T = TypeVar("T")
 
 EVERY: Final = timedelta(minutes=5)
-"""Between two looks at what the bus may have lost, and at what has expired."""
+"""The interval between checks for tasks that the bus may have lost and for expired memories."""
 SETTLED: Final = timedelta(seconds=2)
-"""After a run's end, for others that end with it."""
+"""The delay after a run ends, to include other runs that end at the same time."""
 
 STEP: Final = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
@@ -31,12 +32,12 @@ STEP: Final = ActivityConfig(
     heartbeat_timeout=timedelta(seconds=15),
     retry_policy=RetryPolicy(maximum_attempts=2),
 )
-"""Two attempts: what fails now is due again in the next round. Without workers there is nothing to keep."""
+"""Two attempts. A failed step runs again in the next round. Without workers, there is nothing to maintain."""
 
 
 @workflow.defn(name="MemoryUpkeep")
 class MemoryUpkeep:
-    """Rounds of four steps. A step that fails keeps no other from its work: none relies on another's."""
+    """Runs rounds of four independent steps. A failed step doesn't prevent the other steps from running."""
 
     @workflow.init
     def __init__(self, request: UpkeepRequest) -> None:
@@ -45,7 +46,7 @@ class MemoryUpkeep:
 
     @workflow.run
     async def run(self, request: UpkeepRequest) -> None:
-        """Go round until cancelled."""
+        """Run rounds until the workflow is cancelled."""
         looked_back: datetime | None = None
         for number in range(1, request.rounds + 1):
             looks_back = looked_back is None or workflow.now() >= looked_back + EVERY
@@ -58,16 +59,16 @@ class MemoryUpkeep:
 
     @workflow.signal(name="runs_ended")
     def runs_ended(self) -> None:
-        """Runs have ended: what was important in them can be summarised."""
+        """Record that runs have ended, so that their important content can be summarized."""
         self._runs_ended = True
 
     @workflow.query(name="status")
     def status(self) -> UpkeepDone:
-        """What the last round did."""
+        """Return the results of the last round."""
         return self._last
 
     async def _round(self, *, looks_back: bool) -> UpkeepDone:
-        """Take in what the bus lost, summarise before anything expires, embed what is left."""
+        """Recover tasks that the bus lost, summarize runs, remove expired memories, and embed the remaining ones."""
         failed: list[str] = []
         until, caught_up = self._last.until, 0
         if looks_back:
@@ -119,5 +120,5 @@ def _told(last: UpkeepDone, number: int) -> str:
 
 
 def upkeep_id(task_queue: str) -> str:
-    """The id of the workflow that keeps the memory of this queue's workers."""
+    """Return the id of the workflow that maintains memory for this task queue's workers."""
     return f"loom-memory-upkeep-{task_queue}"

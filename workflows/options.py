@@ -1,4 +1,4 @@
-"""Temporal's own lines have the workflow's id in another field. All lines of a run get the same one."""
+"""Activity options: timeouts, retry policies, and limits."""
 
 from datetime import timedelta
 from typing import Final
@@ -7,10 +7,10 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
 HEARTBEAT: Final = timedelta(seconds=5)
-"""A worker without a heartbeat for this long is dead; activities send one every 0.4 s."""
+"""The time without a heartbeat after which a worker is considered dead. Activities send one every 0.4 s."""
 
 ONCE: Final = RetryPolicy(maximum_attempts=1)
-"""One attempt: whether to try again is decided by `loom.domain.run.retry_policy` and recorded as the run's own step."""
+"""One attempt. `loom.domain.run.retry_policy` decides on retries, and each decision is recorded in the run."""
 
 IDEMPOTENT: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
@@ -18,20 +18,20 @@ IDEMPOTENT: Final = RetryPolicy(
     maximum_interval=timedelta(seconds=30),
     maximum_attempts=20,
 )
-"""For steps without effects: Temporal retries them for about six minutes, unless they fail for good."""
+"""The retry policy for steps without effects. Temporal retries them for about six minutes unless they can't succeed."""
 
 MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
-"""Added to a tool's own timeout, to kill its processes and store its output."""
+"""Time added to a tool's own timeout, to kill its processes and store its output."""
 
 MAX_ID: Final = 100
-"""Characters of an activity's id; a longer one is cut and gets a digest."""
+"""The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
 
 MAX_UPDATES: Final = 1500
-"""Accepted updates after which a run rotates; the server refuses more than 2,000 for one execution."""
+"""The number of accepted updates after which a run continues as new. The server limits an execution to 2,000."""
 
 CHILDREN_END: Final = timedelta(seconds=10)
-"""How long an aborted run waits for its children to end and to report what they have used."""
+"""How long an aborted run waits for its children to end and report their usage."""
 
 PREPARE: Final = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=60),
@@ -40,7 +40,7 @@ PREPARE: Final = ActivityConfig(
 )
 PLAN: Final = PREPARE
 HOOK_GRACE: Final = timedelta(seconds=5)
-"""Added to a hook's own timeout, to report its outcome."""
+"""Time added to a hook's own timeout, to report its outcome."""
 MODEL: Final = ActivityConfig(
     start_to_close_timeout=MODEL_CALL_LIMIT,
     heartbeat_timeout=HEARTBEAT,
@@ -49,7 +49,7 @@ MODEL: Final = ActivityConfig(
 )
 COMPRESS: Final = MODEL
 EVALUATE: Final = ActivityConfig(
-    # The final answer waits for this, so it must not take for ever during an outage.
+    # The final answer waits for this, so it must not block indefinitely during an outage.
     schedule_to_close_timeout=timedelta(minutes=5),
     start_to_close_timeout=timedelta(minutes=2),
     heartbeat_timeout=HEARTBEAT,

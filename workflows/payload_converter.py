@@ -1,8 +1,8 @@
-"""The payload converter: values enter history as JSON through pydantic, without fields that have their default.
+"""The payload converter: uses pydantic to write values to history as JSON, without fields that have default values.
 
-History is paid for by the byte, and most fields of most payloads have their default. A field that is left out gets the
-default of its type when it is read, so a default, once released, is part of the format: changing it changes the meaning
-of old histories. Only the result of a run is written whole.
+History storage has a cost per byte, and most fields in most payloads have their default value. When a value is read, an
+omitted field receives the default of its type. A released default is therefore part of the format, and changing it
+would change the meaning of old histories. Only a run's result is written in full.
 """
 
 import json
@@ -31,37 +31,37 @@ from loom.domain.run.carried_state import upgraded
 from loom.domain.run.state import RunState
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
-"""Payloads of this size and more are stored outside history when a storage is configured."""
+"""The minimum size of payloads that are stored outside history, if external storage is configured."""
 
 _UNTYPED: Final = (None, Any, object)
 _LOOM: Final = "loom."
 
-# For the whole process, since the SDK makes a new converter for each workflow instance and, with external storage, for
-# each activity; building an adapter takes a thousand times longer than using it.
+# Shared by the whole process, because the SDK creates a new converter for each workflow instance and, with external
+# storage, for each activity. Building an adapter takes a thousand times longer than using it.
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 @dataclass(frozen=True)
 class Undecodable:
-    """Stands for a value from outside that cannot be decoded; the code that reads it reports the reason."""
+    """A placeholder for an external value that cannot be decoded. The code that reads it reports the reason."""
 
     reason: str
 
 
 class SparseJsonConverter(EncodingPayloadConverter):
-    """JSON by the value's own type, defaults left out; values without a type of ours as plain JSON."""
+    """Converts values of Loom's types to JSON without default values, and other values to plain JSON."""
 
     @property
     def encoding(self) -> str:
-        """The SDK's name for plain JSON, so that the Web UI and other languages read it."""
+        """The SDK's name for plain JSON, so that the Web UI and other languages can read the payload."""
         return "json/plain"
 
     def to_payload(self, value: Any) -> Payload:
-        """Write a value."""
+        """Convert a value to a payload."""
         return Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
 
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
-        """Read a value of the hinted type; without a hint as plain JSON."""
+        """Convert a payload to a value of the hinted type. Without a hint, the payload is read as plain JSON."""
         if type_hint in _UNTYPED:
             return from_json(payload.data)
         if type_hint is RunState:
@@ -70,10 +70,10 @@ class SparseJsonConverter(EncodingPayloadConverter):
 
 
 class SparsePayloadConverter(CompositePayloadConverter):
-    """The SDK's encodings for nothing, bytes and protobuf, and ours for everything else."""
+    """Uses the SDK's encodings for null, bytes, and protobuf, and Loom's JSON for everything else."""
 
     def __init__(self) -> None:
-        """Take the SDK's encodings in their order, with ours in the place of its JSON."""
+        """Use the SDK's encodings in their original order, with Loom's JSON instead of the SDK's."""
         super().__init__(
             *(
                 SparseJsonConverter() if isinstance(converter, JSONPlainPayloadConverter) else converter
@@ -82,7 +82,10 @@ class SparsePayloadConverter(CompositePayloadConverter):
         )
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """Read values; one without a type that cannot be read is marked instead of failing the task for ever."""
+        """Convert payloads to values.
+
+        A value without a type that can't be read becomes a placeholder, because an error would block the workflow.
+        """
         return [
             self._read(payload, type_hints[number] if type_hints else None) for number, payload in enumerate(payloads)
         ]
@@ -98,14 +101,14 @@ class SparsePayloadConverter(CompositePayloadConverter):
 
 
 def data_converter(storage: StorageDriver | None = None) -> DataConverter:
-    """The converter that workers and clients share; with `storage`, large payloads stay out of history."""
+    """Return the data converter for workers and clients. With `storage`, large payloads are kept out of history."""
     return converter_for(DataConverter.default, storage)
 
 
 def converter_for(given: DataConverter, storage: StorageDriver | None = None) -> DataConverter:
-    """A client's converter with Loom's JSON in the place of the SDK's; its codec and its storage stay.
+    """Return a client's data converter with Loom's JSON instead of the SDK's. Its codec and storage are kept.
 
-    Raises BadRequest when the client has a payload converter of its own: Loom's values would not survive it.
+    Raises BadRequest if the client has a custom payload converter, which can't preserve Loom's values.
     """
     kind = given.payload_converter_class
     if not issubclass(kind, SparsePayloadConverter):
@@ -132,15 +135,18 @@ def _dump(value: Any) -> bytes:
 
 
 def _left_out(value: Any) -> dict[str, Any]:
-    """What is not written of a value; of a result, which callers without our types read, only sub-agents it has not."""
+    """Return the fields to omit from a value.
+
+    Callers without Loom's types read results, so only empty sub-agent fields are omitted from a result.
+    """
     if isinstance(value, RunResult):
         return {"exclude": {name for name in ("children", "own") if not getattr(value, name)}}
-    # Types of other workflows on the same worker are written whole: their readers may not know the defaults.
+    # Types from other workflows on the same worker are written in full: their readers might not know the defaults.
     return {"exclude_defaults": True} if type(value).__module__.startswith(_LOOM) else {}
 
 
 def _dump_broken_text(value: Any) -> bytes:
-    # A model can write half of a surrogate pair, which UTF-8 cannot say. Refusing it would end the run for a character.
+    # A model can write a lone surrogate, which UTF-8 cannot encode. One such character must not end the run.
     typed = is_dataclass(value) or isinstance(value, BaseModel)
     plain = (
         _adapter(type(value)).dump_python(value, **_left_out(value), mode="json")

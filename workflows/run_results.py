@@ -1,4 +1,4 @@
-"""The result of a run as its workflow ends: in a failure of Temporal where the run has failed, and read from one."""
+"""Convert a failed run's result to a Temporal failure, and read the result from such a failure."""
 
 from typing import NoReturn
 
@@ -8,13 +8,13 @@ from loom.domain.core.requests import RunError, RunResult, RunStatus
 
 
 def fail(result: RunResult) -> NoReturn:
-    """End the workflow as failed, with its result."""
+    """Fail the workflow with its result."""
     error = result.error or RunError(type="LoomError", message="the run failed")
     raise ApplicationError(error.message, result, type=error.type, non_retryable=True)
 
 
 def result_in(cause: BaseException | None) -> RunResult | None:
-    """The result that a run fails with; None when it was the server that ended it."""
+    """Return the result in a run's failure, or None if the server ended the run."""
     if not isinstance(cause, ApplicationError) or not cause.details or not isinstance(cause.details[0], dict):
         return None
     given = dict(cause.details[0])

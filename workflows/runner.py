@@ -1,11 +1,11 @@
-"""How workflows are run. What keeps them deterministic is checked before: docs/decisions/0001-determinism.md."""
+"""The workflow runner. Determinism is checked before a run, not during it: see docs/decisions/0001-determinism.md."""
 
 from typing import Final
 
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 WORKFLOW_RUNNER: Final = SandboxedWorkflowRunner(
-    # Importing workflows and domain again for each run would cost it 0.7 s, and give it second copies of its own
-    # classes. Passing all modules through also spares a library's finalizer, which may run in the middle of a workflow.
+    # Importing the workflows and the domain again for each run would take 0.7 s and create second copies of their
+    # classes. Passing all modules through also avoids errors in a library's finalizer that runs during a workflow.
     restrictions=SandboxRestrictions.default.with_passthrough_all_modules()
 )

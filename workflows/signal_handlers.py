@@ -1,7 +1,8 @@
-"""Handlers of the signals and updates of a run. A handler records an event; the loop of the workflow acts on it.
+"""Handlers for a run's signals and updates. A handler records an event, and the workflow's main loop acts on it.
 
-A signal never raises: an unknown, malformed or late one leaves a notice, but a request to stop is carried out as far as
-it can be read. An update is refused by its validator, which adds nothing to history, or gets a receipt at once.
+A signal handler never raises an error. An unknown, malformed, or late signal adds a notice, but a stop request is
+carried out even if its payload is only partly readable. An update's validator either rejects it, which adds nothing to
+history, or accepts it, and the caller receives a receipt immediately.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +22,12 @@ from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_rela
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SteeredRun:
-    """The run that is steered."""
+    """The run that the handlers steer."""
 
     current: Callable[[], RunState]
     advance: Callable[[Event], None]
     count_update: Callable[[], None]
-    """Called for each accepted update; the server allows 2,000 for one execution."""
+    """Called for each accepted update. The server allows 2,000 updates per execution."""
 
 
 def register_handlers(run: SteeredRun) -> None:
@@ -41,8 +42,8 @@ def register_handlers(run: SteeredRun) -> None:
     def unknown(name: str, _args: Sequence[RawValue]) -> None:
         _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
 
-    # After the named ones, and not by decorator: signals that came before the first workflow task are handed out as
-    # soon as a handler is found, and the dynamic one would take those meant for the others.
+    # Register the dynamic handler after the named handlers and without a decorator. Signals that arrive before the
+    # first workflow task are delivered as soon as a handler exists, so the dynamic handler would receive all of them.
     workflow.set_dynamic_signal_handler(unknown)
 
 
@@ -51,7 +52,7 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., None]:
         try:
             run.advance(read_steering(name, payload, workflow.now()))
         except BadRequest as error:
-            # Until 0.3.0 such an order was ignored, and the histories of runs that went on say so.
+            # Until 0.3.0, such a request was ignored, and the histories of runs that continued record this.
             if name in STOPS and workflow.patched("lenient-stops"):
                 workflow.logger.warning("signal taken as far as it can be read: %s: %s", name, error.message)
                 run.advance(read_stop(name, payload, workflow.now()))

@@ -1,4 +1,4 @@
-"""Validation of everything that callers send to a run; an error names the field and what to do."""
+"""Validate all values that callers send to a run. Each error names the field and explains how to fix it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,11 +38,11 @@ from loom.workflows.payload_converter import Undecodable
 
 AGENT_RUN: Final = "AgentRun"
 CREW_RUN: Final = "CrewRun"
-"""The workflow types: a run of one agent, and of several."""
+"""The workflow types for runs of a single agent and of a crew."""
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
-"""Names become search attributes, of which the server takes 2,048 bytes."""
+"""The maximum length of a name. Names become search attributes, which the server limits to 2,048 bytes."""
 
 
 class _Strict(BaseModel):
@@ -73,7 +73,7 @@ class _ForkedFrom(_Strict):
 
 
 class _Asked(_Strict):
-    """What every run may be asked for."""
+    """The request fields that all runs have in common."""
 
     task: _Text
     session_id: _Name | None = None
@@ -133,7 +133,7 @@ class _SetPermissions(_Strict):
 
 
 RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
-"""The signals that only other runs of the same tree send."""
+"""The signals that only other runs in the same tree send."""
 
 _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
     "abort": (_Abort, AbortRequested),
@@ -146,12 +146,12 @@ _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
 }
 
 STEERING: Final = tuple(_STEERING)
-"""Names of the signals and updates of a run."""
+"""The names of a run's signals and updates."""
 
 STOPS: Final = ("abort", "pause")
-"""The signals that stop a run; they are carried out even with a malformed payload."""
+"""The signals that stop a run. They are carried out even if the payload is malformed."""
 _LONGEST: Final = 500
-"""Characters that are used of a value that should be a text."""
+"""The number of characters that are kept of an invalid value for a text field."""
 
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
@@ -162,7 +162,7 @@ _LINEAGE: Final = TypeAdapter(Lineage)
 
 
 def read_request(payload: object) -> RunRequest:
-    """The input of a run; raises BadRequest that names the field and what to do."""
+    """Read the input of a run. Raises BadRequest if it is invalid."""
     if payload is None:
         raise BadRequest('no input: a run needs at least {"task": "…"}', field="task")
     checked = _check(_RunRequest, payload, "the run's input")
@@ -170,7 +170,7 @@ def read_request(payload: object) -> RunRequest:
 
 
 def read_crew_request(payload: object) -> RunRequest:
-    """The input of a crew's run; raises BadRequest that names the field and what to do."""
+    """Read the input of a crew run. Raises BadRequest if it is invalid."""
     if payload is None:
         raise BadRequest('no input: a crew needs at least {"crew": "…", "task": "…"}', field="task")
     checked = _check(_CrewRequest, payload, "the crew's input")
@@ -190,7 +190,7 @@ def _request(checked: _Asked) -> RunRequest:
 
 
 def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
-    """The payload of a signal or update as an event; raises BadRequest."""
+    """Convert the payload of a signal or update to an event. Raises BadRequest if it is invalid."""
     form, event = _STEERING[name]
     checked = _check(form, {} if payload is None else payload, f"the payload of `{name}`")
     steering: SteeringEvent = event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
@@ -198,7 +198,7 @@ def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
 
 
 def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
-    """A request to stop, with what can be read of its payload; it is never refused."""
+    """Convert a stop request to an event, using the readable part of its payload. A stop request is never refused."""
     form, event = _STEERING[name]
     given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
     steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
@@ -212,7 +212,7 @@ def _text(value: Any) -> str:
 
 
 def read_from_relative(name: str, payload: object) -> ChildReported | AncestryChanged | BudgetRequested | BudgetGranted:
-    """A signal from another run of the tree as an event; raises BadRequest."""
+    """Convert a signal from another run in the tree to an event. Raises BadRequest if it is invalid."""
     try:
         match name:
             case str() if name == REPORT:
@@ -231,7 +231,7 @@ def read_from_relative(name: str, payload: object) -> ChildReported | AncestryCh
 
 
 def read_lineage(payload: object) -> Lineage:
-    """What a parent sends its child beside the request; raises BadRequest."""
+    """Read the lineage that a parent sends its child in addition to the request. Raises BadRequest if it is invalid."""
     try:
         return _LINEAGE.validate_python(payload)
     except ValidationError as error:
@@ -240,12 +240,12 @@ def read_lineage(payload: object) -> Lineage:
 
 
 def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
-    """The first state of a new run, or of one that continues as new. A wrong request is a refused run."""
+    """Return the initial state of a new run or of a run that continues as new. An invalid request refuses the run."""
     info = workflow.info()
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        # Only a parent sends its child a lineage; a second input from anybody else is ignored.
+        # Only a parent sends a lineage to its child. A second input from any other caller is ignored.
         delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
         lineage = read_lineage(carried[0]) if carried and delegated else None
         return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
@@ -256,12 +256,12 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
 
 
 def read_input(workflow_type: str, request: object) -> RunRequest:
-    """The input of a workflow of this type; raises BadRequest."""
+    """Read the input of a workflow of this type. Raises BadRequest if it is invalid."""
     return read_crew_request(request) if workflow_type == CREW_RUN else read_request(request)
 
 
 def read_state(payload: object) -> RunState:
-    """The state that an earlier execution of this run carried on, by this release or an earlier one."""
+    """Read the state that a previous execution passed on, in the format of this release or an earlier one."""
     return _STATE.validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
 
 
@@ -270,7 +270,7 @@ def _check(form: type[_Form], payload: object, what: str) -> _Form:
         raise BadRequest(f"{what} cannot be read as JSON: {payload.reason}", field="")
     if not isinstance(payload, Mapping):
         raise BadRequest(f"{what} must be a JSON object, not {type(payload).__name__}", field="")
-    # Callers in other languages send null for what they leave out.
+    # Callers in other languages send null for omitted values.
     given = {name: value for name, value in payload.items() if value is not None or name not in form.model_fields}
     try:
         return form.model_validate(given)

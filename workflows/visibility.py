@@ -1,8 +1,8 @@
-"""What Temporal shows of a run: search attributes, by which runs are listed, and its details in the Web UI.
+"""A run's visibility in Temporal: search attributes for listing runs, and details in the Web UI.
 
-Each change of a search attribute costs a history event, so there are few. The details, in Markdown, cost none. Models
-and tools write much of what they show, ids of calls included, so none of it may become markup, or a command other than
-the one that it stands in.
+Each change to a search attribute adds a history event, so there are only a few attributes. The details are in Markdown
+and add no events. They contain text from models and tools, including call ids, so this text must be escaped: it must
+not become markup or change the command that contains it.
 """
 
 import json
@@ -30,11 +30,11 @@ _WAITING: Final = {
 
 
 _ARGUMENTS: Final = 600
-"""Maximum characters of arguments that are shown."""
+"""The maximum number of argument characters to show."""
 
 
 def attributes_of(state: RunState) -> dict[str, str | float]:
-    """The attributes that the server knows, changed only when the run's status changes."""
+    """Return the search attributes that are registered on the server. They change only with the run's status."""
     status = status_of(state)
     wanted: dict[str, str | float] = {
         "LoomAgent": state.request.agent,
@@ -51,7 +51,7 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
 
 
 def attribute_updates(changed: Mapping[str, str | float]) -> Sequence[SearchAttributeUpdate[Any]]:
-    """The same as Temporal's upsert takes it."""
+    """Convert changed attributes to the form that Temporal's upsert accepts."""
     return [_key(name).value_set(value) for name, value in changed.items()]
 
 
@@ -62,7 +62,7 @@ def _key(name: str) -> SearchAttributeKey[Any]:
 
 
 def markdown(state: RunState) -> str:
-    """The status, the usage with its budget, what the run is waiting for, and how to respond."""
+    """Describe the status, the usage and budget, the events that the run is waiting for, and how to respond."""
     lines = [
         " · ".join((f"**{status_of(state)}**", *_spent(state))),
         f"agent {_code(state.request.agent)}"
@@ -80,7 +80,7 @@ def markdown(state: RunState) -> str:
 
 
 def _what_to_do(state: RunState) -> Iterator[str]:
-    """How to answer what the run waits for; of a run that has ended, what went wrong."""
+    """Describe how to respond to a waiting run or, if the run has ended, the reason for its failure."""
     if state.outcome is not None:
         if (error := state.outcome.error) is not None:
             yield f"{_inline(error.type)}: {_inline(error.message)}"
@@ -96,7 +96,7 @@ def _what_to_do(state: RunState) -> Iterator[str]:
 
 
 def _spent(state: RunState) -> Iterator[str]:
-    """What the run with everything below it has spent, and how much of it there is where its budget says so."""
+    """Describe the amounts that the run and its descendants have spent, with the limits of its budget."""
     budget, children, cost = state.request.budget, state.tree.children, cost_of(state)
     yield f"turn {state.turns} of {state.max_turns}"
     if budget.turns is not None:
@@ -135,7 +135,7 @@ def _how(state: RunState) -> str:
 
 
 def _choice(chosen: JsonObject | None) -> list[str]:
-    """What a crew has chosen last, and how the others were scored."""
+    """Describe a crew's latest choice and the scores of the alternatives."""
     if chosen is None:
         return []
     scores = [
@@ -157,17 +157,17 @@ def _ask(run_id: str, ask: TreeAsk) -> list[str]:
         f"### Approve? {_inline(describe(call))}{whose}",
         *([f"Risk: {_inline(ask.risk)}"] if ask.risk else []),
         f"Why: {_inline(ask.reason)}" + (f" · denied if unanswered until {ask.expires_at}" if ask.expires_at else ""),
-        # On one line, as JSON escapes line breaks: nothing in it can end the fence.
+        # JSON escapes line breaks, so the text is on one line and nothing in it can end the code block.
         f"```json\n{shown.replace('```', '` ` `')}\n```",
         f"Send the signal `approve` with {_code(yes)}, or `deny` with {_code(no)}; or run {_code(command)}.",
     ]
 
 
 def _inline(text: str) -> str:
-    """Text from models and tools as plain text: no markup of its own."""
+    """Escape text from models and tools so that it contains no markup."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>#|~!&" else c for c in " ".join(text.split()))
 
 
 def _code(text: str) -> str:
-    """A code span that its text cannot end."""
+    """Return a code span that the text cannot end."""
     return f"`{' '.join(text.split()).replace('`', chr(0x2019))}`"

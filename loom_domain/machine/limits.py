@@ -47,7 +47,7 @@ def share_of(budget: Budget, limits: TreeLimits) -> Share:
 
 
 def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
-    """Return the tree of a prepared run with its limits and share. The parent lends the share, or the request sets it."""
+    """Return a prepared run's tree with its limits and share. The parent lends the share, or its request sets it."""
     if limits is None:
         return tree
     if tree.lineage is not None:

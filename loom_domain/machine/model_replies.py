@@ -175,7 +175,7 @@ def _repaired(state: RunState, text: str, wrong: tuple[str, ...]) -> RunState:
 
 
 def _continued(state: RunState) -> RunState:
-    """Continue an answer that was truncated at the output limit in the next turn. The parts are joined into one text."""
+    """Continue an answer that was truncated at the output limit in the next turn. The parts are joined."""
     if state.answer.nudges + 1 < MAX_PIECES:
         return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
     message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"

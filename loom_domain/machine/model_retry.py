@@ -1,7 +1,7 @@
 """Retry a failed model call: unchanged, with a shorter conversation, or with another model.
 
-`run.retry_policy` decides how often one model is tried. If it gives up and another model might succeed, the agent's next
-fallback model takes over for the rest of the run. If there is no fallback, the run fails with the last error.
+`run.retry_policy` decides how often one model is tried. If it gives up and another model might succeed, the next of the
+agent's fallback models takes over for the rest of the run. If there is no fallback, the run fails with the last error.
 """
 
 from dataclasses import replace

@@ -61,7 +61,7 @@ def has_word_from_person(state: RunState) -> bool:
 
 
 def interrupted(state: RunState) -> RunState:
-    """Return the run without its draft, which a person's new message has made obsolete. The next answer is a new draft."""
+    """Return the run without its draft, which a new message has made obsolete. The next answer is a new draft."""
     reflection = Reflection(stage="draft", round=state.answer.reflection.round - 1)
     heard = tuple(message for message in state.inbox if is_from_person(message))
     return replace(state, answer=replace(state.answer, reflection=reflection, draft=None), inbox=heard)

@@ -1,8 +1,8 @@
-"""What people do to a running agent: approve, deny, pause, resume, abort, send a message, change the rules.
+"""Steer a running agent: approve, deny, pause, resume, abort, send a message, or change the rules.
 
-`refusal` says why a request cannot be carried out now; `steered` carries it out, or notes why not. Both look at the
-state alone, so an answer belongs to exactly one open call. A late, repeated or outdated answer finds no such call and
-changes nothing.
+`refusal` returns the reason that a request cannot be carried out. `steered` carries out a request or adds a notice with
+the reason that it can't. Both depend only on the state, so each answer applies to exactly one open call. A late,
+repeated, or outdated answer matches no open call and has no effect.
 """
 
 from collections.abc import Mapping
@@ -47,12 +47,12 @@ _NAMES: Final[Mapping[type[SteeringEvent], str]] = {
 
 
 def name_of(event: SteeringEvent) -> str:
-    """The signal's name in the public contract."""
+    """Return the signal's name in the public contract."""
     return _NAMES[type(event)]
 
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:
-    """Why this request cannot be carried out now, or None."""
+    """Return the reason that this request cannot be carried out in the current state, or None."""
     if state.outcome is not None:
         return f"the run has ended: {state.outcome.status}"
     match event:
@@ -73,7 +73,7 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:
 
 
 def steered(state: RunState, event: SteeringEvent) -> RunState:
-    """The run after a person's request; a refused request leaves only a notice."""
+    """Return the run after a person's request. A refused request only adds a notice."""
     if why := refusal(state, event):
         return note(state, Action.IGNORED, event.at, signal=name_of(event), why=why)
     return settled(_carried_out(state, event))
@@ -102,10 +102,10 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """What an approval covers, as far as that is known before the call is judged again."""
+    """Return the scope of an approval, as far as it is known before the call is checked again."""
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
-    # Several updates may have been let through before the first of them is carried out.
+    # Several updates may have been accepted before the first one is carried out.
     if (ask := find_ask(state, event.call_id)) is None:
         return {}
     if event.scope == "once" or ask.for_run:
@@ -116,7 +116,7 @@ def extent(state: RunState, event: SteeringEvent) -> JsonObject:
 
 
 def asks_expired(state: RunState, event: AsksExpired) -> RunState:
-    """The run after some time without an answer: asks that have expired count as denied."""
+    """Return the run after some time without an answer. Expired asks count as denied."""
     for call in state.asks:
         expiry = expires_at(state, call)
         if expiry is not None and expiry <= event.at:
@@ -162,7 +162,7 @@ def _asked(state: RunState, call_id: str | None) -> TreeAsk:
 
 
 def _own(state: RunState, ask: TreeAsk) -> OpenCall | None:
-    """The run's own call; None for a call of a sub-agent, which gets the answer as a signal."""
+    """Return the run's own call, or None for a sub-agent's call. The sub-agent receives the answer as a signal."""
     if ask.run_id != state.run_id:
         return None
     return next(call for call in state.asks if call.call.id == ask.call_id)
@@ -178,9 +178,9 @@ def _approve(state: RunState, event: Approved) -> RunState:
     if (call := _own(state, ask)) is None:
         answer = {"scope": event.scope, "arguments": event.arguments, "digest": ask.digest, "by": event.by}
         return _handed_down(state, ask, "approve", **answer)
-    # Not by `==`, for which True is 1.
+    # Don't compare with `==`, because True == 1.
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
-    # What an edited approval allows for the run depends on the plan for the new arguments.
+    # The rules that an edited approval adds depend on the prepared call for the new arguments.
     scope = event.scope if edited or call.plan.grants else "once"
     decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
     if edited and event.arguments is not None:
@@ -223,7 +223,7 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
 
 
 def _with_message(state: RunState, event: MessageReceived) -> RunState:
-    """The run after a message, which answers the open question or is read when the next turn begins."""
+    """Return the run after a message. The message answers the open question or is read when the next turn begins."""
     question = state.question
     if event.from_agent:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
@@ -247,7 +247,7 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
 
 
 def _resumed(state: RunState, at: datetime) -> RunState:
-    """The run goes on; people have the whole approval timeout again."""
+    """Return the resumed run. The approval timeout restarts for all open asks."""
     return with_calls(
         replace(state, hold=None),
         lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,
@@ -261,7 +261,7 @@ def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
 
 
 def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
-    """The run with other permission rules: calls that have not run are judged again."""
+    """Return the run with different permission rules. Calls that have not run are checked again."""
     state = replace(state, calls=replace(state.calls, rules_changed=state.phase is Phase.THINKING))
     if spec is not None:
         state = replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))

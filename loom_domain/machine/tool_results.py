@@ -1,8 +1,9 @@
-"""The tool calls of a turn, from the model's answer to the results that are added to the conversation.
+"""Process the tool calls of a turn, from the model's answer to the results in the conversation.
 
-A call is open until it has a result. Its plan, a person or the approval timeout may rule it out; otherwise it runs.
-When rules change while it is open, its plan is stale, and the call is judged again before anything else happens. When
-the last call of the turn has its result, all results are added to the conversation, in the order of the calls.
+A call is open until it has a result. A call runs unless its prepared call, a person, or the approval timeout rules it
+out. If the rules change while a call is open, the prepared call becomes stale, and the call is checked again before
+anything else happens. When the last call of the turn has its result, all results are added to the conversation in the
+order of the calls.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +38,9 @@ UNKNOWN_OUTCOME: Final = (
     " part or not at all, and it has not been tried again. Check what is there before you go on."
 )
 PATIENCE: Final = 2
-"""Attempts that wait while the record of effects is unavailable. The next one runs without it, and if that is lost, its
-outcome is unknown. A call that may have begun under the record waits for it as long as it takes."""
+"""The number of attempts that wait while the record of effects is unavailable. The next attempt runs without the
+record, and if that attempt is lost, its outcome is unknown. A call that may have begun with the record waits until the
+record is available."""
 
 OUT_OF_TIME: Final = (
     "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
@@ -52,7 +54,7 @@ def is_accounted(call: OpenCall) -> bool:
 
 
 def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | Backoff | RunTools | RunChildren:
-    """What the open calls need next. Under outdated rules no person is asked and nothing runs."""
+    """Return the next action for the open calls. Stale calls are checked again before anything else happens."""
     if stale := tuple(call for call in state.calls.open if call.stale and call.result is None):
         return PrepareCalls(calls=stale)
     if state.asks:
@@ -68,7 +70,7 @@ def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | 
 
 
 def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = False) -> OpenCall:
-    """An open call; one that its plan rules out has its result already."""
+    """Return an open call. If the prepared call rules it out, it already has a result."""
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
     result = intercepted(plan) or (None if stale else ruled_out(plan))
     asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
@@ -76,7 +78,7 @@ def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = Fa
 
 
 def granted(state: RunState, grants: Iterable[str]) -> RunState:
-    """The run with more allow rules; asks that still wait are judged again, as the rules may cover them now."""
+    """Return the run with more allow rules. Pending asks are checked again, because the new rules might cover them."""
     more = tuple(dict.fromkeys((*state.calls.grants, *grants)))
     if more == state.calls.grants:
         return state
@@ -87,7 +89,7 @@ def granted(state: RunState, grants: Iterable[str]) -> RunState:
 
 
 def calls_prepared(state: RunState, event: CallsPrepared) -> RunState:
-    """The run after calls were judged again."""
+    """Return the run after calls were prepared again."""
     plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
     before = state
     state = with_calls(state, lambda c: _replanned(before, c, plans[c.call.id], event.at) if c.call.id in plans else c)
@@ -97,11 +99,11 @@ def calls_prepared(state: RunState, event: CallsPrepared) -> RunState:
 def _replanned(state: RunState, call: OpenCall, plan: PreparedCall, at: datetime) -> OpenCall:
     if not call.stale or call.result is not None:
         return call
-    if call.stale > 1:  # the rules changed once more while these plans were made
+    if call.stale > 1:  # the rules changed again while these calls were being prepared
         return replace(call, stale=1)
     if plan.error and call.decision is not None and call.decision.edited:
         return _asked_again(state, call, plan.error, at)
-    if call.plan.arguments is not None:  # interceptors are asked once, when the model asks
+    if call.plan.arguments is not None:  # interceptors run only once, when the model makes the call
         plan = replace(plan, arguments=call.plan.arguments, interceptor=call.plan.interceptor)
     if call.decision is not None and call.decision.edited:
         plan = replace(plan, arguments=None)
@@ -112,7 +114,7 @@ def _replanned(state: RunState, call: OpenCall, plan: PreparedCall, at: datetime
 
 
 def _asked_again(state: RunState, call: OpenCall, error: str, at: datetime) -> OpenCall:
-    """The ask as it was, since the arguments that a person gave instead cannot be carried out."""
+    """Restore the original ask, because the call cannot run with the arguments that a person provided."""
     asked = next(c for c in state.transcript.messages[-1].tool_calls if c.id == call.call.id)
     asked = asked if call.plan.arguments is None else replace(asked, arguments=call.plan.arguments)
     reason = f"the changed arguments cannot be carried out ({error}); these are the model's own again"
@@ -128,7 +130,7 @@ def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
 
 
 def _granted_by_edits(state: RunState, plans: Mapping[str, PreparedCall]) -> tuple[str, ...]:
-    """The grants of run-wide approvals whose arguments a person changed, by the plan for those arguments."""
+    """Return the rules granted by run-wide approvals with changed arguments, based on the new prepared calls."""
     return tuple(
         grant
         for call in state.calls.open
@@ -139,14 +141,14 @@ def _granted_by_edits(state: RunState, plans: Mapping[str, PreparedCall]) -> tup
 
 
 def intercepted(plan: PreparedCall) -> ToolResult | None:
-    """The result of a call that an interceptor has answered or stopped."""
+    """Return the result of a call that an interceptor has answered or stopped, or None."""
     if plan.stopped:
         return failed(f"Not permitted: {plan.stopped}. Find another way.", "permission")
     return None if plan.answer is None else ToolResult(content=plan.answer)
 
 
 def ruled_out(plan: PreparedCall) -> ToolResult | None:
-    """The result of a call that its plan keeps from running."""
+    """Return the result of a call that its prepared call rules out, or None."""
     if plan.error:
         return failed(plan.error, plan.error_type or "validation")
     if plan.verdict is Verdict.DENY:
@@ -155,7 +157,7 @@ def ruled_out(plan: PreparedCall) -> ToolResult | None:
 
 
 def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
-    """The run after attempts at tool calls ended."""
+    """Return the run after attempts at tool calls ended."""
     came = {
         call.call.id: event.outcomes[call.call.id]
         for call in state.calls.open
@@ -177,7 +179,7 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
 
 
 def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunState:
-    """The run with what finished calls produce beside their results: artifacts, a list of todos, new tools."""
+    """Return the run with the side results of finished calls: artifacts, a to-do list, and new tools."""
     for call in finished:
         result = call.result
         if result is None:
@@ -193,7 +195,10 @@ def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunStat
 
 
 def _with_tool(state: RunState, made: ToolSpec) -> RunState:
-    """The run with a new tool. The first of a name stays, as approvals of it must not cover another tool."""
+    """Return the run with a new tool added.
+
+    If a tool with this name already exists, it is kept, because its approvals must not cover another tool.
+    """
     if any(tool.name == made.name for tool in state.agent.tools):
         return state
     spec = state.agent.with_tool(made)
@@ -208,7 +213,7 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) ->
     lost = call.lost + (outcome.kind == "lost")
     again = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
-    # With a record of effects the next attempt looks up the outcome of this one; without it the outcome stays unknown.
+    # With a record of effects, the next attempt looks up this attempt's outcome. Otherwise, the outcome is unknown.
     if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     away = call.away + (outcome.type == STORE_AWAY)
@@ -222,20 +227,20 @@ def _broken(failure: Failure) -> ToolResult:
 
 
 def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
-    """When calls run again after a part of Loom was unavailable: later, so that no outage fills history."""
+    """Return the time of the next attempt after a part of Loom was unavailable. The delay keeps history small."""
     waits = [
         decision.delay
         for call in state.calls.open
         if call.result is None
         if isinstance(failure := came.get(call.call.id), Failure) and failure.kind == "infrastructure"
-        # `attempt` counts the one that has just failed already.
+        # `attempt` already includes the attempt that has just failed.
         if isinstance(decision := after_failure(Tries(away=call.attempt - 2), failure), Again)
     ]
     return at + timedelta(seconds=max(waits)) if waits and at is not None else None
 
 
 def settled(state: RunState) -> RunState:
-    """The run with the results in its conversation, once every call of the turn has one."""
+    """Return the run with all results added to the conversation, once every call in the turn has a result."""
     if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls.open):
         return state
     if window := state.agent.loop_window:
@@ -245,7 +250,10 @@ def settled(state: RunState) -> RunState:
 
 
 def end_calls(state: RunState, text: str) -> RunState:
-    """The run with a result for every call, by default the error `text`, so that the conversation stays well formed."""
+    """Return the run with a result for every call, so that the conversation is valid.
+
+    A call without a result receives the error `text`.
+    """
     ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
     return _observed(ended)
 

@@ -1,10 +1,11 @@
-"""The whole machine of a run: two pure questions, `next_action(state)` and `evolve(state, event)`, and one table.
+"""A run's state machine: two pure functions, `next_action(state)` and `evolve(state, event)`, and a transition table.
 
-`TABLE` names every event, the phases in which it fits, the phases that may follow, and the function that makes the next
-state. `docs/machine.md` shows it as a diagram; `python -m bench.machine_diagram --write` generates that.
+For each event, `TABLE` lists the phases in which the event is valid, the phases that can follow, and the function that
+computes the next state. `docs/machine.md` shows the table as a diagram. To regenerate the diagram, run
+`python -m bench.machine_diagram --write`.
 
-Events come at any moment: activities end, people send signals, and so do the runs above and below in the tree. An event
-that does not fit leaves the state as it is, and `ignored` says why.
+Events can occur at any time: activities end, and people and related runs send signals. An invalid event leaves the
+state unchanged, and `ignored` returns the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,21 +87,21 @@ from loom.domain.tree.tree import Tree, child_of, with_child, without_unbegun
 
 ENDED: Final = "ended"
 Place: TypeAlias = Phase | Literal["ended"]
-"""Where a run stands: in a phase, or at its end once it has an outcome."""
+"""A run's place in the state machine: a phase, or the end once it has an outcome."""
 
 
 def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
-    """The state of a run that has just been requested; `lineage` is set for one that another run has started."""
+    """Return the initial state of a run. `lineage` is set if another run has started it."""
     return RunState(run_id=run_id, request=request, began_at=at, tree=Tree(lineage=lineage))
 
 
 def place(state: RunState) -> Place:
-    """Where the run stands."""
+    """Return the run's place in the state machine."""
     return ENDED if state.outcome is not None else state.phase
 
 
 def next_action(state: RunState) -> Action:
-    """What the run does next."""
+    """Return the run's next action."""
     if state.outcome is not None:
         return Finish(outcome=state.outcome)
     if state.hold is not None:
@@ -133,7 +134,10 @@ def _next_for_model(state: RunState) -> Action:
 
 
 def evolve(state: RunState, event: Event) -> RunState:
-    """The run after `event`, with signals queued for its relatives; the same object when the event does not fit."""
+    """Return the run after `event`, with signals to its parent and children queued.
+
+    Returns the same object if the event is not valid.
+    """
     if ignored(state, event) is not None:
         return state
     state = TABLE[type(event)].change(state, event)
@@ -145,7 +149,7 @@ def evolve(state: RunState, event: Event) -> RunState:
 
 
 def ignored(state: RunState, event: Event) -> str | None:
-    """Why the event does not fit the run as it stands; None when it fits."""
+    """Return the reason that the event is not valid in the run's current state, or None if it is valid."""
     transition, where = TABLE[type(event)], place(state)
     if where not in transition.to:
         return f"{type(event).__name__} does not fit a run that is {where}"
@@ -155,7 +159,7 @@ def ignored(state: RunState, event: Event) -> str | None:
 
 
 def closed(state: RunState) -> RunState:
-    """The state of a finished run: every call has a result, which says what is known about it."""
+    """Return the state of a finished run. Every call has a result that describes its known outcome."""
     if state.spec is not None and (state.spec.hooks or state.phase is Phase.STARTING):
         state = with_last_hooks(state)
     if state.tree.children:
@@ -167,15 +171,15 @@ def closed(state: RunState) -> RunState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transition:
-    """What an event does to a run, and when it fits."""
+    """The effect of an event on a run, and the conditions under which the event is valid."""
 
     to: Mapping[Place, tuple[Place, ...]]
-    """Where the event fits, each with every place that may follow."""
+    """The places in which the event is valid, each with all places that can follow."""
     change: Callable[[RunState, Any], RunState]
     fits: Callable[[RunState, Any], bool] = lambda _state, _event: True
-    """What else has to hold for the event to fit."""
+    """An additional condition for the event to be valid."""
     otherwise: str = ""
-    """What is the case when it does not hold."""
+    """A description of the situation in which the condition is not met."""
 
 
 S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase.EVALUATING
@@ -183,7 +187,7 @@ S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase
 STAYS: Final[Mapping[Place, tuple[Place, ...]]] = {where: (where,) for where in (*Phase, ENDED)}
 ENDS: Final[Mapping[Place, tuple[Place, ...]]] = dict.fromkeys(Phase, (ENDED,))
 LAST_RESULT: Final[Mapping[Place, tuple[Place, ...]]] = {**STAYS, A: (A, R)}
-"""In `acting`, the event may bring the last result of the turn."""
+"""The places that can follow `acting`, where the event might provide the last result of the turn."""
 
 
 def _turn_began(state: RunState, event: TurnBegan) -> RunState:
@@ -226,7 +230,7 @@ def _runs_child(state: RunState, run_id: str) -> bool:
 _NO_CHILD: Final = "no child of that id is running"
 
 TABLE: Final[Mapping[type[Event], Transition]] = {
-    # What the run's own actions bring.
+    # Events that result from the run's own actions.
     RunPrepared: Transition(
         to={S: (S, R), ENDED: (ENDED,)},
         change=run_prepared,
@@ -321,7 +325,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     WaitEnded: Transition(to=STAYS, change=lambda state, _: state),
     NoticesPublished: Transition(to=STAYS, change=_notices_published),
     SignalIgnored: Transition(to=STAYS, change=_signal_ignored),
-    # What people do; a request that cannot be carried out leaves a notice.
+    # Requests from people. A request that cannot be carried out adds a notice.
     Approved: Transition(to={**STAYS, S: (S, R)}, change=steered),
     Denied: Transition(to={**LAST_RESULT, S: (S, ENDED)}, change=steered),
     MessageReceived: Transition(to=LAST_RESULT, change=steered),
@@ -329,7 +333,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     ResumeRequested: Transition(to=STAYS, change=steered),
     PermissionsSet: Transition(to=STAYS, change=steered),
     AbortRequested: Transition(to={**ENDS, ENDED: (ENDED,)}, change=steered),
-    # What the runs above and below in the tree do.
+    # Events from parent and child runs.
     ChildrenBegan: Transition(
         to={A: (A, R)},
         change=children_began,
@@ -379,4 +383,4 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         otherwise="no signal is queued",
     ),
 }
-"""The machine, event by event."""
+"""The transition table, with one entry per event."""

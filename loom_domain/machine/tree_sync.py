@@ -1,4 +1,4 @@
-"""Keeping the relatives of a run informed: its parent by reports, its children by instructions."""
+"""Keep a run's parent informed with reports and its children with instructions."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from loom.domain.tree.tree import ChildReport
 
 
 def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
-    """The run after the rules of the runs above it changed: calls that have not run are judged again."""
+    """Return the run after its ancestors' rules changed. Calls that have not run are checked again."""
     if state.tree.lineage is None:
         return state
     lineage = replace(state.tree.lineage, above=event.above)
@@ -25,7 +25,7 @@ def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
 
 
 def sync_relatives(state: RunState) -> RunState:
-    """The run with a queued signal for everything that its relatives do not know yet."""
+    """Return the run with a signal queued for each change that its parent and children have not received."""
     tree = state.tree
     if state.spec is None or (tree.lineage is None and not tree.running):
         return state
@@ -37,7 +37,7 @@ def sync_relatives(state: RunState) -> RunState:
 
 
 def report_of(state: RunState) -> ChildReport:
-    """The run as its parent needs to know it."""
+    """Return the report on this run for its parent."""
     status = status_of(state)
     waits = status is not RunStatus.RUNNING
     return ChildReport(
@@ -65,7 +65,7 @@ def _instructions(state: RunState) -> ChildInstructions:
 
 
 def levels(state: RunState) -> tuple[Level, ...]:
-    """What this run and those above it allow, root first."""
+    """Return the permission rules of this run and its ancestors, root first."""
     agent = state.agent
     own = Level(whose=agent.name, rules=agent.permissions, mode=agent.mode, grants=state.calls.grants)
     return (*agent.above, own)

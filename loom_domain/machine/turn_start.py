@@ -1,4 +1,4 @@
-"""How a run starts, and how each of its turns begins: is a limit reached, and what is the model reminded of?"""
+"""Start a run and begin each turn: check the limits and add reminders for the model."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +20,7 @@ from loom.domain.tools.todos import forgotten
 
 
 def run_prepared(state: RunState, event: RunPrepared) -> RunState:
-    """The run with its agent pinned: ready, or with the hooks before its first turn to come."""
+    """Return the run with its agent pinned. The run is ready, or the hooks before its first turn are next."""
     prepared = event.prepared
     spec = prepared.spec.with_permissions(state.request.permissions)
     if state.tree.lineage is not None:
@@ -46,7 +46,7 @@ def _forked(state: RunState, earlier: Earlier) -> RunState:
 
 
 def ready(state: RunState) -> RunState:
-    """The run before its first turn, once no hook is left and no person is asked about its start."""
+    """Return the run ready for its first turn, after all hooks have run and no approval is pending."""
     if state.hooks_left or state.calls.open:
         return state
     state = replace(state, phase=Phase.READY)
@@ -56,7 +56,11 @@ def ready(state: RunState) -> RunState:
 
 
 def stopped_at_limit(state: RunState, at: datetime) -> RunState:
-    """The run at a limit: ended with its draft, asking for budget, summing up, or ended; below all limits as it is."""
+    """Return the run after checking its limits.
+
+    A run that has reached a limit ends with its draft, requests budget, gives its last answer, or ends. Any other run
+    is unchanged.
+    """
     loop = _loop(state) if state.agent.loop_window else None
     if loop is None and limit_hit(state, at) is None:
         return state
@@ -66,7 +70,7 @@ def stopped_at_limit(state: RunState, at: datetime) -> RunState:
 
 
 def _loop(state: RunState) -> Outcome | None:
-    """The outcome of a run that repeats itself although its model was warned, or None."""
+    """Return the outcome of a run that keeps repeating the same calls after a warning, or None."""
     repetition = state.work.repetition
     if not is_loop(repetition, state.agent.loop_window):
         return None
@@ -79,19 +83,19 @@ def _loop(state: RunState) -> Outcome | None:
 
 
 def without_late_critique(state: RunState) -> RunState:
-    """The run as its next turn begins: what a person has said comes before a critique."""
+    """Return the run for its next turn. A person's new message takes precedence over a critique."""
     is_critique = state.answer.reflection.stage == "critique"
     return interrupted(state) if is_critique and has_word_from_person(state) else state
 
 
 def last_turn(state: RunState, wrap_up: WrapUp) -> RunState:
-    """The turn in which the model sums up, without tools."""
+    """Return the run in its last turn, in which the model gives a summary without tools."""
     state, reminded = last_turn_reminder(replace(state, turn=state.turn_state.next().turn), wrap_up)
     return _begun(state, (*state.inbox, reminded))
 
 
 def next_turn(state: RunState, at: datetime) -> RunState:
-    """An ordinary turn, with the reminders that the model gets before it."""
+    """Return the run in a regular turn, with reminders for the model."""
     heard = state.inbox
     if any(is_from_person(message) for message in heard):
         state = replace(state, work=replace(state.work, repetition=Repetition()))
@@ -122,7 +126,7 @@ def _begun(state: RunState, heard: tuple[Message, ...]) -> RunState:
 
 
 def nearly_full(state: RunState) -> str | None:
-    """A warning, once, when the next calls may bring a compression."""
+    """Return a one-time warning if the next calls might cause a compression, or None."""
     size = window_size(state.window.size, state.agent)
     if state.window.warned or state.window.tokens < state.agent.warn_at * size:
         return None

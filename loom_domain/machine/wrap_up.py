@@ -1,4 +1,4 @@
-"""What follows when a limit is reached: a budget request to the parent, or one last answer that sums up without tools.
+"""Handle a reached limit: request budget from the parent, or give one last answer that sums up without tools.
 
 a limit, or a model call that is not covered ──▶ a budget request to the parent ──granted──▶ the run goes on
                                               └─▶ no parent, or refused ──▶ the last answer ──▶ the end
@@ -20,13 +20,16 @@ from loom.domain.tree.budget_shares import answered, may_request, with_request
 from loom.domain.tree.events import BudgetGranted, BudgetRequested
 
 LONGEST_WAIT: Final = 200
-"""Characters of what a run was waiting on that its error names."""
+"""The maximum length of the text in a run's error that describes what the run was waiting for."""
 ONE_TURN: Final = Spend(tokens=1, micros=1, tool_calls=1, turns=1)
-"""The least that another turn uses."""
+"""The minimum amounts that another turn uses."""
 
 
 def stopped(state: RunState, at: datetime) -> RunState | None:
-    """The run at a limit: asking for budget, summing up, or at its end; None where it may begin another turn."""
+    """Return the run after it has reached a limit: it requests budget, gives its last answer, or ends.
+
+    Returns None if the run can begin another turn.
+    """
     outcome = limit_hit(state, at)
     if outcome is None:
         return None
@@ -34,7 +37,7 @@ def stopped(state: RunState, at: datetime) -> RunState | None:
 
 
 def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """The run with one answer left to give; ended if it was prepared by a version without a last answer."""
+    """Return the run with one last answer to give. A run prepared by a version without last answers ends."""
     if state.tree.limits is None or state.answer.wrap_up is not None:
         return ended(state, outcome)
     answer = replace(state.answer, wrap_up=WrapUp(outcome=outcome), held=None)
@@ -44,7 +47,7 @@ def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
 
 
 def last_turn_reminder(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Message]:
-    """The run in its last turn, with the reminder for the model."""
+    """Return the run in its last turn, and the reminder for the model."""
     why = wrap_up.outcome.error.message if wrap_up.outcome.error else "the run has to end"
     told = (
         f"This is your last answer: {why} You have no tools any more. Say what you have found or done, what is left to"
@@ -55,14 +58,14 @@ def last_turn_reminder(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Mess
 
 
 def last_answer_given(state: RunState, wrap_up: WrapUp, reply: ModelReply) -> RunState:
-    """The run after its last answer."""
+    """Return the run after its last answer."""
     text = state.answer.partial + (reply.message.text if reply.message else "")
     outcome = replace(wrap_up.outcome, output=text) if text.strip() else wrap_up.outcome
     return ended(replace(state, answer=replace(state.answer, partial="")), outcome)
 
 
 def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
-    """The run after a model call that what is left does not cover; nothing was sent."""
+    """Return the run after a model call that the remaining budget did not cover. Nothing was sent."""
     tries = replace(state.tries, uncovered=state.tries.uncovered + 1)
     state = replace(state, tries=tries)
     if state.answer.wrap_up is not None:
@@ -77,7 +80,7 @@ def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
 
 
 def time_ran_out(state: RunState, event: TimeRanOut) -> RunState:
-    """The run at its deadline, ended with what it has: an answer, a draft, or its last text."""
+    """Return the run ended at its deadline, with its answer, its draft, or its last text."""
     at_work = waiting_on(state)
     told = time_used(state, event.at) + (f", while it waited on {at_work[:LONGEST_WAIT]}" if at_work else "")
     state = replace(state, hold=None)
@@ -90,7 +93,7 @@ def time_ran_out(state: RunState, event: TimeRanOut) -> RunState:
 
 
 def requesting_budget(state: RunState, need: Spend) -> RunState | None:
-    """The run with a request to its parent for what it lacks; None when it has no parent, or was refused before."""
+    """Return the run with a budget request to its parent, or None if it has no parent or was refused before."""
     lack = remaining(state).shortfall(need)
     if not lack or state.answer.wrap_up is not None or not may_request(state.tree, lack):
         return None
@@ -99,12 +102,12 @@ def requesting_budget(state: RunState, need: Spend) -> RunState | None:
 
 
 def budget_requested(state: RunState, event: BudgetRequested) -> RunState:
-    """The run after a child requested budget."""
+    """Return the run after a child requested budget."""
     return replace(state, tree=with_request(state.tree, own_spend(state), event.request, state.run_id))
 
 
 def budget_answered(state: RunState, event: BudgetGranted) -> RunState:
-    """The run after its parent answered its budget request."""
+    """Return the run after its parent answered its budget request."""
     tree = answered(state.tree, own_spend(state), event.number, event.granted, state.run_id)
     return replace(state, tree=tree)
 

@@ -116,7 +116,7 @@ class AnswerDraft:
     repairs: int = 0
     """The number of answers that did not match the output schema."""
     held: Outcome | None = None
-    """A final answer that is held back because the run is paused, has an unread message, or is evaluating the answer."""
+    """A final answer that is held back because of a pause, an unread message, or a pending evaluation."""
     draft: Outcome | None = None
     """The draft that is being critiqued or revised."""
     reflection: Reflection = field(default_factory=Reflection)

@@ -166,7 +166,7 @@ def segment_reset(request: ModelRequest) -> StreamEvent:
 def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequence[str]) -> StreamEvent:
     """Return the event for differences between this worker and the pinned run. For the live stream only.
 
-    The run keeps the pinned `parts` of the agent and schemas of `tools`. It uses the `new` items as defined on the worker.
+    The run keeps the pinned `parts` of the agent and schemas of `tools`. The `new` items come from the worker.
     """
     parameters = {"kept": "pinned", "parts": list(parts), "tools": list(tools), **({"new": list(new)} if new else {})}
     return StreamEvent(action=Action.MANIFEST, key="manifest", parameters=parameters)

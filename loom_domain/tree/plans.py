@@ -13,7 +13,7 @@ from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE, DONE
 NAME: Final = "plan"
 """The name of a plan's crew."""
 _NEVER_IN_A_STEP: Final = (CREATE_PLAN, DELEGATE, DONE)
-"""Tool changes for a step: it can't create plans or delegate its work, and it can always call `done`."""
+"""The tools that a step does not inherit. It cannot create plans or delegate its work. `done` is always available."""
 
 
 def crew_of(goal: str, steps: Sequence[Mapping[str, Any]], *, agent: str, tools: Sequence[str]) -> JsonObject:
