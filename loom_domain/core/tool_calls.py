@@ -109,7 +109,7 @@ class PreparedCall:
     interceptor: str = ""
     """The interceptor that changed, answered, or stopped the call."""
     arguments: JsonObject | None = None
-    """The interceptor's arguments, which replace the model's. The rules judged these, and the tool runs with them."""
+    """The interceptor's arguments, which replace the model's. The rules check these arguments, and the tool runs with them."""
     answer: str | None = None
     """The interceptor's result. The tool does not run."""
     stopped: str = ""
@@ -177,7 +177,7 @@ class OpenCall:
     lost: int = 0
     """The number of attempts whose worker died."""
     stale: int = 0
-    """How often rules or arguments have changed since the call was judged. If not 0, it must be judged again."""
+    """How often rules or arguments have changed since the call was checked. If not 0, it must be checked again."""
 
     @property
     def awaits_person(self) -> bool:

@@ -2,7 +2,7 @@
 
     CallModel ──ModelReplied(too_long)──▶ CompressContext ──ContextCompressed──▶ CallModel
                                            │        ▲
-                                  CompressionFailed ┘  again, later; then without a model; then never
+                                  CompressionFailed ┘  retried later; then without a model; then never
 
 After three consecutive compressions that each save less than a tenth, the run stops compressing. The model is then
 called with as much of the conversation as fits.

@@ -7,7 +7,7 @@ remaining budget, so that the budget is never exceeded.
 Time is measured from the start of the run, including pauses and time spent waiting for people:
 
     began ──────────────────────────────▶ last call ────────▶ deadline
-           turns, tools, sub-agents, asks            one last       the run is ended, whatever it does
+           turns, tools, sub-agents, asks            one last       the run is forced to end
                                                      answer
 
 A run reserves the time after the last call for itself, so its sub-agents must end by then.

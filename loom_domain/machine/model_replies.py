@@ -1,11 +1,11 @@
 """Handle the model's answer, which leads to tool calls, another turn, the run's result, or a failure.
 
-tool calls                                               they run, and the model reads their results
-text that is cut or empty, or not `done` where it must   a reminder, and another turn
-an answer that does not fit the output schema            a repair, three times at most; then the run fails
-an answer while the run is paused or a message unread    held back
-an answer of a run that reflects                         a draft, to be criticised (`reflection_step`)
-any other answer                                         the run's answer, or its evaluation (`evaluation_step`)
+tool calls                                                    the calls run, and the model reads their results
+truncated or empty text, or text if `done` is required        a reminder and another turn
+an answer that does not match the output schema               at most three repairs, and then the run fails
+an answer while the run is paused or has an unread message    the answer is held back
+an answer in a run with the pattern `reflect`                 a draft that is critiqued (`reflection_step`)
+any other answer                                              the run's answer or its evaluation (`evaluation_step`)
 """
 
 from dataclasses import replace

@@ -30,7 +30,7 @@ def resend(state: RunState) -> RunState:
 
 
 def _whole(state: RunState) -> RunState:
-    """Return the run such that its next model call is sent in full."""
+    """Return the run, changed so that its next model call is sent in full."""
     # Recompute the digest: another release may compute a different digest and would never find the spec by the old one.
     digest = state.agent.digest
     return replace(state, conversation=state.conversation.sent_whole(digest))

@@ -42,7 +42,7 @@ class Conversation:
         return replace(self, transcript=transcript, known=transcript.ref, produced=frozenset(), send_spec=send_spec)
 
     def sent_whole(self, spec_digest: str) -> "Conversation":
-        """Return the conversation such that the next request is self-contained."""
+        """Return the conversation, changed so that the next request is self-contained."""
         return replace(self, known=TranscriptRef(), produced=frozenset(), send_spec=True, spec_digest=spec_digest)
 
     def with_spec(self, digest: str) -> "Conversation":
