@@ -1,9 +1,9 @@
 """All settings, with their defaults and environment variables.
 
-The first of these takes precedence: the environment, `.env` in the working directory, `loom.toml` there (keys are the
-field names below), the addresses of a running embedded stack, the default. `loom/composition/load_settings.py` reads
-them. An empty variable counts as not set. Environment variables are named `LOOM_` and the field's name, unless the
-field says otherwise.
+Values are read from the following sources, in order of precedence: the environment, `.env` in the working directory,
+`loom.toml` in the working directory (its keys are the field names of `Settings`), the addresses of a running embedded
+stack, and the defaults. `loom/composition/load_settings.py` reads them. An empty variable counts as not set. Unless a
+field specifies another name, its environment variable is `LOOM_` followed by the field's name.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ TOML_FILE = "loom.toml"
 
 
 def _named(variable: str) -> AliasChoices:
-    """The variable's usual name, the same with Loom's prefix, and the key in `loom.toml`."""
+    """Return the variable's usual name, the same name with Loom's prefix, and the key in `loom.toml`."""
     return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
 
 
@@ -84,7 +84,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """One reading of the settings; frozen, so that a process always sees the same values."""
+    """The settings, read once and frozen so that a process always sees the same values."""
 
     model_config = SettingsConfigDict(
         env_prefix="LOOM_",
@@ -234,12 +234,12 @@ class Settings(BaseSettings):
 
     @property
     def remembers(self) -> bool:
-        """Whether runs leave memories, which needs a database."""
+        """Whether runs store memories, which requires a database."""
         return self.memory == "on" and self.database_url is not None
 
     @property
     def sandbox_limits(self) -> Limits:
-        """The resource limits of one command."""
+        """The resource limits for one command."""
         return Limits(
             memory=self.sandbox_memory,
             processes=self.sandbox_processes,
@@ -259,6 +259,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment over `.env` over `loom.toml`."""
+        """Set the order of precedence: the environment first, then `.env`, then `loom.toml`."""
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml
