@@ -2,10 +2,10 @@
 
 Read the sub-packages in this order. Each sub-package's docstring introduces its modules.
 
-    core          messages, tool calls, tasks, requests and errors, which everything else is made of
+    core          messages, tool calls, tasks, requests and errors, on which everything else is based
     permissions   the verdict on one tool call, and the rule that decided
     tools         to-do lists, loops of repeated calls, MCP servers, sandbox limits
-    skills        folders of instructions that a model loads when it needs them
+    skills        folders with instructions that a model loads on demand
     agents        definitions of agents, their inheritance, and the spec that a run is pinned to
     tree          the runs of one tree and the budget that they share
     run           a run as values: its state, events, actions and activity payloads

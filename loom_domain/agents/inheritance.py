@@ -118,7 +118,7 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
 
 def _is_open(agent: AgentDefinition, name: str) -> bool:
     value = getattr(agent, name)
-    return value is None or (value in ("", ()) and name != "tools")  # an empty list of tools differs from none
+    return value is None or (value in ("", ()) and name != "tools")  # an empty list of tools is different from None
 
 
 def _below(name: str, children: Mapping[str, list[str]], margin: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
     draft ──▶ critique ──good──▶ the answer
                  │  ▲
-            not good└── an answer ── revision      at most `rounds` times; then the last revision is the answer
+            not good└── an answer ── revision      up to `rounds` times, then the last revision is the answer
 
 Each step is a turn of the same run. A late reminder requests a critique, which can't use tools. A revision can use all
 tools. A message from a person takes precedence over a critique, and the reply to the message is a new draft.

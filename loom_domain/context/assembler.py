@@ -6,7 +6,8 @@ valid:
 
     primacy    the system prompt, which rarely changes
     body       the conversation, which only grows
-    recency    what is new in every call, at the end, where it gets attention and leaves the cache intact
+    recency    components that change in every call, placed last so that the cache remains valid and the
+               model pays attention to them
 """
 
 from collections.abc import Iterable, Sequence

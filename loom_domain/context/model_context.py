@@ -2,7 +2,7 @@
 
     conversation ──without_ephemeral──collapsed──limited──▶ components ──assemble──▶ system, messages
                                           ▲
-             from half of the window on, in batches, so that most turns leave a provider's prompt cache intact
+             starts when half of the window is used, in batches that preserve a provider's prompt cache in most turns
 
 `build_context` runs in the activity that calls the model. It determines the number of tokens, the position up to which
 old results are collapsed, and whether the conversation must be compressed first. The decision is returned with the
@@ -10,9 +10,9 @@ reply and recorded. `context_parts` explains the context of any past turn.
 
 Older tool results are shortened in the context. The conversation itself keeps them in full:
 
-    ephemeral   for a tool marked so, only the results of its last uses stay
-    collapsed   before a position, results and long arguments are cut to their beginning; not instructions of skills
-    limited     the results of one turn never take more than a share of the window
+    ephemeral   for a tool marked as ephemeral, only the results of its last uses are kept
+    collapsed   before a position, results and long arguments are truncated, except skill instructions
+    limited     one turn's results never use more than a share of the window
 """
 
 from collections import Counter

@@ -82,7 +82,7 @@ def _when(hit: Hit) -> tuple[object, int]:
 
 
 def _said(memory: Memory) -> str:
-    """Return one line of a conversation, or an empty string for a task that isn't part of one."""
+    """Return one line of a conversation, or an empty string for a task outside of any conversation."""
     task = memory.task
     if task is None or task.action not in SAID:
         return ""

@@ -1,9 +1,9 @@
 """Loom's memory of its runs: four layers, their entries, and queries.
 
-    L1  every recent task, whole                    50 newest, 1 hour     a whole row
-    L2  important tasks, whole                      50, 24 hours          a whole, important row
+    L1  every recent task, in full                  50 newest, 1 hour     a whole row
+    L2  important tasks, in full                    50, 24 hours          a whole, important row
     L3  summaries of important tasks                500, 7 days           a row of at most 200 characters
-    L4  the same, found by meaning, permanently                           such a row with a vector, or one that left L3
+    L4  permanent summaries, found by meaning                             an L3 row with a vector, or an expired L3 row
 
 Limits apply per node and session. Each row is stored in one layer, but queries also find it in the other layers whose
 criteria it meets. For example, an important task from the last hour is found in L1 and L2, and a summary with a vector

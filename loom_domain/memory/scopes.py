@@ -1,9 +1,9 @@
 """Notes that the runs in one tree write for themselves and each other, in four scopes.
 
-    LOCAL      a node's own; no other node reads it
-    SHARED     of one line: a node, those above it and those below it read and write it
-    INHERITED  what the parent can read, from outside this node's line; read-only
-    GLOBAL     for all nodes of all sessions
+    LOCAL      a node's own notes, which no other node can read
+    SHARED     notes that a node, its ancestors and its descendants can read and write
+    INHERITED  notes from outside this node's line that its parent can read; read-only
+    GLOBAL     notes for all nodes in all sessions
 
 Reading an id searches the scopes in that order and returns the first match. A node is identified by its path from the
 root run.

@@ -58,7 +58,7 @@ _GLOBAL: Final = IPv6Network("2000::/3")
 """The IPv6 range that is allocated for public use."""
 
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""The NAT64 prefix, through which a network without IPv4 accesses it. Its resolvers return such addresses for every
+"""The NAT64 prefix, through which an IPv6-only network accesses IPv4. Its resolvers return such addresses for every
 site.
 """
 
