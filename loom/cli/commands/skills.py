@@ -109,8 +109,12 @@ def validate(
 @app.command()
 def add(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The skill's folder.")],
-    user: Annotated[bool, typer.Option("--user", help="For all your runs: ~/.agents/skills (default).")] = False,
-    project: Annotated[bool, typer.Option("--project", help="For runs in this folder: ./.agents/skills.")] = False,
+    user: Annotated[
+        bool, typer.Option("--user", help="Add it for all your runs, in ~/.agents/skills (default).")
+    ] = False,
+    project: Annotated[
+        bool, typer.Option("--project", help="Add it for runs in this folder, in ./.agents/skills.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
