@@ -298,8 +298,8 @@ def _abilities(facts: dict[str, Any]) -> list[str]:
     if facts["scripts"]:
         scripts, run = counted(len(facts["scripts"]), "script"), "run" if len(facts["scripts"]) > 1 else "runs"
         lines.append(
-            f"It has {scripts}, which {run} in the sandbox, on the workspace, without network. Each call asks for approval"
-            " unless a rule allows it."
+            f"It has {scripts}, which {run} in the sandbox, on the workspace, without network. Each call asks for"
+            " approval unless a rule allows it."
         )
     if facts["tools"]:
         lines.append(f"Scripts that are tools: {', '.join(facts['tools'])}.")
