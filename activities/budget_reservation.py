@@ -1,10 +1,12 @@
-"""How long a reply may be so that a model call stays within the rest of a budget, and whether the call may be made.
+"""Limit the length of a reply so that a model call stays within the remaining budget, and decide whether to make the
+call.
 
     a turn of the model        `covered`: as long a reply as the budget allows
     an evaluation, a summary   `worst_case`: all of it, or the run does without
 
-This limit is the reservation: the call is made with a limit of output tokens that, together with its input, costs no
-more than what is left. Before a call with tools, enough must be left for a last answer after it.
+This limit is the reservation. The call is made with a limit on output tokens so that its input and output together
+don't exceed the remaining budget. Before a call with tools, the budget must also leave enough for a final answer after
+that call.
 """
 
 from dataclasses import dataclass
@@ -15,33 +17,34 @@ from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
 LEAST_ANSWER: Final = 256
-"""Tokens below which a model call is useless. A budget that does not cover them is exhausted."""
+"""Minimum number of reply tokens for a useful model call. A budget that doesn't cover them is exhausted."""
 LEAST_LAST_ANSWER: Final = 64
-"""The same for a last answer."""
+"""Minimum number of reply tokens for a useful final answer."""
 GROWTH: Final = 1.25
-"""How much longer the conversation may be at the last answer: results of tools, and the error of the token estimate."""
+"""Factor by which the conversation may grow before the final answer, due to tool results and token estimation errors.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Covered:
-    """The call may be made."""
+    """The budget allows the call."""
 
     output: int
-    """Maximum tokens of its reply."""
+    """Maximum number of tokens in the reply."""
     reserved: Spend
-    """Its maximum usage."""
+    """Maximum usage of the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uncovered:
-    """The call may not be made."""
+    """The budget doesn't allow the call."""
 
     need: Spend
-    """What the budget would have to contain for it."""
+    """The budget that the call would require."""
 
 
 async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) -> Spend:
-    """The maximum usage of a call with `prompt` tokens and a reply of at most `output`."""
+    """Return the maximum usage of a call with `prompt` tokens and a reply of at most `output` tokens."""
     usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
     return Spend(tokens=usage.total_tokens, micros=await prices.cost_micros(model, usage) or 0)
 
@@ -49,7 +52,9 @@ async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) ->
 async def covered(
     prices: Prices, model: str, *, prompt: int, most: int, allowance: Share, last: bool
 ) -> Covered | Uncovered:
-    """What a call of `prompt` tokens, with a reply of at most `most`, may use of this allowance."""
+    """Return the share of this allowance that a call with `prompt` tokens and a reply of at most `most`
+    tokens may use.
+    """
 
     async def call(output: int) -> Spend:
         return await worst_case(prices, model, prompt=prompt, output=output)
@@ -63,7 +68,7 @@ async def covered(
     if allowance.shortfall(await need(least)):
         return Uncovered(need=await need(least))
     low, high = least, max(least, min(most, WRAP_UP_TOKENS) if last else most)
-    while low < high:  # the largest reply that is covered
+    while low < high:  # the longest reply that the budget covers
         middle = (low + high + 1) // 2
         low, high = (low, middle - 1) if allowance.shortfall(await need(middle)) else (middle, high)
     return Covered(output=low, reserved=await call(low))

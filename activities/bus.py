@@ -1,10 +1,10 @@
-"""The bus routes tasks from publishers to the subscribers of their action. It stores none.
+"""The bus routes tasks from publishers to the subscribers of their action. It doesn't store tasks.
 
     bus = Bus(InProcessBus())
     await bus.subscribe("tool.*", handler)
     answered = await bus.publish(task)
 
-A handler gets the task as it was published and returns a task of its own, or None if it only observes.
+A handler receives the published task. It returns a task of its own, or None if it only observes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,9 +27,9 @@ class Answer:
     """The result of one handler for a task."""
 
     task: Task | None
-    """None: it only observed."""
+    """None if the handler only observed the task."""
     failed: bool = False
-    """The handler raised, and `task` contains the error."""
+    """Whether the handler raised an exception. In that case, `task` contains the error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,20 +37,24 @@ class Subscription:
     """A handler and its pattern."""
 
     name: str
-    """Subscribers with one name share the work: each task goes to one of them. The name outlives the process."""
+    """Subscribers with the same name share the work: each task is delivered to one of them. The name survives a restart
+    of the process.
+    """
     pattern: str
     handler: Handler
 
 
 class Transport(Protocol):
-    """How tasks get from publishers to handlers. All methods may raise StreamUnavailable."""
+    """Delivers tasks from publishers to handlers. All methods may raise StreamUnavailable."""
 
     async def attach(self, subscription: Subscription) -> None:
-        """From now on, call the handler with every task that matches its pattern."""
+        """Start calling the handler with every task that matches its pattern."""
         ...
 
     async def detach(self, name: str) -> None:
-        """Send nothing more to the handlers of that name in this process. They finish what they have started."""
+        """Stop delivering tasks to this process's handlers with that name. Handlers finish the tasks that they have
+        started.
+        """
         ...
 
     async def send(self, task: Task) -> None:
@@ -58,48 +62,49 @@ class Transport(Protocol):
         ...
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """Publish the task and wait for the results of its handlers, always in the same order."""
+        """Publish the task, wait for its handlers, and return their results in a stable order."""
         ...
 
     async def aclose(self) -> None:
-        """Finish what has started, and end all subscriptions."""
+        """Wait for started tasks to finish, and end all subscriptions."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """One task for one subscriber, who acknowledges it."""
+    """A task that was delivered to a subscriber, which must acknowledge it."""
 
     entry: str
     task: Task | None
-    """None: this version cannot read the entry."""
+    """None if this version of Loom can't read the entry."""
     reply_to: str = ""
 
 
 class Inbox(Protocol):
-    """One consumer of a group that shares a subscription. What it reads stays assigned to it until it acknowledges or
-    dies.
+    """One consumer in a group that shares a subscription. A task that it reads stays assigned to it until it
+    acknowledges the task or stops working.
     """
 
     async def take(self) -> Sequence[Delivery]:
-        """New tasks, oldest first. Waits briefly and may return nothing. Raises StreamUnavailable."""
+        """Return new tasks, oldest first. Wait briefly, and possibly return nothing. Raises StreamUnavailable."""
         ...
 
     async def done(self, entries: Sequence[str]) -> None:
-        """Acknowledge these tasks, so that they are not delivered again. Raises StreamUnavailable."""
+        """Acknowledge these tasks so that they aren't delivered again. Raises StreamUnavailable."""
         ...
 
 
 class Bus:
-    """Publish and subscribe with any transport."""
+    """Publishes tasks and manages subscriptions over any transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def publish(self, task: Task, wait_result: bool = True) -> Task:
-        """Return the task as its handler returned it, or unchanged if no handler responds or none is awaited.
+        """Return the task that its handler returned. If no handler responds or none is awaited, return the task
+        unchanged.
 
-        If several handlers return a task, the first one wins. A failure is used only if there is nothing else.
+        If several handlers return a task, the first one wins. A failure is returned only if no handler returned a task.
         """
         if not wait_result:
             await self._transport.send(task)
@@ -111,8 +116,8 @@ class Bus:
     async def subscribe(self, pattern: str, handler: Handler, *, name: str = "") -> str:
         """Call `handler` for every task that matches `pattern`. Return the subscription's name.
 
-        Raises BadRequest for an invalid pattern. The default name consists of the handler's name and the pattern, so
-        that it is the same after a restart.
+        Raises BadRequest if the pattern is invalid. The default name consists of the handler's name and the pattern, so
+        it stays the same after a restart.
         """
         given = name or f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', 'handler')}:{pattern}"
         await self._transport.attach(Subscription(name=given, pattern=checked(pattern), handler=handler))
@@ -123,15 +128,15 @@ class Bus:
         await self._transport.detach(name)
 
     async def aclose(self) -> None:
-        """Finish what has started."""
+        """Wait for started tasks to finish."""
         await self._transport.aclose()
 
 
 async def answer_of(subscription: Subscription, task: Task) -> Answer:
-    """Call the handler with its own copy of the task. If it raises, only this handler has failed."""
+    """Call the handler with its own copy of the task. If the handler raises an exception, only this handler fails."""
     try:
         return Answer(task=await subscription.handler(deepcopy(task)))
-    except Exception as error:  # noqa: BLE001 - an error of a handler is its own failure
+    except Exception as error:  # noqa: BLE001 - a handler's error affects only that handler
         _log.error("task_left_aside", handler=subscription.name, task_id=task.task_id, exc_info=error)
         told = {"error": type(error).__name__, "message": str(error)}
         return Answer(task=replace(task, status="failed", result=told), failed=True)

@@ -1,4 +1,4 @@
-"""Activity `call_model`: one attempt at one model call, streamed, and each tool call of the reply prepared."""
+"""Activity `call_model`: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,14 +39,14 @@ from loom.domain.tree.budget import Spend
 _log = structlog.get_logger("loom.model")
 
 LEAST_OUTPUT = 256
-"""Tokens that a reply may always have, however full the window is."""
+"""Minimum number of tokens available for a reply, even if the context window is full."""
 
 RESEND = ModelReply()
-"""The worker does not know the transcript or the spec by its digest and needs it whole."""
+"""The worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
 
 
 class LanguageModel:
-    """Calls models on behalf of runs."""
+    """Calls models for runs."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class LanguageModel:
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
-        """Call the model; raises the LLM errors as application failures of the same name."""
+        """Call the model. Raises LLM errors as application failures of the same name."""
         run_id, ids = request.origin.run_id, request.origin.log_ids
         segment = model_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 if request.attempt > 1:
-                    # Only for the model: this tells clients to discard the turn's text, which a tool's retry must not.
+                    # Only for the model: this makes clients discard the turn's text, which a tool retry must not do.
                     writer.emit(segment_reset(request))
                 writer.notices(request.notices)
                 spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
@@ -98,7 +98,7 @@ class LanguageModel:
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
     ) -> ModelReply:
         writer.emit(turn_began(request.origin, request.turn, request.stage))
-        # Without a session there are no memories to recall, and without knowledge bases no passages.
+        # Without a session there are no memories to recall. Without knowledge bases there are no passages.
         recalls = spec.knowledge or request.origin.session_id
         found = await recalled(self._sources, before.messages, request.origin, spec) if recalls else ()
         transcript = before.extended(found)
@@ -124,7 +124,9 @@ class LanguageModel:
     async def _put_off(
         self, request: ModelRequest, transcript: Transcript, context: ModelContext, too_long: TooLong
     ) -> ModelReply:
-        """Return no reply: the run compresses the conversation first, which this worker caches for that."""
+        """Return no reply, so that the run compresses the conversation first. This worker caches the conversation for
+        that step.
+        """
         _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=context.window)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript)
         return ModelReply(too_long=too_long, collapsed=context.collapsed)
@@ -132,7 +134,7 @@ class LanguageModel:
     async def _bounded(
         self, request: ModelRequest, spec: AgentSpec, assembled: Assembled, most: int
     ) -> Covered | Uncovered:
-        """How long the reply may be, by the window and by the rest of the budget."""
+        """Limit the reply's length by the context window and the remaining budget."""
         if request.allowance is None:
             return Covered(output=most, reserved=Spend())
         prompt = round(assembled.tokens * request.measures.ratio)
@@ -162,7 +164,7 @@ class LanguageModel:
         )
         started = perf_counter()
         answer = await provider.answer(call, lambda text: writer.emit(model_said(request, text)))
-        # Not every server respects that there are no tools in this turn.
+        # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
         message = _with_new_ids(said, transcript.messages, request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
@@ -193,14 +195,14 @@ class LanguageModel:
 
 
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
-    """What the reply may use, since a provider counts it with the prompt."""
+    """Return the maximum number of reply tokens. Providers count the reply and the prompt together."""
     left = request.measures.window(spec) - round(tokens * request.measures.ratio)
     return max(LEAST_OUTPUT, min(spec.max_output_tokens, left))
 
 
 def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
-    """The tools that the model may use. For a last answer, only their names, which some providers require for earlier
-    calls.
+    """Return the tools that the model may use. For a final answer, include only the tool names, because some providers
+    require the names of earlier calls.
     """
     tools = offered(spec.tools, spec.permissions) if spec.permissions else spec.tools
     if not request.wrap_up:
@@ -209,7 +211,7 @@ def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
 
 
 def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
-    """What the model sees: everything, or for a last answer as much as the token budget allows."""
+    """Return the messages for the model: all of them, or for a final answer as many as the token budget allows."""
     if not request.wrap_up or request.allowance is None or request.allowance.tokens is None:
         return context.assembled()
     fits = int((request.allowance.tokens - LEAST_LAST_ANSWER) / request.measures.ratio)
@@ -223,8 +225,10 @@ def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
 
 
 def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
-    """The reply with call ids that no earlier call of the run has: an approval must name exactly one call."""
-    # A compression has dropped earlier calls, whose ids a provider that restarts its count would reuse.
+    """Return the reply with call ids that are unique within the run, because an approval must identify exactly one
+    call.
+    """
+    # Compression may have dropped earlier calls. A provider that restarts its count would reuse their ids.
     mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:
         return message

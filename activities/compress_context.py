@@ -1,4 +1,4 @@
-"""Activity `compress_context`: one attempt to shorten a conversation, with one model call."""
+"""Activity `compress_context`: make one attempt to shorten a conversation, with one model call."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,13 +28,13 @@ from loom.domain.tree.budget import Share
 _log = structlog.get_logger("loom.compression")
 
 RESEND = Compressed()
-"""The worker does not know the transcript or the spec by its digest and needs it whole."""
+"""The worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
 QUESTION_SHARE = 0.6
-"""Share of the window for the messages that the model is to summarize."""
+"""Maximum share of the context window for the messages to summarize."""
 
 
 class Compressor:
-    """Compresses conversations on behalf of runs."""
+    """Compresses conversations for runs."""
 
     def __init__(
         self,
@@ -53,7 +53,9 @@ class Compressor:
 
     @activity.defn(name="compress_context")
     async def compress_context(self, request: CompressRequest) -> Compressed:
-        """Compress; raises the LLM errors as application failures, unless the request is to work without a model."""
+        """Compress the conversation. Raises LLM errors as application failures, unless the request is for compression
+        without a model.
+        """
         run_id = request.origin.run_id
         segment = compression_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
@@ -83,20 +85,22 @@ class Compressor:
         event = context_compressed(request, tokens=after, ms=ms, success=not error, error=error)
         writer.emit(event)
         _log.info("context_compressed", **event.parameters)
-        # Under its own digest, like a new conversation.
+        # Store it under its own digest, like a new conversation.
         await self._transcripts.save(request.origin.run_id, Tail(), shorter.transcript)
         return Compressed(
             summary=shorter.summary, kept=shorter.kept, tokens=after, usage=summing.usage, cost_micros=cost
         )
 
     async def _purse(self, allowance: Share, request: CompressRequest, spec: AgentSpec, measures: Measures) -> "_Purse":
-        """What the summary may cost so that a last answer can still follow, even if it saves nothing."""
+        """Return the budget for the summary. A final answer must still fit afterward, even if the summary saves
+        nothing.
+        """
         after = int(GROWTH * request.tokens)
         follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
         return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
 
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
-        """Let the model write the sections. Return why it failed, if it did."""
+        """Ask the model to write the sections. Return the reason if it failed."""
         if request.plain:
             return "the model could not be used"
         if not promising(summing.work):
@@ -115,12 +119,12 @@ class Compressor:
 
 
 class _Uncovered(Exception):
-    """A call might use more than what is left."""
+    """The call might exceed the remaining budget."""
 
 
 @dataclass(slots=True)
 class _Purse:
-    """The rest of the budget for the calls of one compression."""
+    """The remaining budget for the calls of one compression."""
 
     prices: Prices
     model: str
@@ -128,7 +132,7 @@ class _Purse:
     ratio: float
 
     async def pay(self, call: ModelCall) -> None:
-        """Reserve the maximum usage of the call; raises _Uncovered."""
+        """Reserve the call's maximum usage. Raises _Uncovered if the budget doesn't cover it."""
         prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
         need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
         if self.left.shortfall(need):
@@ -137,7 +141,7 @@ class _Purse:
 
 
 class _Summing:
-    """Lets a model write the sections of a summary, and shorten once those that are too long."""
+    """Asks a model to write the sections of a summary, and to shorten sections that are too long once."""
 
     def __init__(
         self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None
@@ -151,14 +155,14 @@ class _Summing:
         self._purse = purse
 
     async def write(self) -> None:
-        """Ask the model; raises the LLM errors."""
+        """Ask the model. Raises the LLM errors."""
         limit = self.work.section_limit
         asked = sections.question(self.work.spoken, earlier=self.work.earlier, room=self._room, section_tokens=limit)
         self.sections = await self._ask(asked)
         if long := {name: text for name, text in self.sections.items() if text_tokens(text) > limit}:
             try:
                 shortened = await self._ask(sections.shorten(long, section_tokens=limit))
-            except (LoomError, _Uncovered) as error:  # a section that is too long is cut anyway
+            except (LoomError, _Uncovered) as error:  # sections that are too long are truncated anyway
                 _log.warning("sections_not_shortened", error=type(error).__name__, message=str(error))
                 return
             self.sections = {**self.sections, **{name: text for name, text in shortened.items() if name in long}}
@@ -180,10 +184,10 @@ class _Summing:
 
 
 def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]) -> tuple[Compressing, Measures]:
-    """The compression to do, and how to count tokens for it."""
+    """Return the compression to perform and the token measures for it."""
     measures = request.measures
     whole = _context(spec, messages, measures).tokens
-    if request.tokens > whole:  # the provider counted more than Loom estimated
+    if request.tokens > whole:  # the provider's count exceeded Loom's estimate
         measures = replace(measures, ratio=measures.ratio * request.tokens / whole)
     target = spec.compress_target * min(request.tokens, measures.window(spec))
 

@@ -1,7 +1,7 @@
-"""Activity `conduct_crew`: what a crew does next, in place of a model's reply.
+"""Activity `conduct_crew`: decide a crew's next step, in place of a model's reply.
 
-The decision is made here and recorded with its reason, so that a later version never changes what a crew in flight has
-done.
+The activity makes the decision and records it with its reason, so that a later version of Loom never changes the past
+decisions of a running crew.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ NO_EMBEDDER = (
 
 
 class CrewConductor:
-    """Leads crews."""
+    """Decides the next steps of crews."""
 
     def __init__(
         self,
@@ -62,7 +62,9 @@ class CrewConductor:
 
     @activity.defn(name="conduct_crew")
     async def conduct_crew(self, request: ModelRequest) -> ModelReply:
-        """The crew's next assignments as an assistant message. Raises what ends the crew as an application failure."""
+        """Return the crew's next assignments as an assistant message. Raises an application failure if the crew must
+        end.
+        """
         run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
             writer.notices(request.notices)
@@ -111,7 +113,7 @@ class CrewConductor:
                 raise CrewFailedError("the router compared and came to no choice")
 
     async def _keep(self, root_run_id: str, log: Log) -> None:
-        """Store a long answer whole, where every member can read it."""
+        """Store a long answer in full, so that every member can read it."""
         if self._artifacts is None:
             return
         for tried in log.tried:
@@ -131,8 +133,8 @@ class CrewConductor:
 
 
 class _Spent(Exception):
-    """A member ended because its budget was exhausted, and the crew cannot continue without it, so it ends the same
-    way.
+    """A member ended because its budget was exhausted. The crew can't continue without that member, so it ends for the
+    same reason.
     """
 
     def __init__(self, need: Spend) -> None:

@@ -1,4 +1,4 @@
-"""The crews that a worker knows, and those that a request contains."""
+"""Look up the crews that a worker has registered or that a request defines."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -12,15 +12,15 @@ from loom.domain.crews.crew import Crew, CrewMode
 
 
 class Crews:
-    """Finds the crew that a request asks for."""
+    """Finds the crew for a request."""
 
     def __init__(self, known: Mapping[str, Crew], read: Callable[[JsonObject], Crew]) -> None:
-        """`read` creates a crew from its fields and raises BadRequest with everything that is wrong with them."""
+        """`read` creates a crew from its fields. It raises a BadRequest that lists every error in them."""
         self._known = known
         self._read = read
 
     def found(self, asked: str | JsonObject) -> Crew:
-        """The crew with that name or those fields; raises BadRequest."""
+        """Return the crew with that name or those fields. Raises BadRequest."""
         if not isinstance(asked, str):
             return self._read(asked)
         if asked not in self._known:
@@ -30,7 +30,7 @@ class Crews:
         return self._known[asked]
 
     def check_agents(self, crew: Crew, agents: Collection[str]) -> None:
-        """Reject a crew with agents that do not exist."""
+        """Reject a crew whose agents don't exist."""
         unknown = sorted(agent for agent in crew.agents if agent not in agents)
         if unknown:
             told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
@@ -38,7 +38,7 @@ class Crews:
 
 
 def refuse_form(crew: Crew) -> None:
-    """Reject an output schema for a combined answer, which cannot match one."""
+    """Reject an output schema for a combined answer, because a combined answer can't match a schema."""
     if not crew.is_answered_by_one:
         parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
         raise BadRequest(
@@ -49,7 +49,7 @@ def refuse_form(crew: Crew) -> None:
 
 
 def refuse_ignored(request: RunRequest) -> None:
-    """Reject options that only apply to agents, since a crew would silently ignore them."""
+    """Reject options that apply only to agents, because a crew would silently ignore them."""
     asked = {
         "skills": request.skills,
         "require_done_tool": request.require_done_tool,

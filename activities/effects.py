@@ -1,10 +1,10 @@
-"""What surrounds a tool call that changes something: a snapshot of the workspace, and a record of the effect.
+"""Protect a tool call that has side effects: take a snapshot of the workspace, and record the effect.
 
     snapshot ─▶ reserve ─▶ execute ─▶ finish
 
-A worker may die at any point. The next attempt checks the ledger. A finished call returns its stored result, and one
-that did not start runs. A call that started and did not finish runs again if that is harmless; otherwise its outcome is
-reported as unknown.
+A worker may crash at any point. The next attempt then checks the ledger. A finished call returns its stored result, and
+a call that didn't start runs. A call that started but didn't finish runs again only if repeating it is harmless.
+Otherwise, its outcome is reported as unknown.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ _log = structlog.get_logger("loom.tool")
 
 Execute = Callable[[], Awaitable[ToolResult]]
 KEEP_TRIES: Final = (0.1, 0.5, 2.0)
-"""Seconds between attempts to store a result that would be unknown if the worker died now."""
+"""Seconds between attempts to store a result. If the worker crashed before storing it, the outcome would be unknown."""
 
 
 class Effects:
-    """Runs calls so that no effect happens twice and every effect is recorded."""
+    """Executes calls so that no effect happens twice and every effect is recorded."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Effects:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether interrupted calls can be looked up."""
+        """Whether the outcome of an interrupted call can be looked up."""
         return self._ledger is not None
 
     async def carried_out(
         self, request: ToolRequest, scope: Scope, execute: Execute, warn: Callable[[str], None]
     ) -> ToolResult:
-        """The result of a call that may change something, from this attempt or an earlier one.
+        """Return the result of a call that may have side effects, from this attempt or an earlier one.
 
         Raises ApplicationError if the ledger is unavailable.
         """
@@ -105,7 +105,9 @@ def _away(why: str) -> ApplicationError:
 
 
 async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResult) -> None:
-    """Store the result. It enters history right after, so only a crash in between could lose it."""
+    """Store the result. The workflow history records it immediately afterward, so the result is lost only if the worker
+    crashes in between.
+    """
     for pause in (*KEEP_TRIES, None):
         try:
             await ledger.finish(idempotency_key(request), request.attempt, result)

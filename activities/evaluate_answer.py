@@ -1,4 +1,4 @@
-"""Activity `evaluate_answer`: the agent's model rates the final answer of a run, with one call."""
+"""Activity `evaluate_answer`: rate a run's final answer with one call to the agent's model."""
 
 from collections.abc import Callable
 from math import ceil
@@ -23,11 +23,11 @@ from loom.domain.run.stream_events import answer_evaluated, evaluation_segment, 
 _log = structlog.get_logger("loom.evaluation")
 
 RESEND = Evaluated(resend=True)
-"""The worker does not know the transcript or the spec by its digest and needs it whole."""
+"""The worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
 
 
 class Evaluator:
-    """Evaluates answers on behalf of runs."""
+    """Evaluates answers for runs."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Evaluator:
 
     @activity.defn(name="evaluate_answer")
     async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
-        """Rate the answer; raises the LLM errors as application failures."""
+        """Rate the answer. Raises LLM errors as application failures."""
         segment = evaluation_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:

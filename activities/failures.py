@@ -1,4 +1,4 @@
-"""The border between Loom's errors and Temporal's failures, in both directions.
+"""Convert between Loom's errors and Temporal's failures, in both directions.
 
     activity                                   workflow
     LoomError ──to_application_error──▶ ApplicationError ──▶ ActivityError ──failure_of──▶ Failure
@@ -6,7 +6,7 @@
                                         no worker, store away, undecodable ─────────────▶   infrastructure (`has_run`)
                                         everything else ────────────────────────────────▶   provider
 
-Safe in workflows: it uses only Temporal's exceptions and the domain.
+This module is safe to use in workflows: it imports only Temporal's exceptions and the domain.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from temporalio.exceptions import (
     CancelledError,
     ServerError,
     TerminatedError,
-    TimeoutError,  # noqa: A004  # Temporal's name for it
+    TimeoutError,  # noqa: A004  # the name that Temporal uses
     TimeoutType,
 )
 
@@ -26,27 +26,29 @@ from loom.domain.core.errors import LoomError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
-"""Failure types of an activity whose worker shut down: nobody asked the run to stop."""
+"""Failure types that indicate a worker shutdown. Nobody requested that the run stop."""
 
 _NOT_KEPT: Final = "StorageUnavailable"
-"""As the failure itself, not as its cause: the activity has run, and its result could not be stored."""
+"""The failure itself has this type, not its cause: the activity ran, but its result couldn't be stored."""
 
 _NOT_HERE: Final = "NotFoundError"
-"""A worker without this activity."""
+"""Failure type if a worker doesn't have this activity registered."""
 
 _UNDECODABLE: Final = "Failed decoding"
-"""The start of the SDK's error about an activity's input, which has no type."""
+"""Prefix of the SDK's error message for undecodable activity input. The error has no type."""
 
 
 def to_application_error(error: LoomError, redact: Callable[[str], str]) -> ApplicationError:
-    """The error as it crosses the activity boundary, without secrets. The workflow decides about retries."""
+    """Return the error as it crosses the activity boundary, with secrets removed. The workflow decides whether to
+    retry.
+    """
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()
     return ApplicationError(redact(error.message), *details, type=type(error).__name__, non_retryable=True)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What a failed activity means for the run, from the exception that the workflow caught."""
+    """Return the run's failure for a failed activity, based on the exception that the workflow caught."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause is not None else error
     match cause:
         case TimeoutError():

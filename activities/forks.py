@@ -1,4 +1,6 @@
-"""Where a forked run starts: read from another run's history, and stored where the new run's activities find it."""
+"""Read a forked run's starting point from another run's history, and store it where the new run's activities can find
+it.
+"""
 
 from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
@@ -9,7 +11,7 @@ from loom.domain.run.activity_payloads import Earlier
 
 
 class Forks:
-    """Finds the turn that a run forks from, and prepares the new run."""
+    """Finds the turn at which a run forks, and prepares the new run."""
 
     def __init__(self, *, pasts: Pasts, transcripts: TranscriptStore, artifacts: ArtifactStore | None) -> None:
         self._pasts = pasts
@@ -17,7 +19,7 @@ class Forks:
         self._artifacts = artifacts
 
     async def point(self, forked: ForkedFrom, request: RunRequest) -> ForkPoint:
-        """The other run as that turn left it; raises BadRequest and RunNotFoundError."""
+        """Return the state of the other run after that turn. Raises BadRequest and RunNotFoundError."""
         found = fork_point(await self._pasts.records(forked.run_id), forked.turn)
         if request.agent != found.spec.name:
             raise BadRequest(

@@ -1,4 +1,4 @@
-"""Check JSON Schemas from untrusted sources before they are used. Nothing is fetched."""
+"""Validate JSON Schemas from untrusted sources before they are used. External documents are never fetched."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from referencing.jsonschema import DRAFT202012
 from loom.domain.core.messages import JsonObject
 
 SCHEMA_LIMIT: Final = 64 * 1024
-"""Maximum characters of a schema, since it is part of every model call."""
+"""Maximum number of characters in a schema. Each model call includes the schema."""
 
 DATA: Final = frozenset({"enum", "const", "default", "examples", "example"})
 """Keywords whose values are data, not schemas."""
@@ -22,11 +22,11 @@ NAMED: Final = frozenset({"properties", "$defs", "definitions", "dependentSchema
 
 
 class BrokenSchema(Exception):
-    """The schema cannot be used; the message says why."""
+    """The schema can't be used. The message explains the reason."""
 
 
 def require_sound(schema: JsonObject) -> None:
-    """Reject a schema that is invalid, too long, or refers to other documents; raises BrokenSchema."""
+    """Reject a schema that is invalid, too long, or refers to other documents. Raises BrokenSchema."""
     try:
         if len(json.dumps(schema)) > SCHEMA_LIMIT:
             raise BrokenSchema(f"its schema is longer than {SCHEMA_LIMIT} characters")
@@ -39,7 +39,7 @@ def require_sound(schema: JsonObject) -> None:
 
 
 def subschemas(node: object, *, names: bool = False) -> Iterator[Mapping[str, Any]]:
-    """Every schema inside this one, including itself."""
+    """Yield the schema itself and every schema nested in it."""
     if isinstance(node, list):
         for item in node:
             yield from subschemas(item)
@@ -52,12 +52,12 @@ def subschemas(node: object, *, names: bool = False) -> Iterator[Mapping[str, An
 
 
 def deepest(error: ValidationError) -> ValidationError:
-    """The most specific error: inside an `anyOf`, that of the branch that matches best."""
+    """Return the most specific error. For `anyOf`, use the error from the branch that matches best."""
     return best_match(iter([error])) or error
 
 
 def shortened(message: str) -> str:
-    """A message that may quote a whole value, on one line."""
+    """Return the message on one line, shortened because it may quote a whole value."""
     return message if len(message) <= 200 else f"{message[:100]} … {message[-90:]}"
 
 

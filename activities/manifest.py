@@ -1,5 +1,5 @@
-"""Compare a worker's definitions with those that a run was started with. Report each difference once, or reject the
-run.
+"""Compare a worker's definitions with the definitions that are pinned to a run. Report each difference once, or reject
+the run.
 """
 
 from collections import deque
@@ -26,23 +26,23 @@ _PARTS: Final[Mapping[str, Sequence[str]]] = {
     "skills": ("config",),
     "hooks": ("hooks",),
 }
-"""Tools are compared one by one, including the schema. Loom's own rules are pinned and never compared."""
+"""Tools are compared individually, including their schemas. Loom's own rules are pinned and never compared."""
 
 _TOOL, _HOOK, _AGENT = "code of tool ", "code of hook ", "sub-agent "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A difference between a worker and what a run was prepared with."""
+    """A difference between a worker's definitions and the definitions that are pinned to a run."""
 
     kind: Literal["part", "tool", "own"]
-    """A field of the agent or the schema of a tool: the run uses what was pinned. The worker's own: the run uses that
-    from now on.
+    """For an agent field or a tool schema, the run keeps the pinned version. For a definition that exists only on the
+    worker, the run uses the worker's version from now on.
     """
     name: str
 
     def told(self, agent: str) -> str:
-        """The difference in words."""
+        """Return a description of the difference."""
         match self.kind:
             case "part":
                 return f"{self.name} of agent {agent}"
@@ -52,12 +52,12 @@ class Change:
                 return self.name
 
     def is_about(self, name: str) -> bool:
-        """Whether it concerns the tool or the hook of that name."""
+        """Whether the difference concerns the tool or hook with that name."""
         return self.kind != "part" and self.name in (name, f"{_TOOL}{name}", f"{_HOOK}{name}")
 
 
 def manifest_of(spec: AgentSpec) -> Mapping[str, str]:
-    """A digest of each field of an agent as a worker defines it, before a request is merged into it."""
+    """Return a digest of each field of an agent as the worker defines it, before a request is merged into it."""
     return {
         part: short_digest(canonical({name: repr(getattr(spec, name)) for name in names}))
         for part, names in _PARTS.items()
@@ -65,12 +65,14 @@ def manifest_of(spec: AgentSpec) -> Mapping[str, str]:
 
 
 def agent_digest(definition: AgentDefinition, parts: Mapping[str, str]) -> str:
-    """A digest of an agent as a worker would start it as a sub-agent: its definition, and what the worker adds."""
+    """Return a digest of an agent as a worker would start it as a sub-agent, including the worker's additions."""
     return short_digest(canonical(parts) + repr(replace(definition, origin="")))
 
 
 def own_parts(*, tools: Mapping[str, str], hooks: Mapping[str, str], agents: Mapping[str, str]) -> Mapping[str, str]:
-    """What only the worker has, by name: digests of the code of its tools and hooks, and of its agents."""
+    """Return digests of the definitions that exist only on the worker, by name: the code of its tools and hooks, and
+    its agents.
+    """
     return {
         **{f"{_TOOL}{name}": digest for name, digest in tools.items()},
         **{f"{_HOOK}{name}": digest for name, digest in hooks.items()},
@@ -81,7 +83,7 @@ def own_parts(*, tools: Mapping[str, str], hooks: Mapping[str, str], agents: Map
 def met_by(
     own: Mapping[str, str], *, tools: Collection[str], hooks: Collection[str], agents: Collection[str]
 ) -> Mapping[str, str]:
-    """Those of them that a run with these tools, hooks and sub-agents uses."""
+    """Return the entries of `own` that a run with these tools, hooks and sub-agents uses."""
     names = {
         *(f"{_TOOL}{name}" for name in tools),
         *(f"{_HOOK}{name}" for name in hooks),
@@ -93,9 +95,9 @@ def met_by(
 def changes(
     pinned: Mapping[str, str], agent: Mapping[str, str] | None, own: Mapping[str, str], tools: Collection[str] = ()
 ) -> tuple[Change, ...]:
-    """The differences on a worker that has `agent` (None: no such agent), `own` and these `tools`.
+    """Return the differences on a worker with this `agent` (None if it has no such agent), `own` and `tools`.
 
-    A run that was started before manifests existed differs in nothing except its tools.
+    If a run was started before manifests existed, only its tools can differ.
     """
     parts = [name for name in pinned if not name.startswith((_TOOL, _HOOK, _AGENT))]
     others = [name for name in pinned if name.startswith((_TOOL, _HOOK, _AGENT))]
@@ -115,11 +117,11 @@ def changes(
 _log = structlog.get_logger("loom.manifest")
 
 MOST_SAID = 1000
-"""Maximum number of reported differences that a worker remembers."""
+"""Maximum number of reported differences that a worker stores."""
 
 
 class Manifests:
-    """Pins a worker's definitions to runs, and checks whether runs were pinned to others."""
+    """Pins a worker's definitions to runs, and checks whether a run was pinned to different ones."""
 
     def __init__(
         self,
@@ -130,7 +132,9 @@ class Manifests:
         transcripts: TranscriptStore,
         refuse: bool,
     ) -> None:
-        """`agents` are the fields of each agent, `own` is what only the worker has (`own_parts`)."""
+        """`agents` contains the fields of each agent. `own` contains the definitions that exist only on the worker
+        (`own_parts`).
+        """
         self._agents = agents
         self._own = own
         self._tools = tools
@@ -139,18 +143,21 @@ class Manifests:
         self._said: deque[tuple[str, Change]] = deque(maxlen=MOST_SAID)
 
     def of(self, name: str, tools: Collection[str], hooks: Collection[str]) -> Mapping[str, str]:
-        """What a run of an agent with these tools and hooks is pinned to."""
+        """Return the manifest to pin to a run of an agent with these tools and hooks."""
         others = [other for other in self._agents if other != name] if DELEGATE in tools else ()
         return {**self._agents[name], **met_by(self._own, tools=tools, hooks=hooks, agents=others)}
 
     def of_crew(self, agents: Collection[str], hooks: Collection[str]) -> Mapping[str, str]:
-        """The same for a crew: its definition is in the run, and its members' agents are the worker's."""
+        """Return the manifest to pin to a crew's run. The run contains the crew's definition, and the worker defines
+        the members' agents.
+        """
         return met_by(self._own, tools=(), hooks=hooks, agents=agents)
 
     async def check_only(self, name: str, spec_digest: str, run_id: str, writer: StreamWriter) -> None:
-        """Check the tool or hook that is about to run, since its worker may have nothing else of the agent.
+        """Check only the tool or hook that is about to run, because this worker may not have the agent's other
+        definitions.
 
-        A run whose spec this worker does not know by its digest is checked at its next model call.
+        If this worker doesn't recognize the digest of the run's spec, the run is checked at its next model call.
         """
         spec = await self._transcripts.load_spec(spec_digest) if spec_digest else None
         if spec is not None:
@@ -158,7 +165,9 @@ class Manifests:
             self._told_or_refused(about, spec, run_id, writer)
 
     def check(self, spec: AgentSpec, run_id: str, writer: StreamWriter) -> None:
-        """Report the worker's differences; raises ManifestChangedError if it is configured to reject such runs."""
+        """Report the worker's differences. Raises ManifestChangedError if the worker is configured to reject
+        such runs.
+        """
         self._told_or_refused(self._changes(spec), spec, run_id, writer)
 
     def _changes(self, spec: AgentSpec) -> tuple[Change, ...]:

@@ -1,6 +1,7 @@
-"""Validate answers against the output schema of a run.
+"""Validate answers against a run's output schema.
 
-The schema comes from the caller of the run. No `$ref` is fetched, and regular expressions run in a linear-time engine.
+The schema comes from the run's caller. `$ref` targets are never fetched, and regular expressions run in a linear-time
+engine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,19 +33,19 @@ class OutputSchema:
     """A schema that is ready for use."""
 
     def __init__(self, schema: JsonObject) -> None:
-        """Raises BadRequest."""
+        """Raises BadRequest if the schema is invalid."""
         try:
             require_sound(schema)
             _require_patterns(schema)
         except BrokenSchema as error:
             raise BadRequest(f"{FIELD}: {error}", field=FIELD) from None
         dialect: Any = validator_for(schema, default=Draft202012Validator)
-        made: Any = extend(dialect, {"pattern": _pattern})  # type: ignore[no-untyped-call]  # the stubs' fault
+        made: Any = extend(dialect, {"pattern": _pattern})  # type: ignore[no-untyped-call]  # missing type in the stubs
         self._validator: Validator = made(schema, registry=Registry())
         self._require_an_end()
 
     def check(self, values: Sequence[Any]) -> CheckedAnswer:
-        """The first of these values that matches, else what is wrong with the first."""
+        """Return the first value that matches. If none matches, return the errors of the first value."""
         wrong: tuple[str, ...] = ()
         for value in values:
             problems = self._problems(value)
@@ -81,8 +82,8 @@ def checked(
     stop: StopReason,
     pieces: int,
 ) -> CheckedAnswer | None:
-    """Validate an answer against the agent's schema; `pieces` are earlier parts of the answer. None: it is not an
-    answer.
+    """Validate an answer against the agent's schema. `pieces` contains earlier parts of the answer. Return None if the
+    text isn't an answer.
     """
     if spec.output_schema is None or (spec.require_done_tool and not message.tool_calls):
         return None

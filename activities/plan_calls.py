@@ -1,4 +1,4 @@
-"""Prepare tool calls: what the registry, hooks and rules say about them. The activity `plan_calls` repeats this."""
+"""Prepare tool calls with the registry, hooks and rules. The activity `plan_calls` repeats this step."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the c
 
 
 class CallPreparer:
-    """Decides whether and how calls may run: interceptors first, then a user's hooks, then the rules."""
+    """Decides whether and how calls may run. Interceptors are applied first, then the user's hooks, then the rules."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CallPreparer:
     async def plans(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[PreparedCall, ...]:
-        """One prepared call for each call that the model has just made, in order."""
+        """Return a prepared call for each new call from the model, in order."""
         registered = self._of(spec)
         if not registered:
             return await self.plans_again(calls, spec, grants=grants, run_id=run_id)
@@ -57,7 +57,9 @@ class CallPreparer:
     async def plans_again(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[PreparedCall, ...]:
-        """The same for calls that interceptors have already seen, if rules or a person have changed something since."""
+        """Prepare calls again after interceptors have processed them, if rules or a person have changed something
+        since.
+        """
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
         objections = await self._objections(calls, spec, run_id)
@@ -67,9 +69,10 @@ class CallPreparer:
         )
 
     async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[PreparedCall, ...]:
-        """One prepared call for each assignment of a crew. Hooks apply to them, rules and interceptors do not.
+        """Return a prepared call for each assignment of a crew. Hooks apply to assignments. Rules and interceptors do
+        not.
 
-        Rules apply to what the members then do. Assigning work to members is the purpose of a crew.
+        Rules apply to the members' own tool calls. Assigning work to members is the purpose of a crew.
         """
         objections = await self._objections(calls, spec, run_id)
         return tuple(
@@ -84,7 +87,7 @@ class CallPreparer:
         return await asyncio.gather(*(objection_to(call, run_id, hooks) for call in calls))
 
     def _of(self, spec: AgentSpec) -> Sequence[Registered]:
-        """The agent's current hooks and interceptors, and those that were pinned to the run."""
+        """Return the agent's current hooks and interceptors, together with those pinned to the run."""
         if self._registered is None:
             return ()
         return self._registered(spec.name, {step.name for step in spec.hooks})
@@ -98,7 +101,7 @@ class CallPreparer:
         *,
         turn: int,
     ) -> None:
-        """Show on the stream which calls need approval."""
+        """Report the calls that need approval on the live stream."""
         for call, made in zip(calls, plans, strict=True):
             if waits_for_person(made):
                 arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
@@ -123,7 +126,7 @@ class CallReviewer:
 
     @activity.defn(name="plan_calls")
     async def plan_calls(self, request: PrepareCallsRequest) -> PreparedCalls:
-        """One prepared call for each call of the request, in order."""
+        """Return a prepared call for each call in the request, in order."""
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn) as writer:
             writer.notices(request.notices)
             plans = await self._again(request)

@@ -1,4 +1,6 @@
-"""The ports of the activities, as protocols: any class with these methods fits, without an import of Loom."""
+"""The ports of the activities, as protocols. Any class with these methods can implement a port, without
+importing Loom.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +17,22 @@ from loom.domain.run.activity_payloads import StopReason
 from loom.domain.skills.catalog import SkillUse
 
 OnDelta: TypeAlias = Callable[[str], None]
-"""Called with each chunk of text as the provider sends it; must not block."""
+"""Called with each chunk of text from the provider. It must not block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelCall:
-    """One call of a model, complete."""
+    """A complete request to a model."""
 
     model: str
-    """The provider's own name of the model, without Loom's prefix."""
+    """The provider's name for the model, without Loom's prefix."""
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     may_call: bool = True
-    """False: the reply is text. Tools are named only if the provider requires those of earlier calls."""
+    """False if the reply must be text. The request then lists tools only if the provider requires the tools of earlier
+    calls.
+    """
     max_output_tokens: int = 8192
     temperature: float | None = None
 
@@ -38,17 +42,17 @@ class ModelAnswer:
     """A provider's reply."""
 
     message: Message
-    """With the role assistant."""
+    """A message with the role `assistant`."""
     stop: StopReason
     usage: Usage
     model: str = ""
-    """The model that replied, as the provider names it."""
+    """The name of the model that replied, as reported by the provider."""
 
 
 class LLMProvider(Protocol):
     """A source of model replies.
 
-    `answer` raises the LLM errors of `loom.domain.core.errors` and no others. Cancellation closes the connection.
+    `answer` raises only the LLM errors in `loom.domain.core.errors`. Cancelling the call closes the connection.
     """
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
@@ -60,7 +64,9 @@ class Providers(Protocol):
     """All providers that this worker is configured for."""
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
-        """Return the provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        """Return the provider for `prefix:name` and the name without the prefix. Raises BadRequest or
+        LLMConfigurationError.
+        """
         ...
 
 
@@ -68,41 +74,45 @@ class Prices(Protocol):
     """Prices of model calls."""
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
-        """Millionths of a US dollar for this usage of `prefix:name`; None if the price is unknown."""
+        """Return the cost of this usage of `prefix:name` in millionths of a US dollar, or None if the price
+        is unknown.
+        """
         ...
 
 
 class StreamUnavailable(Exception):
-    """The stream's store does not respond. The run continues without it."""
+    """The stream's store isn't responding. The run continues without it."""
 
 
 class StreamAbsent(StreamUnavailable):
-    """There is no store at all, so a retry cannot help."""
+    """The worker has no store for the stream, so a retry can't help."""
 
 
 class EventStream(Protocol):
-    """The live stream of runs: append-only, offsets 1, 2, 3 … per run."""
+    """The live stream of runs. Each run's stream is append-only, with offsets 1, 2, 3 and so on."""
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Append tasks of one run, in order, all or none.
+        """Append one run's tasks in order, either all or none of them.
 
-        Tasks whose `task_id` is already there are left out. With a segment, return False and write nothing if a later
-        attempt has already written to it. Raises StreamUnavailable.
+        Tasks whose `task_id` already exists are skipped. If a segment is given and a later attempt has already written
+        to it, write nothing and return False. Raises StreamUnavailable.
         """
         ...
 
 
 class TranscriptStore(Protocol):
-    """Transcripts, tool results and agent specs by name. A cache: anything may be missing at any time, and nothing
-    raises.
+    """A cache of transcripts, tool results and agent specs, stored by name. Any entry may be missing at any time, and
+    no method raises an exception.
     """
 
     async def load(self, run_id: str, tail: Tail) -> Transcript | None:
-        """The transcript that `tail` describes, or None if some of it is unknown."""
+        """Return the transcript that `tail` describes, or None if part of it is missing."""
         ...
 
     async def save(self, run_id: str, before: Tail, transcript: Transcript) -> None:
-        """Cache a transcript under its name. `before` is what it was loaded from, so that only the rest is written."""
+        """Cache a transcript under its name. `before` is the previously loaded version, so that only new messages are
+        written.
+        """
         ...
 
     async def save_result(self, run_id: str, message: Message) -> None:
@@ -110,11 +120,11 @@ class TranscriptStore(Protocol):
         ...
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
-        """The arguments of a tool call in the run's latest cached reply."""
+        """Return the arguments of a tool call in the run's latest cached reply."""
         ...
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
-        """The spec with that digest."""
+        """Return the spec with that digest."""
         ...
 
     async def save_spec(self, spec: AgentSpec) -> None:
@@ -124,75 +134,83 @@ class TranscriptStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
-    """What a tool knows about the call that it serves."""
+    """The information that a tool has about the current call."""
 
     workspace: Path
-    """Absolute and resolved. File tools must stay inside."""
+    """Absolute, resolved path. File tools must stay inside this directory."""
     run_id: str
     call_id: str
     idempotency_key: str
     timeout: float
     session_id: str = ""
-    """Empty: the run has its own session."""
+    """Empty if the run has its own session."""
     root_run_id: str = ""
-    """Empty: the run itself is the root."""
+    """Empty if the run is the root."""
     state: MutableMapping[str, Any] = field(default_factory=dict)
-    """State of this call, which is gone when the call ends."""
+    """State of this call. It is discarded when the call ends."""
     artifact: str = ""
-    """Id, within the run, under which long output is stored whole; empty: it is not stored."""
+    """Id of the run's artifact that stores long output in full. If empty, long output isn't stored."""
     progress: Callable[[str], None] = field(default=lambda _text: None)
-    """Partial output for the live stream."""
+    """Reports partial output to the live stream."""
     skill: SkillUse | None = None
-    """The skill that the call refers to, as it is pinned to the run."""
+    """The skill for this call, as pinned to the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolOutput:
-    """A tool's output if plain text is not enough."""
+    """The output of a tool, for cases where plain text isn't enough."""
 
     text: str = ""
-    """The complete text. If it is too long for the model, it is cut afterwards and stored as an artifact."""
+    """The complete text. If the text is too long for the model, Loom truncates it and stores the full text as an
+    artifact.
+    """
     parts: tuple[Part, ...] = ()
     """Images and files."""
     is_warning: bool = False
-    """The call succeeded, but not quite as requested; the text says how."""
+    """The call succeeded, but not exactly as requested. The text explains the difference."""
 
 
 MAX_GRANTS: Final = 5
-"""Maximum rules that one approval may add."""
+"""Maximum number of rules that one approval may add."""
 
 
 class Tool(Protocol):
-    """Something that a model can call."""
+    """A tool that a model can call."""
 
     @property
     def spec(self) -> ToolSpec:
-        """Name, description, JSON Schema of the arguments, effect, limits."""
+        """The tool's name, description, argument schema, effect and limits."""
         ...
 
     def is_available(self) -> str | None:
-        """None if it can work here; otherwise what is missing and what to do."""
+        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
+        to fix it.
+        """
         ...
 
     def parse(self, arguments: JsonObject) -> object:
-        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
         ...
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are matched against: commands of a shell line, paths of a file tool."""
+        """Return the subjects that permission patterns are matched against, such as a shell line's commands or a file
+        tool's paths.
+        """
         ...
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """The allow rules that an approval of this call for the rest of the run adds."""
+        """Return the allow rules that are added if this call is approved for the rest of the run."""
         ...
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Run the call. Returns the output for the model; raises the tool errors of `loom.domain.core.errors`."""
+        """Run the call and return the output for the model. Raises the tool errors in `loom.domain.core.errors`."""
         ...
 
 
 ToolSet: TypeAlias = Mapping[str, Tool]
-"""The worker's tools by name. They may change while it runs, as MCP servers connect and change."""
+"""The worker's tools by name. They may change while the worker is running, when MCP servers connect or change their
+tools.
+"""
 
 
 class Redactor(Protocol):
@@ -203,76 +221,84 @@ class Redactor(Protocol):
         ...
 
     def redact_json(self, value: JsonObject) -> JsonObject:
-        """The same for every text in a JSON object. The value of a member named password is a secret too."""
+        """Redact secrets in every text of a JSON object. The value of a member named `password` is also treated as a
+        secret.
+        """
         ...
 
 
 class StreamRedactor(Protocol):
-    """Redacts secrets in text that arrives in chunks. Holds back what may be the start of one."""
+    """Redacts secrets in text that arrives in chunks. It holds back text that may be the start of a secret."""
 
     def feed(self, piece: str) -> str:
-        """What can be emitted after this chunk."""
+        """Return the text that can be emitted after this chunk."""
         ...
 
     def flush(self) -> str:
-        """The rest of the text, at the end."""
+        """Return the rest of the text after the last chunk."""
         ...
 
 
 class StoreUnavailable(Exception):
-    """A store of Loom's does not respond. Callers wait for it, or report what is missing."""
+    """One of Loom's stores isn't responding. Callers wait for it, or report that it is missing."""
 
 
 class ArtifactStore(Protocol):
-    """Stores outputs that are too long for a model whole. All methods raise StoreUnavailable."""
+    """Stores the full text of outputs that are too long for a model. All methods raise StoreUnavailable."""
 
     async def save(self, run_id: str, artifact: str, text: str) -> None:
-        """Store the text under the run's id and its own. Saving the same text again has no effect."""
+        """Store the text under the run's id and the artifact's id. Saving the same text again has no effect."""
         ...
 
     async def load(self, run_id: str, artifact: str) -> str | None:
-        """The whole text, or None if the run has no artifact with that id."""
+        """Return the full text, or None if the run has no artifact with that id."""
         ...
 
 
 class EffectLedger(Protocol):
-    """Records which effects have started and finished, so that no crash repeats one; raises StoreUnavailable."""
+    """Records which effects have started and finished, so that no crash repeats an effect. Methods raise
+    StoreUnavailable.
+    """
 
     async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
-        """Claim the effect `key` for this attempt, before anything happens.
+        """Claim the effect `key` for this attempt, before the effect starts.
 
-        None: it is claimed now, and no attempt had claimed it before. A result: the call has finished with it. A
-        number: that attempt claimed it and has not finished. The claim of an earlier attempt passes to this one, and
-        that of a later one stays.
+        Returns None if no attempt had claimed the effect before. Returns a result if the call has already finished.
+        Returns the number of another attempt if that attempt claimed the effect and hasn't finished. A claim by an
+        earlier attempt passes to this attempt. A claim by a later attempt doesn't change.
         """
         ...
 
     async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
-        """Store the result. Only the attempt that holds the claim may do so, and the first result stays."""
+        """Store the result. Only the attempt that holds the claim may store it, and the first stored result is kept."""
         ...
 
 
 class Snapshots(Protocol):
-    """Stores the state of a workspace before something changes it."""
+    """Stores the state of a workspace before a call changes it."""
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
-        """Take a snapshot of the workspace and return its id; raises OSError or StoreUnavailable, which says what is
-        missing.
+        """Take a snapshot of the workspace and return its id. Raises OSError or StoreUnavailable with a message that
+        describes the problem.
         """
         ...
 
 
 class Pasts(Protocol):
-    """The recorded past of runs."""
+    """Reads the recorded history of runs."""
 
     async def records(self, run_id: str) -> Sequence[Record]:
-        """The records in the run's history, over all executions; raises RunNotFoundError and UnreachableError."""
+        """Return the records in the run's history, across all executions. Raises RunNotFoundError and
+        UnreachableError.
+        """
         ...
 
 
 class EventReader(Protocol):
-    """The reading side of the live stream."""
+    """Reads the live stream."""
 
     def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[tuple[int, Task]]:
-        """Tasks with offsets greater than `after`, in order. With `follow`, wait for more; raises StreamUnavailable."""
+        """Yield tasks with offsets greater than `after`, in order. With `follow`, wait for new tasks. Raises
+        StreamUnavailable.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Activity `prepare_run`: resolve and pin the agent, and check everything that could stop the run later."""
+"""Activity `prepare_run`: resolve and pin the agent, and check for every problem that could stop the run later."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ NO_MODEL = (
 )
 
 MOST_TOLD = 20
-"""Maximum number of skipped skills that the first event of a run names."""
+"""Maximum number of skipped skills that a run's first event lists."""
 
 
 class Preparation:
@@ -81,7 +81,7 @@ class Preparation:
         self._providers = providers
         self._prices = prices
         self._tools = tools
-        self._withheld = withheld  # rules and agents may name it, but no run has it
+        self._withheld = withheld  # rules and agents may refer to these tools, but no run has them
         self._skills = skills
         self._transcripts = transcripts
         self._stream = stream
@@ -94,7 +94,7 @@ class Preparation:
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
-        """Resolve the request; raises BadRequest and LLMConfigurationError as application failures."""
+        """Resolve the request. Raises BadRequest and LLMConfigurationError as application failures."""
         async with heartbeating():
             try:
                 return await self._prepared(request)
@@ -124,7 +124,7 @@ class Preparation:
         )
 
     def _resolve_fork(self, request: RunRequest, pinned: AgentSpec) -> Equipped:
-        """The agent of the other run at that turn, with the changes of this request."""
+        """Return the other run's agent at that turn, with this request's changes applied."""
         model = request.model or pinned.model
         fallbacks = tuple(name for name in pinned.fallbacks if name != model)
         for name in (model, *fallbacks):
@@ -150,8 +150,8 @@ class Preparation:
             raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
         agent = spec_of(definition, self._default)
         wanted = read_options(request.metadata) if KEY in request.metadata else RunOptions()
-        # The parent judges what a sub-agent says, unless the request asks for a rating. A branch's answer is scored
-        # with the others.
+        # The parent judges a sub-agent's answer, unless the request asks for a rating. A branch's answer is scored
+        # together with the other branches' answers.
         is_branch = lineage is not None and lineage.branch
         evaluates = agent.evaluates if lineage is None else bool(definition.evaluates) and not is_branch
         model = request.model or definition.model or (lineage.model if lineage else "") or agent.model
@@ -189,7 +189,7 @@ class Preparation:
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
 
     async def _equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
-        """The agent with the skills of its run; where there are none, it only loses the tools for them."""
+        """Return the agent with the run's skills. If the run has no skills, only remove the skill tools."""
         wants = bool(spec.config.enabled_skills or request.skills)
         may_load = any(tool.name == LOAD_SKILL for tool in spec.tools)
         found = await self._skills.library.find(Path(spec.workspace)) if wants or may_load else FoundSkills()
@@ -199,9 +199,9 @@ class Preparation:
         return Equipped(spec=replace(spec, tools=tuple(tools)))
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
-        """Remove the tools that start runs below the deepest level that is allowed."""
+        """Remove the tools that start child runs if the run is at the maximum depth."""
         levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
-        # A plan's steps are two levels below. A sub-agent on the last level reads why it cannot delegate.
+        # A plan's steps run two levels deeper. At the maximum depth, a sub-agent's model reads why it can't delegate.
         never = {CREATE_PLAN} if levels < 2 else set()
         if lineage is None and levels == 0:
             never.add(DELEGATE)
@@ -210,12 +210,14 @@ class Preparation:
     def _branching(
         self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None
     ) -> AgentSpec:
-        """Turn an agent with the pattern `tree` into one that runs branches of itself. Others stay as they are."""
+        """Convert an agent with the pattern `tree` into an agent that runs its own branches. Other agents
+        don't change.
+        """
         if spec.pattern != "tree":
             return spec
         wanted = read_options(request.metadata)
         rounds = None if definition.pattern == "reflect" else definition.rounds  # those have another kind
-        # If a sub-agent has fewer tools than its agent, so have its branches. Skills bring their own.
+        # If a sub-agent has fewer tools than its agent, its branches do, too. Skills add their own tools.
         own = [tool.name for tool in spec.tools if not tool.name.startswith(COMPILED)]
         given = own if lineage and (lineage.tools or not lineage.named) else []
         crew = branches_of(
@@ -231,7 +233,7 @@ class Preparation:
         return led_by(crew, spec, self._tools[DELEGATE].spec)
 
     def _resolve_crew(self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None) -> AgentSpec:
-        """A crew as an agent that decides its own turns: its only tool assigns work to its members."""
+        """Return a crew as an agent that decides its own turns. Its only tool assigns work to the crew's members."""
         crew = self._crews.found(asked)
         refuse_ignored(request)
         if request.output_schema is not None:
@@ -261,7 +263,9 @@ class Preparation:
         return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
-        """A rule that can never match protects nothing, although its author believes that it does."""
+        """Reject rules that can never match. Such a rule protects nothing, although its author believes that
+        it does.
+        """
         if not spec.permissions:
             return
         place = Place(workspace=spec.workspace, home=str(Path.home()))
@@ -270,12 +274,12 @@ class Preparation:
             raise BadRequest("; ".join(dead), field="permissions")
 
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
-        """Reject a budget in dollars that could not be enforced."""
+        """Reject a dollar budget that can't be enforced because the model's price is unknown."""
         share = request.lineage.share.micros if request.lineage else None
         if request.request.crew is not None or (
             share is None and request.request.budget.or_else(spec.budget).cost_usd is None
         ):
-            return  # each member's model is checked against its share of the crew's budget
+            return  # each member's model is checked against the member's share of the crew's budget
         for name in (spec.model, *spec.fallbacks):
             if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
                 raise BadRequest(

@@ -1,7 +1,8 @@
-"""What activities report while they work: events to the live stream, heartbeats to Temporal.
+"""Report the progress of activities: events to the live stream, and heartbeats to Temporal.
 
-`stream_writer` writes in the background and never blocks the work. The activity `publish` writes what happened while no
-other activity ran. If the stream is unavailable, readers miss events, but the run loses nothing: history has them.
+`stream_writer` writes in the background and never blocks the activity. The activity `publish` writes events that
+occurred while no other activity was running. If the stream is unavailable, readers miss events, but the run loses no
+data because the history contains them.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from loom.domain.run.stream_events import StreamEvent, scope_of, turn_scope
 _log = structlog.get_logger("loom.stream")
 
 CLOSE_LIMIT: Final = 2.0
-"""Seconds that an activity waits at its end for its last events."""
+"""Maximum number of seconds that an activity waits for its last events to be written before it ends."""
 
 
 class AbsentStream:
@@ -42,7 +43,9 @@ class AbsentStream:
 
 
 class StreamWriter:
-    """Collects events and writes them in order: events that arrive during one round trip are written with the next."""
+    """Collects events and writes them in order. Events that arrive during a round trip are written with the
+    next one.
+    """
 
     def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
         self._stream = stream
@@ -53,9 +56,9 @@ class StreamWriter:
         self._writing: asyncio.Task[None] | None = None
         self._serial = 0
         self.fenced = False
-        """A later attempt has taken over, so nothing of this one is shown any more."""
+        """A later attempt has taken over, so events from this attempt are no longer shown."""
         self.dropped = 0
-        """Number of events that an unavailable store did not accept."""
+        """Number of events that couldn't be written because the store was unavailable."""
 
     def emit(self, event: StreamEvent) -> None:
         """Queue one event."""
@@ -63,12 +66,16 @@ class StreamWriter:
         self._put(event.task(self._origin, self._scope, datetime.now(UTC), key=event.key or str(self._serial)))
 
     def notices(self, notices: tuple[Notice, ...]) -> None:
-        """Queue what happened while no activity ran. It appears once even if it is written twice."""
+        """Queue events that occurred while no activity was running. Each event appears once, even if it is written
+        twice.
+        """
         for notice in notices:
             self._put(task_of_notice(self._origin, notice))
 
     async def close(self) -> None:
-        """Wait until everything is written or the stream is known to be unavailable, at most `CLOSE_LIMIT`."""
+        """Wait until all events are written or the stream is known to be unavailable. Wait at most `CLOSE_LIMIT`
+        seconds.
+        """
         while (writing := self._writing) is not None:
             await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
             if not writing.done():
@@ -85,7 +92,7 @@ class StreamWriter:
 
     async def _write(self) -> None:
         try:
-            # Yield once first, so that events that are emitted together are written together.
+            # Yield once first, so that events emitted together are written together.
             await asyncio.sleep(0)
             while self._queue:
                 batch = tuple(self._queue)
@@ -110,7 +117,7 @@ class StreamWriter:
 async def stream_writer(
     stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None
 ) -> AsyncIterator[StreamWriter]:
-    """A writer whose events are written when the body ends, however it ends."""
+    """Provide a writer. Its events are written when the body exits, whether normally or with an exception."""
     writer = StreamWriter(stream, origin, turn, segment)
     try:
         yield writer
@@ -119,9 +126,11 @@ async def stream_writer(
 
 
 LONGEST: Final = 4.0
-"""Maximum seconds in total: less than the activity has, since its unwritten tasks enter history as its result."""
+"""Maximum total number of seconds. The activity's own timeout is longer, because the activity must return unwritten
+tasks as its result, which the history records.
+"""
 PATIENCE: Final = (0.0, 1.1, 1.5)
-"""Seconds before each attempt to write a run's last event: an unavailable store is often back soon."""
+"""Seconds before each attempt to write a run's last event. An unavailable store often recovers quickly."""
 
 
 class Progress:
@@ -132,7 +141,7 @@ class Progress:
 
     @activity.defn(name="publish")
     async def publish(self, request: PublishRequest) -> Published:
-        """Write the notices. If the stream is unavailable, they are only in the history, and the run continues."""
+        """Write the notices. If the stream is unavailable, only the history contains them, and the run continues."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST):
                 await self._write(request)
@@ -149,12 +158,12 @@ class Progress:
 
 
 INTERVAL: Final = 0.4
-"""Seconds. An activity learns of a cancellation with the response to its next heartbeat."""
+"""Heartbeat interval in seconds. The response to a heartbeat tells the activity whether it was cancelled."""
 
 
 @asynccontextmanager
 async def heartbeating() -> AsyncIterator[None]:
-    """Send heartbeats in the background while the body runs."""
+    """Send heartbeats in the background while the body is running."""
     beat = asyncio.create_task(_beat())
     try:
         yield

@@ -1,4 +1,6 @@
-"""What is added to a conversation when a person has written: memories of the session, passages of knowledge bases."""
+"""Add context to a conversation after a person's message: memories of the session, and passages from
+knowledge bases.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,15 +22,15 @@ from loom.domain.memory.layers import Layer, MemorySettings, Query, View
 _log = structlog.get_logger("loom.recall")
 
 WITHIN: Final = 3.0
-"""Seconds that a model call waits for what is recalled."""
+"""Maximum number of seconds that a model call waits for recalled context."""
 
 
 class ContextSource(Protocol):
-    """Adds a message to conversations. The message is recorded with the model's reply."""
+    """Adds a message to conversations. The message is recorded together with the model's reply."""
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """What there is for these words of a person, or None. Never raises; an unavailable source says so in its
-        message.
+        """Return related context for a person's message, or None. Never raises an exception. If a source is
+        unavailable, the returned message reports it.
         """
         ...
 
@@ -36,7 +38,9 @@ class ContextSource(Protocol):
 async def recalled(
     sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
 ) -> tuple[Message, ...]:
-    """What the sources return for messages since the model's last reply; empty without messages."""
+    """Return the sources' results for messages since the model's last reply. Without new messages, the result
+    is empty.
+    """
     question = asked(messages) if sources else ""
     if not question:
         return ()
@@ -45,14 +49,14 @@ async def recalled(
 
 
 class SessionMemory:
-    """What other runs of the same session have left. A run without a session has its own, which is empty."""
+    """Memories from other runs in the same session. A run without a session has its own, which starts empty."""
 
     def __init__(self, store: MemoryStore, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
         self._store = store
         self._settings = settings
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """See the port."""
+        """See the port's documentation."""
         if not origin.session_id:
             return None
         try:
@@ -70,10 +74,10 @@ class SessionMemory:
             layered = frozenset(layers)
             return View(session_id=origin.session_id, without_run=origin.run_id, layers=layered, limit=limit)
 
-        # A sub-agent has its task and the hints of its parent, not the conversation above it.
+        # A sub-agent receives its task and its parent's hints, but not the parent's conversation.
         is_root = origin.root_run_id in ("", origin.run_id)
         recent = view(settings.recall_recent if is_root else 0, Layer.L1)
-        # Only messages and answers: in a run with many tools, they would be rare among the newest tasks.
+        # Only messages and answers: in a run with many tools, the newest tasks would contain few of them.
         said = replace(recent, actions=frozenset(SAID), only_roots=True)
         conversation, important, summaries = await asyncio.gather(
             self._store.recent(said),
@@ -84,14 +88,14 @@ class SessionMemory:
 
 
 class Knowledge:
-    """Passages of the agent's knowledge bases."""
+    """Passages from the agent's knowledge bases."""
 
     def __init__(self, store: KnowledgeStore | None) -> None:
-        """Without a store there are no knowledge bases, and agents that name some are informed."""
+        """Without a store, there are no knowledge bases, and agents that refer to some are told so."""
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """See the port. At most five related passages, and which knowledge bases are missing."""
+        """Return at most five related passages, and report which knowledge bases are missing."""
         if not spec.knowledge:
             return None
         if self._store is None:

@@ -1,4 +1,4 @@
-"""Activity `run_hook`: one hook of a user's, or one side of an interceptor, around a run."""
+"""Activity `run_hook`: call one of the user's hooks, or one side of an interceptor, before or after a run."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ _log = structlog.get_logger("loom.hook")
 
 
 class HookRunner:
-    """Calls a user's code around runs."""
+    """Calls user code before and after runs."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class HookRunner:
 
     @activity.defn(name="run_hook")
     async def run_hook(self, request: HookRequest) -> HookResult:
-        """Call the hook; raises HookFailedError as an application failure if it returns no valid result."""
+        """Call the hook. Raises HookFailedError as an application failure if the hook returns no valid result."""
         step = request.step
         started = perf_counter()
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, hook=step.name):

@@ -1,4 +1,4 @@
-"""Activity `run_tool`: one attempt at one tool call, through the six stages, with its effect recorded."""
+"""Activity `run_tool`: make one attempt at a tool call, through the six stages, and record its effect."""
 
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
@@ -35,11 +35,11 @@ from loom.domain.run.stream_events import (
 _log = structlog.get_logger("loom.tool")
 
 RESEND = ToolResult(content="", resend=True)
-"""The worker does not have the call's arguments."""
+"""The worker doesn't have the call's arguments."""
 
 
 class ToolRunner:
-    """Runs tools on behalf of runs."""
+    """Runs tools for runs."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ToolRunner:
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
-        """Run the call. A failure of the tool is a result that the model reads, never an exception."""
+        """Run the call. A tool failure is returned as a result for the model, never raised as an exception."""
         run_id = request.origin.run_id
         segment = tool_segment(request.turn, request.call_id, request.attempt)
         ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
@@ -87,7 +87,7 @@ class ToolRunner:
                     return await self._run(request, arguments, writer, state)
 
     async def _found(self, request: ToolRequest) -> JsonObject | None:
-        """The arguments that this worker has for the call, if their digest matches."""
+        """Return the call's arguments if this worker has them and their digest matches."""
         found = await self._transcripts.find_arguments(request.origin.run_id, request.call_id)
         return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
@@ -141,14 +141,14 @@ class ToolRunner:
 
 
 class _Told:
-    """Reports one call on the live stream, without secrets."""
+    """Reports one call on the live stream, with secrets redacted."""
 
     def __init__(self, writer: StreamWriter, request: ToolRequest, masked: Callable[[], StreamRedactor]) -> None:
         self._writer = writer
         self._request = request
         self._make_masked = masked
         self._masked: StreamRedactor | None = None
-        """None: there has been no partial output."""
+        """None if there has been no partial output."""
 
     def began(self, call: ToolCall, sanitizer: OutputSanitizer) -> None:
         """Report that the call has started."""
@@ -156,18 +156,18 @@ class _Told:
         self._writer.emit(tool_called(self._request, arguments=arguments, summary=summary))
 
     def progress(self, piece: str) -> None:
-        """Report partial output. What may be the start of a secret is held back."""
+        """Report partial output. Text that may be the start of a secret is held back."""
         if self._masked is None:
             self._masked = self._make_masked()
         self.show(self._masked.feed(piece))
 
     def show(self, text: str) -> None:
-        """Show something at once."""
+        """Report text immediately."""
         if text:
             self._writer.emit(tool_progressed(self._request, text))
 
     def ended(self, result: ToolResult) -> None:
-        """Report the result, after the text that was held back."""
+        """Report the result, after any text that was held back."""
         if self._masked is not None:
             self.show(self._masked.flush())
         self._writer.emit(tool_returned(self._request, result))

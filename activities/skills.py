@@ -1,4 +1,4 @@
-"""The skills of a run, fixed when it is prepared: found, selected, pinned, and read at once if they are active."""
+"""Resolve a run's skills when the run is prepared: find, select and pin them, and read active skills immediately."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
@@ -42,13 +42,13 @@ class SkillLibrary(Protocol):
     """Finds skills."""
 
     async def find(self, workspace: Path) -> FoundSkills:
-        """All skills for a run in this workspace. Invalid and untrusted ones are among the problems."""
+        """Return all skills for a run in this workspace. Invalid and untrusted skills are reported as problems."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pin:
-    """One pinned skill, and the tools that its scripts declare."""
+    """A pinned skill and the tools that its scripts declare."""
 
     skill: PinnedSkill
     tools: tuple[ToolSpec, ...] = ()
@@ -56,7 +56,7 @@ class _Pin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equipped:
-    """The agent with the skills of its run."""
+    """The agent with its run's skills."""
 
     spec: AgentSpec
     skipped: tuple[SkillProblem, ...] = ()
@@ -64,16 +64,16 @@ class Equipped:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSkills:
-    """Gives runs their skills."""
+    """Adds skills to runs."""
 
     library: SkillLibrary
     tools: SkillTools
 
     async def equipped(self, spec: AgentSpec, request: RunRequest, found: FoundSkills) -> Equipped:
-        """The spec with its skills, of those that were `found`, and their tools. Raises BadRequest.
+        """Return the spec with the skills selected from `found`, and with their tools. Raises BadRequest.
 
-        Who is given skills may read them; others there are for agents that have `load_skill`, and scripts for those
-        that have `run_skill_script`.
+        An agent can read the skills that are assigned to it. Other skills require the tool `load_skill`, and scripts
+        require `run_skill_script`.
         """
         has = {tool.name for tool in spec.tools}
         plain = replace(spec, tools=tuple(tool for tool in spec.tools if not is_skill_tool(tool.name)))
@@ -116,8 +116,8 @@ class RunSkills:
         return _Pin(skill=made, tools=tuple(tools.values()))
 
     def _scripts(self, skill: Skill) -> Iterator[tuple[str, ToolSpec]]:
-        """The scripts that declare themselves as tools. An invalid declaration is reported, and the script stays a
-        script.
+        """Yield the scripts that declare themselves as tools. An invalid declaration is reported, and the script
+        remains usable as a plain script.
         """
         for file in skill_files.files_of(skill.root):
             if not file.path.startswith(f"{skill_files.SCRIPTS}/") or file.size > skill_files.LONGEST:
@@ -133,7 +133,9 @@ class RunSkills:
 
 
 def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bool) -> Iterator[ToolSpec]:
-    """The tools for skills. Only the one that loads them lists their names, since once per prompt is enough."""
+    """Yield the skill tools. Only the tool that loads skills lists their names, because one list per prompt
+    is enough.
+    """
     general = {tool.spec.name: tool.spec for tool in tools.tools()}
     if loadable := [skill.name for skill in skills if not skill.body]:
         load = general[LOAD_SKILL]
@@ -146,7 +148,7 @@ def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bo
 
 
 def _wanted(request: RunRequest, found: FoundSkills, spec: AgentSpec) -> tuple[str, ...]:
-    """The skills that the request activates; raises BadRequest for one that is missing, with the reason."""
+    """Return the skills that the request activates. Raises BadRequest with the reason if a skill is missing."""
     names = [skill.name for skill in found.skills]
     for name in request.skills:
         if name in spec.config.disabled_skills:

@@ -1,7 +1,8 @@
-"""A user's handlers beside a worker: subscribed to the bus under their names, with a few retries for each task.
+"""Run a user's task handlers alongside a worker. Handlers subscribe to the bus under their own names, and each task is
+retried a few times.
 
-If a handler raises, the error is logged with the task's id, and after the last retry the task is skipped. A task that a
-stopping worker did not finish is not acknowledged, so another worker of the group gets it.
+If a handler raises an exception, the error is logged with the task's id. After the last retry, the task is skipped. If
+a worker stops before it finishes a task, the task isn't acknowledged, so another worker in the group receives it.
 """
 
 import asyncio
@@ -23,16 +24,18 @@ from loom.domain.core.tasks import Task
 _log = structlog.get_logger("loom.handler")
 
 GROUP: Final = "handler:"
-"""Prefix of the consumer groups of handlers, so that none is that of memory."""
+"""Prefix of the handlers' consumer groups, so that none of them conflicts with the memory group."""
 PAUSES: Final = (0.5, 2.0, 8.0)
 """Seconds before each retry."""
 _AT_START: Final = 5.0
-"""Seconds that a worker waits for its handlers to be subscribed before it starts without them."""
+"""Maximum number of seconds that a worker waits for its handlers to subscribe. After that, the worker starts without
+them.
+"""
 
 
 @asynccontextmanager
 async def handling(bus: Bus, handlers: Sequence[TaskHandler], pauses: Sequence[float] = PAUSES) -> AsyncIterator[None]:
-    """Subscribe the handlers while the body runs. If the bus is unavailable, subscribe as soon as it is back."""
+    """Subscribe the handlers while the body is running. If the bus is unavailable, subscribe as soon as it recovers."""
     subscribing = asyncio.gather(*(_subscribed(bus, handler, pauses) for handler in handlers))
     try:
         await asyncio.wait({subscribing}, timeout=_AT_START)
@@ -52,7 +55,7 @@ async def _subscribed(bus: Bus, handler: TaskHandler, pauses: Sequence[float]) -
 
 
 async def _tried(handler: TaskHandler, pauses: Sequence[float], task: Task) -> Task | None:
-    """The handler's result; raises the error of its last attempt."""
+    """Return the handler's result. Raises the error from the last attempt."""
     with structlog.contextvars.bound_contextvars(task_id=task.task_id, action=task.action.value):
         for attempt, pause in enumerate(pauses, start=1):
             try:

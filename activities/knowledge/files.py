@@ -1,6 +1,6 @@
-"""Which files of a folder are documents, and their content as text.
+"""Select the files in a folder that are documents, and read their content as text.
 
-Hidden files, files that Git ignores, links, binaries, files that are too large, and unknown file types are left out.
+Hidden files, files that Git ignores, links, binary files, files that are too large, and unknown file types are skipped.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
 from loom.domain.memory.chunks import Kind
 
 LARGEST: Final = 2_000_000
-"""Maximum bytes of a text, a page or source code."""
+"""Maximum size in bytes of a text file, an HTML page or a source file."""
 LARGEST_PDF: Final = 50_000_000
 MOST_FILES: Final = 20_000
 CUT: Final = "1"
-"""Version of the way in which documents are split. If it changes, all documents are read again."""
+"""Version of the splitting algorithm. If it changes, all documents are read again."""
 
 _SUFFIXES: Final = {
     "markdown": "md markdown mdx mdown qmd rst adoc",
@@ -32,7 +32,7 @@ _SUFFIXES: Final = {
 }
 _FAMILY: Final = {suffix: family for family, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _NAMES: Final = (
-    "readme license licence changelog notice authors contributing copying makefile dockerfile"  # without a suffix
+    "readme license licence changelog notice authors contributing copying makefile dockerfile"  # names without a suffix
 )
 _PAIR: Final = re.compile(rb"[\xa1-\xf7][\xa1-\xfe]")
 _HIGH: Final = bytes(range(0x80, 0x100))
@@ -40,7 +40,7 @@ _KINDS: Final = {"pdf": Kind.PAGES, "markdown": Kind.MARKDOWN, "html": Kind.MARK
 
 
 class LeftOut(Exception):
-    """A file is not a document; the message says why."""
+    """A file isn't a document. The message explains the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,18 +48,20 @@ class FileOnDisk:
     """A file that may be a document."""
 
     path: str
-    """Relative to the folder."""
+    """Path relative to the folder."""
     suffix: str
     data: bytes
 
     @property
     def digest(self) -> str:
-        """Digest of its content and of the way in which it is split."""
+        """Return a digest of the file's content and the splitting algorithm."""
         return f"{CUT}-{hashlib.sha256(self.data).hexdigest()}"
 
 
 def document_paths(folder: Path) -> tuple[str, ...]:
-    """Paths of the files whose names are those of documents, relative to the folder and sorted; raises BadRequest."""
+    """Return the paths of the files whose names identify them as documents, sorted and relative to the folder. Raises
+    BadRequest.
+    """
     found = [path for path in walk(folder, folder, lambda: False) if not _is_hidden(path) and suffix_of(path)]
     if len(found) > MOST_FILES:
         raise BadRequest(f"{folder} has {len(found)} documents, {MOST_FILES} are taken: add its folders", field="dir")
@@ -67,7 +69,9 @@ def document_paths(folder: Path) -> tuple[str, ...]:
 
 
 def suffix_of(path: str) -> str:
-    """How to read a file, by its name; empty: not at all."""
+    """Return the suffix that determines how to read the file, based on its name. Return an empty string for an
+    unsupported file.
+    """
     name = path.rpartition("/")[2].casefold()
     stem, dot, suffix = name.rpartition(".")
     if dot and suffix in _FAMILY:
@@ -76,17 +80,17 @@ def suffix_of(path: str) -> str:
 
 
 def kind_of(suffix: str) -> Kind:
-    """The format of a file with this suffix, once it is text."""
+    """Return the format of the text of a file with this suffix."""
     return _KINDS.get(_FAMILY[suffix], Kind.TEXT)
 
 
 def is_html(suffix: str) -> bool:
-    """Whether it has to be converted to Markdown."""
+    """Whether the file must be converted to Markdown."""
     return _FAMILY[suffix] == "html"
 
 
 def read_file(folder: Path, path: str) -> FileOnDisk:
-    """The whole file; raises LeftOut or UnreadableNow."""
+    """Read the whole file. Raises LeftOut or UnreadableNow."""
     suffix = suffix_of(path)
     limit = LARGEST_PDF if suffix == "pdf" else LARGEST
     try:
@@ -102,10 +106,10 @@ def read_file(folder: Path, path: str) -> FileOnDisk:
 
 
 def text_of(data: bytes) -> str:
-    """Decode the bytes of a text file; raises LeftOut if it is not text.
+    """Decode a text file. Raises LeftOut if the content isn't text.
 
-    The encoding is that of the byte order mark, else UTF-8, else the old Chinese encoding if it looks like that, else
-    Windows-1252.
+    The encoding is determined by the byte order mark. Without one, it is UTF-8 if the content is valid UTF-8, then the
+    old Chinese encoding if the content looks like it, and otherwise Windows-1252.
     """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
@@ -119,7 +123,7 @@ def text_of(data: bytes) -> str:
 
 
 def _old(data: bytes) -> str:
-    """Chinese text has its high bytes in pairs; Western text has a letter after most of them."""
+    """Detect Chinese text: its high bytes occur in pairs, whereas in Western text a letter follows most high bytes."""
     pairs = len(_PAIR.findall(data))
     high = len(data) - len(data.translate(None, _HIGH))
     return data.decode("gb18030" if 2 * pairs >= 0.9 * high else "cp1252", "replace")

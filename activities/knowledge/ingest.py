@@ -1,7 +1,8 @@
-"""Index a folder into a knowledge base: only what has changed since the last time, and never a secret.
+"""Index a folder into a knowledge base. Only files that changed since the last time are indexed, and secrets are never
+stored.
 
-Documents are stored first and can then be found by words. Their vectors follow. If this is interrupted, it continues
-where it stopped when the folder is indexed again.
+Documents are stored first, and can then be found by words. Their vectors are computed afterward. If indexing is
+interrupted, index the folder again to continue where it stopped.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from loom.domain.memory.chunks import Chunk, ChunkSize, chunks_of, sections_of
 from loom.domain.memory.knowledge import Ingested, KnowledgeBase
 
 BATCH: Final = 64
-"""Chunks that are embedded and stored at once."""
+"""Number of chunks to embed and store together."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,17 +29,17 @@ class _Round:
     folder: Path
     base: str
     known: Mapping[str, str]
-    """Digests of the previous pass."""
+    """Digests from the previous pass."""
     seen: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
-    """Files that cannot be read now, and stay as they were."""
+    """Files that are currently unreadable. Their stored content is kept."""
     added: int = 0
     changed: int = 0
     chunks: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
 
     def told(self, removed: int) -> Ingested:
-        """Outcome of the pass."""
+        """Return the outcome of the pass."""
         return Ingested(
             name=self.base,
             added=self.added,
@@ -63,7 +64,7 @@ class Ingestion:
         size: ChunkSize = ChunkSize(),  # noqa: B008 - frozen
         tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """`tell` is called from time to time with the progress."""
+        """`tell` is called periodically with the progress."""
         self._store = store
         self._reader = reader
         self._redact = redact
@@ -72,7 +73,7 @@ class Ingestion:
         self._tell = tell
 
     async def take_in(self, folder: Path, base: str, *, reembed: bool = False) -> Ingested:
-        """Update a knowledge base from the folder; raises StoreUnavailable, BadRequest or RefusedError."""
+        """Update a knowledge base from the folder. Raises StoreUnavailable, BadRequest or RefusedError."""
         there = next((each for each in await self._store.bases() if each.name == base), None)
         if there is not None:
             self._refuse(there, folder, reembed=reembed)
@@ -87,7 +88,7 @@ class Ingestion:
         return await self._embedded(this.told(len(gone)))
 
     def _refuse(self, there: KnowledgeBase, folder: Path, *, reembed: bool) -> None:
-        """Reject what would lose documents or mix vectors."""
+        """Reject folders and settings that would lose documents or mix vectors from different models."""
         if there.folder != self._shown(str(folder)):
             raise RefusedError(
                 f"{there.name} is what {there.folder} says, and would lose all of it: take another --name,"
@@ -101,7 +102,7 @@ class Ingestion:
             )
 
     async def _take(self, this: _Round, path: str) -> None:
-        """Update one document, or record why it is left out."""
+        """Update one document, or record the reason why it is skipped."""
         shown = self._shown(path)
         if shown in this.seen:
             this.skipped[f"{shown} (again)"] = "another file has the same name without its secrets or odd bytes"
@@ -112,7 +113,7 @@ class Ingestion:
             chunks = await self._cut(file.data, file.suffix) if is_new else ()
         except UnreadableNow as error:
             this.skipped[shown] = str(error)
-            if shown in this.known:  # it stays as it was
+            if shown in this.known:  # its stored content is kept
                 this.kept.add(shown)
             return
         except (LeftOut, UnreadableDocument) as error:
@@ -135,15 +136,15 @@ class Ingestion:
         if is_html(suffix):
             text = await self._reader.html(text)
         chunks = await asyncio.to_thread(self._chunks, text, suffix)
-        # Line numbers of converted pages do not exist in the original.
+        # The line numbers of converted pages don't correspond to the original.
         return tuple(replace(c, first_line=0, last_line=0) for c in chunks) if is_html(suffix) else chunks
 
     def _chunks(self, text: str, suffix: str) -> tuple[Chunk, ...]:
-        # Before splitting: a secret that spans two chunks would be found in neither.
+        # Redact before splitting: a secret that spans two chunks wouldn't be found in either of them.
         return chunks_of(sections_of(self._redact(_clean(text)), kind_of(suffix)), self._size)
 
     async def _embedded(self, done: Ingested) -> Ingested:
-        """Compute the missing vectors of chunks."""
+        """Compute the chunks' missing vectors."""
         embedded, why = 0, "" if self._embedder is not None else "no embedder is configured"
         while self._embedder is not None and (waiting := await self._store.unembedded(done.name, BATCH)):
             try:
@@ -159,7 +160,7 @@ class Ingestion:
         return replace(done, embedded=embedded, waiting=left, without_vectors=why if left else "")
 
     def _shown(self, path: str) -> str:
-        """The path as text without secrets, even if the file system has arbitrary bytes for it."""
+        """Return the path as text without secrets, even if the path contains arbitrary bytes."""
         return self._redact(_clean(path))
 
 

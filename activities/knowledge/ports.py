@@ -9,33 +9,33 @@ from loom.domain.memory.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeQ
 
 
 class UnreadableDocument(Exception):
-    """A document cannot be read; the message says why."""
+    """A document can't be read. The message explains the reason."""
 
 
 class UnreadableNow(UnreadableDocument):
-    """It may be readable later, so what is stored of it stays."""
+    """The document may become readable later, so its stored content is kept."""
 
 
 class DocumentReader(Protocol):
-    """Converts a document in its own format to text, however hostile it is."""
+    """Converts documents of a specific format to text. Documents may be malicious."""
 
     async def pdf(self, data: bytes) -> str:
-        """The text of a PDF, with a form feed between its pages; raises UnreadableDocument."""
+        """Return the text of a PDF, with a form feed between pages. Raises UnreadableDocument."""
         ...
 
     async def html(self, text: str) -> str:
-        """A page as Markdown; raises UnreadableDocument."""
+        """Return a page as Markdown. Raises UnreadableDocument."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A document, split and without secrets."""
+    """A document that has been split into chunks, with secrets removed."""
 
     path: str
-    """Relative to its folder."""
+    """Path relative to the document's folder."""
     digest: str
-    """If it changes, the document has to be read again."""
+    """If the digest changes, the document must be read again."""
     chunks: tuple[Chunk, ...]
 
 
@@ -51,48 +51,52 @@ class KnowledgeStore(Protocol):
     """The indexed knowledge bases. All methods raise StoreUnavailable."""
 
     async def digests(self, base: str) -> Mapping[str, str]:
-        """The documents of a knowledge base by path; empty if it does not exist."""
+        """Return the digests of a knowledge base's documents by path. If the knowledge base doesn't exist, the result
+        is empty.
+        """
         ...
 
     async def begin(self, base: str, folder: str) -> None:
-        """Record that a knowledge base is filled from this folder. Create it if it does not exist."""
+        """Record that a knowledge base is built from this folder. Create the knowledge base if it doesn't exist."""
         ...
 
     async def save(self, base: str, document: Document) -> None:
-        """Replace the document at its path. Vectors of unchanged chunks stay.
+        """Replace the document at its path. Keep the vectors of unchanged chunks.
 
-        Nothing is stored if the knowledge base is gone.
+        If the knowledge base no longer exists, nothing is stored.
         """
         ...
 
     async def remove(self, base: str, paths: Sequence[str]) -> None:
-        """Delete documents. Repeating this has no effect."""
+        """Delete documents. Deleting them again has no effect."""
         ...
 
     async def drop(self, base: str) -> bool:
-        """Delete a knowledge base with all of its documents; False if it does not exist."""
+        """Delete a knowledge base and all of its documents. Return False if it doesn't exist."""
         ...
 
     async def bases(self) -> tuple[KnowledgeBase, ...]:
-        """All knowledge bases by name."""
+        """Return all knowledge bases, sorted by name."""
         ...
 
     async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The names that no knowledge base has."""
+        """Return the names that don't belong to any knowledge base."""
         ...
 
     async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
-        """Chunks without a vector, in order."""
+        """Return chunks without a vector, in order."""
         ...
 
     async def set_vectors(self, model: str, vectors: Mapping[int, Sequence[float]]) -> None:
-        """Store vectors of chunks. Chunks that no longer exist are skipped."""
+        """Store chunk vectors. Chunks that no longer exist are skipped."""
         ...
 
     async def drop_vectors(self, base: str) -> None:
-        """Delete the vectors of all chunks, to replace them by those of another model."""
+        """Delete the vectors of all chunks, so that another model's vectors can replace them."""
         ...
 
     async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
-        """The best matches for the question, by words and by meaning; by words only without an embedder."""
+        """Return the best matches for the question, by words and by meaning. Without an embedder, search by
+        words only.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Activity `catch_up`: rebuild what the bus lost from Temporal's history and store it in memory."""
+"""Activity `catch_up`: use Temporal's history to rebuild tasks that the bus lost, and store them in memory."""
 
 import asyncio
 from collections import OrderedDict
@@ -22,35 +22,36 @@ from loom.domain.memory.backfill import CatchUpRequest, CaughtUp
 _log = structlog.get_logger("loom.memory")
 
 SETTLED_AFTER: Final = timedelta(seconds=30)
-"""Younger tasks are left to the bus, which records more precisely when they were created and how long they took."""
+"""Newer tasks are left to the bus, which records their creation times and durations more precisely."""
 AT_ONCE: Final = 200
-"""Tasks in one transaction of the store."""
+"""Number of tasks per store transaction."""
 _SEEN: Final = 20_000
 _TOLD: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moved:
-    """A run that may have tasks that memory does not have."""
+    """A run that may have tasks that aren't in memory."""
 
     run_id: str
     events: int
-    """Number of events of its last execution. If it has not grown since the last pass, there is nothing new."""
+    """Number of events in the run's last execution. If it hasn't increased since the last pass, there are no new tasks.
+    """
 
 
 class UnreadableHistory(Exception):
-    """The history is gone, or contains what this worker cannot decode."""
+    """The history no longer exists, or contains data that this worker can't decode."""
 
 
 class Histories(Protocol):
-    """The histories of runs on the Temporal server."""
+    """Reads run histories from the Temporal server."""
 
     def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
-        """Runs that ended in this period, and all that have not ended."""
+        """Yield the runs that ended in this period, and all runs that haven't ended."""
         ...
 
     async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """The facts of the run's history, over all executions; raises UnreadableHistory."""
+        """Return the facts from the run's history, across all executions. Raises UnreadableHistory."""
         ...
 
 
@@ -66,23 +67,23 @@ class CatchUp:
         scoped: ScopedMemory | None = None,
         settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
-        """The tasks of runs are shared in `scoped`, as the memory writer does it."""
+        """Run tasks are shared in `scoped`, in the same way as by the memory writer."""
         self._scoped = scoped
         self._histories = histories
         self._store = store
         self._mask = mask
         self._settled_after = settled_after
         self._seen: OrderedDict[str, int] = OrderedDict()
-        """Number of events of each run when memory had all of it."""
+        """Each run's number of events at the time when memory had all of its tasks."""
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:
-        """Store what memory has missed. Safe to repeat and to run concurrently."""
+        """Store tasks that memory is missing. This is safe to repeat and to run concurrently."""
         async with heartbeating():
             return await self.until(datetime.now(UTC) - self._settled_after, request.since)
 
     async def until(self, until: datetime, since: datetime | None = None) -> CaughtUp:
-        """The activity's work, for tasks that are not younger than `until`."""
+        """Perform the activity's work for tasks that were created before `until`."""
         runs, tasks, unreadable = 0, 0, []
         async with aclosing(self._histories.moved(since, until)) as moved:  # type: ignore[type-var]
             async for run in moved:
@@ -107,13 +108,13 @@ class CatchUp:
             self._seen.move_to_end(run.run_id)
             if len(self._seen) > _SEEN:
                 self._seen.popitem(last=False)
-        await asyncio.sleep(0)  # rebuilding tasks is CPU-bound: let other activities of this worker run
+        await asyncio.sleep(0)  # rebuilding tasks is CPU-bound, so let the worker's other activities run
         return added
 
     async def _remember(self, tasks: Sequence[Task]) -> int:
         missing = await self._store.missing(tasks)
         if self._scoped is not None:
-            # First: once memory has them, they are no longer missing, and they would never be shared.
+            # Share the tasks first. Once memory has stored them, they are no longer missing and would never be shared.
             await share_tasks(self._scoped, missing)
         pages = range(0, len(missing), AT_ONCE)
         return sum([await self._store.remember(missing[start : start + AT_ONCE]) for start in pages])

@@ -19,15 +19,15 @@ _MARK: Final = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
 
 
 class ModelDistiller:
-    """`Distiller` that uses a model of the worker's providers."""
+    """`Distiller` that uses a model from one of the worker's providers."""
 
     def __init__(self, providers: Providers, model: str) -> None:
-        """`model` has its usual form, with the prefix."""
+        """`model` includes the provider prefix."""
         self._providers = providers
         self._model = model
 
     async def facts(self, text: str) -> Sequence[str]:
-        """See the port."""
+        """See the port's documentation."""
         try:
             provider, model = self._providers.resolve(self._model)
             call = ModelCall(

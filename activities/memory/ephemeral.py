@@ -3,7 +3,7 @@
     with ephemeral.of(context.run_id, context.call_id) as state:
         state["cursor"] = page.next
 
-It exists in this process only and has a size limit. Do not store results in it.
+The state exists only in this process and has a size limit. Don't store results in it.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 MOST_ENTRIES: Final = 100
-"""Maximum entries of one call."""
+"""Maximum number of entries per call."""
 MOST_CHARACTERS: Final = 100_000
-"""Maximum characters of one call's keys and values, as they appear in the dump."""
+"""Maximum total number of characters in one call's keys and values, as they appear in the dump."""
 
 
 class EphemeralFull(ValueError):
-    """A tool call stores too much."""
+    """A tool call tried to store too much state."""
 
 
 class EphemeralState(MutableMapping[str, Any]):
-    """One call's state: a dict with a size limit."""
+    """The state of one call: a dict with a size limit."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -32,7 +32,7 @@ class EphemeralState(MutableMapping[str, Any]):
         return self._values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Store a value; raises EphemeralFull if it does not fit."""
+        """Store a value. Raises EphemeralFull if the value doesn't fit."""
         sizes = {**self._sizes, key: len(key) + len(repr(value))}
         if len(sizes) > MOST_ENTRIES or sum(sizes.values()) > MOST_CHARACTERS:
             raise EphemeralFull(
@@ -55,27 +55,29 @@ class EphemeralState(MutableMapping[str, Any]):
 
 
 class EphemeralMemory:
-    """The states of the tool calls that are running in this process."""
+    """The states of all running tool calls in this process."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, str], EphemeralState] = {}
 
     @contextmanager
     def of(self, run_id: str, call_id: str) -> Iterator[EphemeralState]:
-        """The state of one call, empty at first. It is gone when the body ends, however it ends."""
+        """Provide one call's state, which starts empty. The state is discarded when the body exits, whether normally or
+        with an exception.
+        """
         name, state = (run_id, call_id), EphemeralState()
         before = self._calls.get(name)
         self._calls[name] = state
         try:
             yield state
         finally:
-            if before is not None:  # an earlier attempt that has not noticed its end
+            if before is not None:  # an earlier attempt that doesn't know that it has ended
                 self._calls[name] = before
             elif self._calls.get(name) is state:
                 del self._calls[name]
 
     def dump_ephemeral_state(self) -> Mapping[str, Mapping[str, str]]:
-        """Every entry of every running call as text, for debugging."""
+        """Return every entry of every running call as text, for debugging."""
         return {
             f"{run_id}/{call_id}": {key: repr(value) for key, value in state.items()}
             for (run_id, call_id), state in self._calls.items()

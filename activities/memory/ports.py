@@ -10,34 +10,34 @@ from loom.domain.memory.scopes import NodePath, ScopedEntry, ScopedWrite
 
 
 class EmbedderUnavailable(Exception):
-    """The embedder does not respond now. Callers search by words only, or do the work later."""
+    """The embedder isn't responding. Callers search by words only, or postpone the work."""
 
 
 class TextRefused(EmbedderUnavailable):
-    """The embedder responds but rejects one of these texts. It may accept the others."""
+    """The embedder is responding but rejects one of these texts. It may accept the others."""
 
 
 class DistillerUnavailable(Exception):
-    """The distiller does not respond now. The start of the text is used instead."""
+    """The distiller isn't responding. The beginning of the text is used instead."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of one model. Vectors of different models are never compared."""
+    """Converts texts to vectors with one model. Vectors from different models are never compared."""
 
     @property
     def model(self) -> str:
-        """The name of the model. Another name means other vectors."""
+        """The model's name. A different name means different vectors."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Length of its vectors."""
+        """Length of the vectors."""
         ...
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
-        """One vector for each text. Use `query` for questions, which some models treat differently.
+        """Return one vector for each text. Use `query` for questions, because some models treat them differently.
 
-        Raises EmbedderUnavailable, or TextRefused if one of the texts is the reason.
+        Raises EmbedderUnavailable, or TextRefused if one of the texts caused the error.
         """
         ...
 
@@ -46,58 +46,66 @@ class Distiller(Protocol):
     """Extracts one to three facts from a long text."""
 
     async def facts(self, text: str) -> Sequence[str]:
-        """The facts, most important first. Raises DistillerUnavailable."""
+        """Return the facts, most important first. Raises DistillerUnavailable."""
         ...
 
 
 class MemoryStore(Protocol):
-    """Everything that runs have said and done, as far as it is stored. All methods raise StoreUnavailable."""
+    """Stores the messages and actions of runs. All methods raise StoreUnavailable."""
 
     async def remember(self, tasks: Sequence[Task]) -> int:
-        """Store tasks of any runs, and return how many were new. A task that is already stored has no effect."""
+        """Store tasks from any runs, and return the number of new tasks. Storing an existing task again has
+        no effect.
+        """
         ...
 
     async def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """The tasks that `remember` would store: neither known nor of a deleted session."""
+        """Return the tasks that `remember` would store. These are neither already stored nor part of a
+        deleted session.
+        """
         ...
 
     async def recall(self, query: Query) -> tuple[Hit, ...]:
-        """The best matches for the question, by words and by meaning; by words only without an embedder."""
+        """Return the best matches for the question, by words and by meaning. Without an embedder, search by
+        words only.
+        """
         ...
 
     async def recent(self, view: View) -> tuple[Hit, ...]:
-        """The newest memories first."""
+        """Return the newest memories first."""
         ...
 
     async def important(self, view: View) -> tuple[Hit, ...]:
-        """The most important memories first; of equally important ones, the newest."""
+        """Return the most important memories first. Among equally important memories, return the newest first."""
         ...
 
     async def by_action(self, view: View, action: str) -> tuple[Hit, ...]:
-        """The newest memories of one action."""
+        """Return the newest memories of one action."""
         ...
 
     async def by_node(self, view: View, node: str) -> tuple[Hit, ...]:
-        """The newest memories of one node."""
+        """Return the newest memories of one node."""
         ...
 
     async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
-        """One memory, even if superseded, with its task if that is stored; None if the session may not see it."""
+        """Return one memory, even if it is superseded, with its task if the task is stored. Return None if the session
+        may not see the memory.
+        """
         ...
 
     def export(self, session_id: str) -> AsyncIterator[Memory]:
-        """Everything stored of a session, including superseded memories, oldest first."""
+        """Yield all stored memories of a session, including superseded ones, oldest first."""
         ...
 
     async def forget(self, session_id: str) -> Forgotten:
-        """Delete everything of a session for good. Its existing tasks are never stored again.
+        """Permanently delete all data of a session. Its existing tasks are never stored again.
 
-        This includes the artifacts of its runs, and the effects of those that have ended.
+        This includes the artifacts of the session's runs, and the effects of runs that have ended.
         """
         ...
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:
-        """How much is stored, of one session or of all."""
+        """Return the amount of stored data, for one session or for all sessions."""
         ...
 
 
@@ -110,48 +118,52 @@ class Due:
 
 
 class MemoryUpkeepStore(Protocol):
-    """Keeps the layers within their limits. Every method can be repeated and run concurrently."""
+    """Keeps the memory layers within their limits. Every method can be repeated and run concurrently."""
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
-        """Important tasks that leave L2, or whose run has ended, and that have no summary yet."""
+        """Return important tasks without a summary that are leaving L2 or whose run has ended."""
         ...
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
-        """Store the facts of a memory in L3, all at once. Return False if this was already done."""
+        """Store a memory's facts in L3, in one transaction. Return False if the facts were already stored."""
         ...
 
     async def expire(self) -> int:
-        """Delete whole tasks beyond their limits, important ones only after their summary. Return how many."""
+        """Delete full tasks that exceed their limits, and important ones only after they are summarized. Return the
+        number deleted.
+        """
         ...
 
     async def archive(self) -> int:
-        """Move summaries beyond their limits from L3 to L4. Return how many."""
+        """Move summaries that exceed their limits from L3 to L4. Return the number moved."""
         ...
 
     async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
-        """Memories that should have a vector and have none, or one of another model."""
+        """Return memories that should have a vector but have none, or have one from another model."""
         ...
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
-        """Store vectors of the store's model. A newer memory supersedes an older one that says the same."""
+        """Store vectors from the store's model. A newer memory supersedes an older one with the same meaning."""
         ...
 
 
 class ScopedMemory(Protocol):
-    """Memory that runs of one tree write for themselves and each other. All methods raise StoreUnavailable."""
+    """Memory that runs in the same tree write for themselves and for each other. All methods raise StoreUnavailable."""
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """Store a version. `conflicts_with` names a version that its writer did not know. Raises ReadOnlyScopeError."""
+        """Store a version. `conflicts_with` is a version that its writer didn't know about. Raises
+        ReadOnlyScopeError.
+        """
         ...
 
     async def read(self, entry_id: str, reader: NodePath) -> ScopedEntry | None:
-        """The newest version of the nearest entry with that id, and the scope in which the reader sees it."""
+        """Return the newest version of the nearest entry with that id, and the scope in which the reader sees it."""
         ...
 
     async def entries(self, reader: NodePath) -> tuple[ScopedEntry, ...]:
-        """The newest version of every entry that the reader can see, nearest scope first."""
+        """Return the newest version of every entry that the reader can see, nearest scope first."""
         ...
 
     async def versions(self, entry_id: str, reader: NodePath) -> tuple[ScopedEntry, ...]:
-        """Every version of the entry that `read` gives, oldest first."""
+        """Return every version of the entry that `read` returns, oldest first."""
         ...

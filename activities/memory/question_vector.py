@@ -1,4 +1,4 @@
-"""The vector of a question, unless it takes too long: a search by words finds something too."""
+"""Compute a question's vector within a time limit. If it takes too long, the search uses words only."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 _log = structlog.get_logger("loom.memory")
 
 PATIENT: Final = 30.0
-"""Seconds that a person's question waits for its vector."""
+"""Maximum number of seconds that a person's question waits for its vector."""
 IN_A_RUN: Final = 1.5
-"""The same for a run's question. The search needs little of the rest of its time."""
+"""Maximum number of seconds that a run's question waits for its vector. The rest of the search takes little time."""
 
 
 async def question_vector(embedder: Embedder | None, text: str, within: float) -> Sequence[float] | None:
-    """None without an embedder, or if it does not respond in time. The search then uses words only."""
+    """Return None if there is no embedder or it doesn't respond in time. The search then uses words only."""
     if embedder is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What runs of a tree know about each other without asking: the task of each, shared from its start."""
+"""Share each run's task with the other runs in its tree when the run starts."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from loom.domain.memory.scopes import ScopedWrite, path_of
 
 
 async def share_tasks(store: ScopedMemory, tasks: Sequence[Task]) -> None:
-    """Store the tasks of runs that have started in SHARED, once each; raises StoreUnavailable."""
+    """Store the tasks of started runs in the SHARED scope, once each. Raises StoreUnavailable."""
     for begun in tasks:
         words = begun.parameters.get("task")
         if begun.action is not Action.START or not isinstance(words, str):

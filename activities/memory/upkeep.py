@@ -1,6 +1,6 @@
-"""Activities `promote_memories`, `expire_memories`, `embed_memories`: they maintain the layers, outside any run.
+"""Activities `promote_memories`, `expire_memories` and `embed_memories`: maintain the memory layers, outside any run.
 
-Each can be repeated, run concurrently, and fail at any point: unfinished work is still due.
+Each activity can be repeated, run concurrently, and fail at any point. The next pass picks up unfinished work.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from loom.domain.memory.layers import MemorySettings
 _log = structlog.get_logger("loom.memory")
 
 MOST: Final = 1_000
-"""Maximum memories of one activity. The rest is done a minute later."""
+"""Maximum number of memories per activity. The rest is processed a minute later."""
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 
 
 class MemoryKeeper:
-    """Promotes, expires and embeds memories. Without a store there is nothing to do."""
+    """Promotes, expires and embeds memories. Without a store, it has nothing to do."""
 
     def __init__(
         self,
@@ -49,7 +49,9 @@ class MemoryKeeper:
 
     @activity.defn(name="promote_memories")
     async def promote_memories(self) -> int:
-        """Summarize what leaves L2 or whose run has ended, and move excess of L3 to L4. Return how many moved."""
+        """Summarize memories that are leaving L2 or whose run has ended, and move the excess in L3 to L4. Return the
+        number moved.
+        """
         if self._store is None:
             return 0
         async with heartbeating():
@@ -57,7 +59,7 @@ class MemoryKeeper:
 
     @activity.defn(name="expire_memories")
     async def expire_memories(self) -> int:
-        """Delete what exceeds the limits of L1 and L2. Return how many."""
+        """Delete memories that exceed the limits of L1 and L2. Return the number deleted."""
         if self._store is None:
             return 0
         async with heartbeating():
@@ -65,7 +67,7 @@ class MemoryKeeper:
 
     @activity.defn(name="embed_memories")
     async def embed_memories(self) -> int:
-        """Compute missing vectors in batches. If the embedder is unavailable, this is done later."""
+        """Compute missing vectors in batches. If the embedder is unavailable, postpone the work."""
         if self._store is None or self._embedder is None:
             return 0
         async with heartbeating():
@@ -77,7 +79,7 @@ class MemoryKeeper:
 
 
 async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, settings: MemorySettings) -> int:
-    """Everything that is due now, oldest first, up to `MOST`."""
+    """Promote all memories that are due, oldest first, up to `MOST`."""
     moved = 0
     while moved < MOST and (due := await store.due_for_summary(_AT_ONCE)):
         for memory in due:
@@ -89,7 +91,9 @@ async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, setting
 async def embed(
     store: MemoryUpkeepStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
 ) -> int:
-    """Compute missing vectors, and with `other_models` replace those of other models; raises EmbedderUnavailable."""
+    """Compute missing vectors. With `other_models`, also replace vectors from other models. Raises
+    EmbedderUnavailable.
+    """
     kept = 0
     while most is None or kept < most:
         due = await store.due_for_vector(batch, other_models=other_models)
@@ -102,11 +106,13 @@ async def embed(
 
 
 async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
-    """A vector for each text, an empty one for a text that the embedder rejects; raises EmbedderUnavailable."""
+    """Return a vector for each text, or an empty vector if the embedder rejects the text. Raises
+    EmbedderUnavailable.
+    """
     try:
         return await embedder.embed(texts)
     except TextRefused:
-        # A misconfigured embedder may reject all texts. It then counts as unavailable, and all texts are retried.
+        # A misconfigured embedder may reject all texts. It is then treated as unavailable, and all texts are retried.
         await embedder.embed([_TAKEN_BY_ALL])
     if len(texts) == 1:
         return [[]]
@@ -114,7 +120,9 @@ async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]
 
 
 async def _facts(memory: Due, distiller: Distiller | None, settings: MemorySettings) -> tuple[str, ...]:
-    """What remains of a whole task: nothing of small talk, the facts of a long text, else its first sentences."""
+    """Return the facts to keep from a full task: none for small talk, the facts from a long text, or otherwise its
+    first sentences.
+    """
     if is_small_talk(memory.content):
         return ()
     summary = (summary_of(memory.content, settings.summary_length),)

@@ -1,11 +1,11 @@
-"""The memory writer: it moves every task from the bus to memory, for as long as the worker lives.
+"""The memory writer moves every task from the bus to memory for as long as the worker is running.
 
     take ─▶ remember ─▶ done
 
-A task is acknowledged only when memory has stored it, and memory stores a task once. A writer may therefore die at any
-point, several may work in parallel, and each task is stored exactly once. While Postgres is unavailable, the writer
-holds the tasks that it has read and reads no more; the others wait on the bus. What the bus itself loses is rebuilt
-from history (`backfill`).
+A task is acknowledged only after memory has stored it, and memory stores each task once. A writer can therefore crash
+at any point, and several writers can run in parallel. While Postgres is unavailable, the writer holds the tasks that it
+has read and reads no more. Other tasks wait on the bus. If the bus loses tasks, they are rebuilt from history
+(`backfill`).
 """
 
 import asyncio
@@ -26,22 +26,22 @@ After: TypeAlias = Callable[[Sequence[Task]], Awaitable[None]]
 _log = structlog.get_logger("loom.memory")
 
 GROUP: Final = "memory"
-"""The consumer group whose members write memory together."""
+"""The consumer group whose members write to memory together."""
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
 
 
 class MemoryWriter:
-    """One consumer of the group that writes memory."""
+    """One consumer in the group that writes to memory."""
 
     def __init__(self, inbox: Inbox, store: MemoryStore, after: After | None = None) -> None:
-        """`after` is called with what memory has stored, sometimes twice."""
+        """`after` is called with the tasks that memory has stored. It may be called twice with the same tasks."""
         self._inbox = inbox
         self._store = store
         self._after = after
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write tasks until cancelled."""
         while True:
             taken = await patiently(self._inbox.take)
             if taken:
@@ -57,12 +57,12 @@ class MemoryWriter:
         await patiently(lambda: self._inbox.done([delivery.entry for delivery in taken]))
 
     async def _remember(self, tasks: Sequence[Task]) -> None:
-        """Store all tasks together. If that fails, store each alone, so that one invalid task does not block the
-        others.
+        """Store all tasks together. If that fails, store each task separately, so that one invalid task doesn't block
+        the others.
         """
         try:
             await patiently(lambda: self._store.remember(tasks))
-        except Exception as error:  # noqa: BLE001 - a task that cannot be stored must not stop the others
+        except Exception as error:  # noqa: BLE001 - a task that can't be stored must not block the others
             if len(tasks) == 1:
                 _log.error("task_not_kept", task_id=tasks[0].task_id, exc_info=error)
                 return
@@ -72,7 +72,9 @@ class MemoryWriter:
 
 @asynccontextmanager
 async def writing(inbox: Inbox, store: MemoryStore, after: After | None = None) -> AsyncIterator[None]:
-    """Run a memory writer beside the body. What it has not finished at the end is left to the next one."""
+    """Run a memory writer while the body is running. The next writer processes any tasks that this one
+    doesn't finish.
+    """
     task = asyncio.create_task(MemoryWriter(inbox, store, after).run())
     task.add_done_callback(_tell_end)
     try:
@@ -94,7 +96,7 @@ def _tell_unreadable(taken: Sequence[Delivery]) -> None:
 
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of the operation, as soon as its store responds."""
+    """Return the result of the operation as soon as its store responds."""
     pause = FIRST_PAUSE
     while True:
         try:
