@@ -306,9 +306,9 @@ def _abilities(facts: dict[str, Any]) -> list[str]:
     """Describe what a skill may do in runs that use it."""
     lines = ["Models read its instructions unchanged: read them first, as you would read a program."]
     if facts["scripts"]:
-        scripts = counted(len(facts["scripts"]), "script")
+        scripts, run = counted(len(facts["scripts"]), "script"), "run" if len(facts["scripts"]) > 1 else "runs"
         lines.append(
-            f"It has {scripts}. They run in the sandbox, on the workspace, without network; each call asks for"
+            f"It has {scripts}, which {run} in the sandbox, on the workspace, without network. Each call asks for"
             " approval unless a rule allows it."
         )
     if facts["tools"]:
