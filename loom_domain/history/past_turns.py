@@ -177,7 +177,7 @@ class _Past:
 
     def with_transcripts(self, *transcripts: Transcript) -> "_Past":
         """Return the same values with these conversations added."""
-        # Keep only the last conversations. A request refers to the previous conversation, or to one that a state passed on.
+        # Keep only the last conversations. A request refers to the previous one, or to one from a state.
         recent = dict([*self.transcripts.items()][-3:])
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 

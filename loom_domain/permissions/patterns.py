@@ -88,7 +88,9 @@ def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool
 
 
 def covers_host(pattern: str, host: str) -> bool:
-    """Whether the pattern matches a host. A leading `*.` matches one or more labels, any other `*` part of a label."""
+    """Whether the pattern matches a host. A leading `*.` matches one or more labels. Any other `*` matches within a
+    label.
+    """
     wanted, labels = _labels(pattern), _labels(host)
     if wanted[:1] == ["*"] and len(wanted) > 1:
         wanted, labels = wanted[1:], labels[-len(wanted) + 1 :] if len(labels) >= len(wanted) else []
