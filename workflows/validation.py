@@ -240,7 +240,7 @@ def read_lineage(payload: object) -> Lineage:
 
 
 def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
-    """Return the initial state of a new run or of a run that continues as new. A run with an invalid request is refused."""
+    """Return the initial state of a new run or of a run that continues as new. An invalid request refuses the run."""
     info = workflow.info()
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])

@@ -109,7 +109,7 @@ class PreparedCall:
     interceptor: str = ""
     """The interceptor that changed, answered, or stopped the call."""
     arguments: JsonObject | None = None
-    """The interceptor's arguments, which replace the model's. The rules check these arguments, and the tool runs with them."""
+    """The interceptor's arguments, which replace the model's. The rules check these, and the tool runs with them."""
     answer: str | None = None
     """The interceptor's result. The tool does not run."""
     stopped: str = ""
