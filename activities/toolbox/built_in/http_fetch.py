@@ -113,7 +113,7 @@ class HttpFetch(Arguments):
 
     @property
     def subject(self) -> str:
-        """Return the host as it appears in permission rules."""
+        """The host as it appears in permission rules."""
         return f"domain:{web_url(self.url).host}"
 
 

@@ -1,4 +1,4 @@
-"""A tool in class form: any object with a name, a description, a model of its arguments and something to run.
+"""A tool in class form: any object with a name, a description, an argument model and a `run` method.
 
     class Weather:
         name = "weather"
@@ -8,7 +8,7 @@
 
         async def run(self, town: Town) -> str: ...
 
-The class needs no import of Loom. `run` (or `__call__`) takes the model, or its fields by name. It may also take a
+The class doesn't need to import Loom. `run` (or `__call__`) takes the model, or its fields by name. It may also take a
 `context`, and parameters of types that the app provides.
 """
 

@@ -28,7 +28,7 @@ class ToolOptions(TypedDict, total=False):
     description: str
     """Default: the description in the docstring."""
     effect: Literal["read", "idempotent", "once"]
-    """The effect of running the tool twice. Default: once."""
+    """The effect of running the tool twice. Default: `once`."""
     timeout: Annotated[float, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)]
     """Timeout of one call in seconds. Default: LOOM_TOOL_TIMEOUT."""
     parallel: bool
