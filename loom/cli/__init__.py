@@ -2,5 +2,5 @@
 
 `main` holds the table of commands; each command module in `commands` is imported only when its command is used.
 `watch` follows a run at the terminal and answers its approval requests. `output` prints, `arguments` reads option
-values, and `connection` connects to the server. No other package of Loom imports this one.
+values, and `connection` connects to the server. No other package in Loom imports this one.
 """

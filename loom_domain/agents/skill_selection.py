@@ -73,7 +73,7 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
     for skill in skills:
         shared = sorted(asked & words[skill.name])
         if named[skill.name].intersection(shared) or len(shared) > 1:
-            # A word that every skill has carries no information, and one of the name counts more than one of the
+            # A word that every skill has carries no information. A word in the name counts more than a word in the
             # description.
             weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
             scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())

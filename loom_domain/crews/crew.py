@@ -1,11 +1,11 @@
 """Crews: several agents that work on one task, and the modes in which they share it.
 
-    sequential     one after the other, each with the results of those before it
-    parallel       all at once; their answers are combined
+    sequential     members work one after another, and each receives the previous results
+    parallel       all members work concurrently, and their answers are combined
     coordinated    a coordinator splits the task, assigns the work, reads the results, and answers
-    routed         the one member that fits the task best does it
-    planned        each as soon as the members that it depends on are done; a failure blocks its dependents
-    tree           all at once on the whole task; their answers are scored, and the best is used or improved on
+    routed         the member that fits the task best works on it
+    planned        each member starts when its dependencies are done, and a failure blocks its dependents
+    tree           all members work on the whole task, and the best-scored answer is used or improved
 
 A crew runs like an agent. In each turn, it assigns work to members, and each member runs as a separate child run. Each
 member's definition determines how the crew handles a failure: it retries the member, uses a substitute, continues

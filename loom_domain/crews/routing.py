@@ -25,7 +25,7 @@ def by_rules(crew: Crew, task: str) -> Choice | None:
     if crew.router.rules:
         return None
     words = {member.name: [able for able in member.capabilities if _says(task, able)] for member in crew.members}
-    best = max(crew.members, key=lambda member: len(words[member.name]))  # the first of equally good ones
+    best = max(crew.members, key=lambda member: len(words[member.name]))  # the first of several equally good members
     if not words[best.name]:
         return None
     return Choice(member=best.name, by="rules", reason=f"the task says {', '.join(map(repr, words[best.name]))}")
@@ -41,8 +41,8 @@ def descriptions(crew: Crew) -> tuple[str, ...]:
 def by_similarity(
     crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]], model: str = ""
 ) -> tuple[Choice | None, str]:
-    """Return the member whose vector is most similar to the task's, if it's similar enough, and the highest
-    similarity.
+    """Return a choice and an explanation. The choice is the member whose vector is most similar to the task's, or None
+    if that member isn't similar enough.
 
     If the router sets no threshold, the embedding model's default applies.
     """

@@ -94,7 +94,7 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:
-    """Check a rule for script tools. A run's skills, and therefore its scripts, depend on its workspace."""
+    """Check a rule for agent-created tools. Script tools aren't checked, because skills depend on the workspace."""
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
         yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 

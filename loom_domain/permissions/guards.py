@@ -42,7 +42,7 @@ _PROTECTED_FILES: Final = frozenset(
     .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout
     .kshrc .npmrc .yarnrc .yarnrc.yml .pypirc .netrc .gitconfig .gitmodules .gitlab-ci.yml .pre-commit-config.yaml
     .pre-commit-config.yml .mcp.json .envrc loom.toml
-    """.split()  # noqa: SIM905 - as a list it would take a screen
+    """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 _ENVIRONMENT: Final = re.compile(r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?")
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?(?:\*\S*)?[\"']?(?=\s|$)")

@@ -56,7 +56,7 @@ def name(pattern: str) -> re.Pattern[str]:
 
 
 def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact: bool = False) -> bool:
-    """Match a path for an allow rule. Relative patterns start at the workspace, and a folder matches all of its
+    """Whether an allow rule covers a path. Relative patterns start at the workspace, and a folder matches all of its
     contents.
     """
     parts = _path(pattern, home, text, absolute)
@@ -68,7 +68,7 @@ def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact
 
 
 def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """Match a path for an ask or a deny rule. `x` matches at any depth, and a match includes the contents of a
+    """Whether an ask or deny rule matches a path. `x` matches at any depth, and a match includes the contents of a
     folder.
     """
     parts = _path(pattern, home, text, absolute)
@@ -88,7 +88,9 @@ def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool
 
 
 def covers_host(pattern: str, host: str) -> bool:
-    """Match a host. A leading `*.` matches one or more labels. Any other `*` matches within a single label."""
+    """Whether the pattern matches a host. A leading `*.` matches one or more labels. Any other `*` matches within a
+    label.
+    """
     wanted, labels = _labels(pattern), _labels(host)
     if wanted[:1] == ["*"] and len(wanted) > 1:
         wanted, labels = wanted[1:], labels[-len(wanted) + 1 :] if len(labels) >= len(wanted) else []
@@ -183,7 +185,7 @@ def _until_any(wanted: _Parts) -> _Parts:
 
 
 def _segment(pattern: str) -> str:
-    """Compile one path component. `*`, `?` and `[abc]` match within the component."""
+    """Translate one path component to a regular expression. `*`, `?` and `[abc]` match within the component."""
     chunks = [""]
     for match in _PIECE.finditer(pattern):
         literal, star, one, negated, inner, plain = match.groups()

@@ -23,7 +23,7 @@ DESCRIPTION_LIMIT: Final = 2048
 """The maximum length of a server's description, in characters, that the model reads in every turn."""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
-"""Tool names that suggest a read-only tool. They permit parallel calls, but never affect permissions or effects."""
+"""Matches names of tools that seem to be read-only. They permit parallel calls, but never affect rights or effects."""
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-](?:_?[A-Za-z0-9-])*")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -87,7 +87,9 @@ class ServerConnection:
         self._used = 0.0
 
     def trouble(self) -> str | None:
-        """Why the server can't be called and what Loom does about it, or None if it can be called."""
+        """Return the reason why the server can't be called and how Loom handles this, or None if the server can be
+        called.
+        """
         if self._trouble is None:
             return None
         return f"the MCP server {self._server.name} is unavailable: {self._trouble}"

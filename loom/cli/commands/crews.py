@@ -37,14 +37,16 @@ def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task; `-` reads it from standard input.")],
     *,
     model: Annotated[
-        str | None, typer.Option(help="For members without a model: openai:NAME, anthropic:NAME or demo.")
+        str | None, typer.Option(help="Model for members that don't define one: openai:NAME, anthropic:NAME or demo.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that all members work in.")] = None,
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override every member's rules.")
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Number of steps after which the crew stops.")] = None,
     budget: Budget = None,
     output_schema: Annotated[

@@ -42,14 +42,14 @@ def fork(
     run_id: RunId,
     *,
     turn: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Turn to continue after; 0 starts before the first one.")
+        int, typer.Option(min=0, metavar="N", help="Turn after which to continue; 0 starts before the first turn.")
     ],
     message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message to the agent after that turn.")] = None,
-    model: Annotated[str | None, typer.Option(help="openai:NAME, anthropic:NAME or demo.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override the run's rules as of that turn.")
     ] = None,
-    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder to work in.")] = None,
+    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder for the new run.")] = None,
     restore: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="New folder for the files as they were after that turn."),

@@ -51,10 +51,10 @@ app = new_app("knowledge", "Manage knowledge bases: documents that runs can sear
 
 @app.command()
 def add(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the documents.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that contains the documents.")],
     name: Name,
     reembed: Annotated[
-        bool, typer.Option("--reembed", help="Compute all vectors again with the configured embedder.")
+        bool, typer.Option("--reembed", help="Recompute all vectors with the configured embedder.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -86,7 +86,7 @@ def list_bases(as_json: Json = False) -> None:
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A question or keywords.")],
-    name: Annotated[str | None, typer.Option("--name", metavar="K", help="Only this knowledge base.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="K", help="Search only this knowledge base.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="Maximum number of passages.")] = 5,
     as_json: Json = False,
 ) -> None:
@@ -116,7 +116,7 @@ def remove(
 
 
 def missing_bases(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that don't belong to a base. If the database is missing or unavailable, return no names."""
+    """Return the names of bases that don't exist, or no names if the database is missing or unavailable."""
 
     async def query() -> tuple[str, ...]:
         async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(TIMEOUT):

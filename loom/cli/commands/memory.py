@@ -42,7 +42,7 @@ RUNNING_SINCE: Final = "WorkflowType IN ('AgentRun', 'CrewRun') AND (ExecutionSt
 
 JsonLines: TypeAlias = Annotated[bool, typer.Option("--json", help="Has no effect: the output is always JSON lines.")]
 Session: TypeAlias = Annotated[
-    str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")
+    str | None, typer.Option("--session", metavar="S", help="Filter by session; default: all sessions.")
 ]
 ThisSession: TypeAlias = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
 
@@ -55,11 +55,11 @@ def search(
     *,
     session: Session = None,
     layer: Annotated[
-        list[Layer] | None, typer.Option(case_sensitive=False, help="Only this layer; repeatable.")
+        list[Layer] | None, typer.Option(case_sensitive=False, help="Filter by layer; repeatable.")
     ] = None,
-    action: Annotated[list[str] | None, typer.Option(help="Only this action; repeatable.")] = None,
-    node: Annotated[list[str] | None, typer.Option(help="Only this agent; repeatable.")] = None,
-    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Only memories at least this important.")] = 0.0,
+    action: Annotated[list[str] | None, typer.Option(help="Filter by action; repeatable.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="Filter by agent; repeatable.")] = None,
+    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum importance of memories.")] = 0.0,
     threshold: Annotated[
         float, typer.Option(min=-1, max=1, help="Minimum similarity of hits that don't contain the words.")
     ] = 0.0,
@@ -170,7 +170,7 @@ def forget(
 @app.command()
 def retain(
     older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Days since the run ended.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the data to delete without deleting it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Delete tool outputs and results of runs that ended long ago.

@@ -61,14 +61,16 @@ def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task; `-` reads it from standard input.")],
     *,
     agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="openai:NAME, anthropic:NAME or demo.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
     session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
     permissions: Annotated[
         str | None,
-        typer.Option(metavar="FILE|JSON", help='Rules such as {"bash": "ask"}; they override the agent\'s.'),
+        typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the run stops.")] = None,
     budget: Budget = None,
     require_done: Annotated[
@@ -144,7 +146,7 @@ def result(run_id: RunId, as_json: Json = False) -> None:
 def events(
     run_id: RunId,
     after: From = 0,
-    follow: Annotated[bool, typer.Option("--follow", help="Continue until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue to print events until the run ends.")] = False,
     as_json: JsonEvents = False,
 ) -> None:
     """Print a run's events as JSON lines."""
@@ -205,7 +207,7 @@ async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
 
 
 async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
-    """Print events until the run ends. Raises StreamUnavailable if no events or not all events arrive."""
+    """Print events until the run ends. Raises StreamUnavailable if the first or last events can't be read."""
     is_empty = True
     outage = ""
     async with closing(loom.watch(run_id, after=after)) as events:

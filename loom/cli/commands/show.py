@@ -1,4 +1,4 @@
-"""The `show` command, which reads a run's turns and the context of one turn from Temporal's history alone."""
+"""The `show` command, which reads a run's turns and the context of one turn only from Temporal's history."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -24,7 +24,7 @@ app = new_app()
 @app.command()
 def show(
     run_id: RunId,
-    turn: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only this turn.")] = None,
+    turn: Annotated[int | None, typer.Option(min=1, metavar="N", help="Show only this turn.")] = None,
     context: Annotated[
         bool, typer.Option("--context", help="Show the model's context in that turn, part by part, with token counts.")
     ] = False,

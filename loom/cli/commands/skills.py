@@ -109,8 +109,12 @@ def validate(
 @app.command()
 def add(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The skill's folder.")],
-    user: Annotated[bool, typer.Option("--user", help="For all your runs: ~/.agents/skills (default).")] = False,
-    project: Annotated[bool, typer.Option("--project", help="For runs in this folder: ./.agents/skills.")] = False,
+    user: Annotated[
+        bool, typer.Option("--user", help="Add it for all your runs, in ~/.agents/skills (default).")
+    ] = False,
+    project: Annotated[
+        bool, typer.Option("--project", help="Add it for runs in this folder, in ./.agents/skills.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -302,9 +306,9 @@ def _abilities(facts: dict[str, Any]) -> list[str]:
     """Describe what a skill may do in runs that use it."""
     lines = ["Models read its instructions unchanged: read them first, as you would read a program."]
     if facts["scripts"]:
-        scripts = counted(len(facts["scripts"]), "script")
+        scripts, run = counted(len(facts["scripts"]), "script"), "run" if len(facts["scripts"]) > 1 else "runs"
         lines.append(
-            f"It has {scripts}. They run in the sandbox, on the workspace, without network; each call asks for"
+            f"It has {scripts}, which {run} in the sandbox, on the workspace, without network. Each call asks for"
             " approval unless a rule allows it."
         )
     if facts["tools"]:

@@ -32,7 +32,7 @@ app = new_app()
 @app.command()
 def diff(
     run_id: RunId,
-    turn: Annotated[int | None, typer.Option(metavar="N", help="Only the changes of this turn.")] = None,
+    turn: Annotated[int | None, typer.Option(metavar="N", help="Show only this turn's changes.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a run's changes to its workspace.
@@ -56,7 +56,9 @@ def restore(
     *,
     turn: Annotated[int | None, typer.Option(metavar="N", help="Restore the state before this turn.")] = None,
     snapshot: Annotated[str, typer.Option(metavar="ID", help="Restore this snapshot of the run.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the planned changes without applying them.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Restore even while the run is still running.")] = False,
     as_json: Json = False,

@@ -34,7 +34,7 @@ app = new_app()
 @app.command()
 def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready.")] = False,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Start the services only.")] = False,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Start only the services.")] = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:

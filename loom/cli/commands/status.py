@@ -46,9 +46,9 @@ def status(run_id: RunId, as_json: Json = False) -> None:
 
 @app.command(name="list")
 def list_runs(
-    status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None,
-    tree: Annotated[str | None, typer.Option(help="Only this run and all its sub-agents.", metavar="RUN")] = None,
+    status: Annotated[str | None, typer.Option(help="Show only runs with this status.")] = None,
+    session: Annotated[str | None, typer.Option(help="Show only runs in this session.")] = None,
+    tree: Annotated[str | None, typer.Option(help="Show only this run and all its sub-agents.", metavar="RUN")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     as_json: Json = False,
 ) -> None:

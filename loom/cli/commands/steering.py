@@ -47,7 +47,7 @@ def approve(
 def deny(
     run_id: RunId,
     call_id: CallId = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; the model reads it.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason to show to the model.")] = "",
     as_json: Json = False,
 ) -> None:
     """Deny a pending tool call; the run continues without it."""
@@ -70,7 +70,7 @@ def resume(run_id: RunId, as_json: Json = False) -> None:
 @app.command()
 def abort(
     run_id: RunId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; it is stored in the run's result.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason to store in the run's result.")] = "",
     as_json: Json = False,
 ) -> None:
     """Abort a run and cancel its current work."""

@@ -64,7 +64,10 @@ def list_tools(
 def show(
     name: Annotated[str, typer.Argument(help="Name of the tool.")], app: App = None, as_json: Json = False
 ) -> None:
-    """Show a tool: its description, arguments, effect, permission and limits."""
+    """Show a tool's description, arguments and settings.
+
+    The settings include its effect, permission and limits.
+    """
     facts = asyncio.run(_show(_settings(app), name))
     if as_json:
         print_json(facts)

@@ -1,4 +1,4 @@
-"""Following a run at the terminal: its events, its pending approvals and questions, and its result.
+"""Follows a run at the terminal: its events, its pending approvals and questions, and its result.
 
 `follower` reads the run and drives a `Display`, which controls the appearance: either the `screen` for people or a
 display from `json_display` for programs. `transcript` turns events into lines, `panels` draws boxes, and `spending`

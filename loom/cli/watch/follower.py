@@ -1,4 +1,4 @@
-"""Following a run to its end: its events, its pending approvals and questions, and its result.
+"""Follows a run to its end: its events, its pending approvals and questions, and its result.
 
 A `Display` shows them as a live screen, plain lines or JSON lines, or shows only the result. Following a run doesn't
 affect the run itself.

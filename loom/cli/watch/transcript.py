@@ -91,7 +91,7 @@ class Transcript:
             yield Text(plain(text).rstrip())
 
     def _lines_below(self, task: Task) -> Lines:
-        """Return a sub-agent's lines, with its text held back until complete, since several may write at once."""
+        """Return a sub-agent's lines. Hold back incomplete text, because several sub-agents may write at once."""
         transcript = self._below.setdefault(task.run_id, Transcript(task.run_id, live=True))
         if task.action is Action.MODEL_CALL and task.status != "failed":
             self.spending.add(task.parameters)
@@ -204,7 +204,7 @@ class Transcript:
             yield from panels.preview(result, PREVIEW.get(task.status, 3))
 
     def _approval_requested(self, _: Task, parameters: Parameters) -> Lines:
-        """Store the call for the line about its decision. The tracker shows the pending approval itself."""
+        """Store the call for the line that reports its decision. The display shows the pending approval."""
         yield from self.unprinted_text()
         self.status = "waiting_for_approval"
         call = ToolCall(id="", name=str(parameters.get("tool")), arguments=parameters.get("arguments") or {})

@@ -23,7 +23,7 @@ async def watch_run(
     as_json: bool = False,
     events: bool = True,
 ) -> RunResult:
-    """Follow a run to its end and return its result. With `by`, approve every pending call in that name."""
+    """Follow a run to its end and return its result. If `by` is set, approve every pending call under that name."""
     if as_json:
         display = (JsonEvents if events else ResultOnly)(run_id, approves=by is not None)
         follower = Follower(loom, run_id, display, approve_all if by else None, by or "")

@@ -32,7 +32,7 @@ def look_up(scene: Scene) -> Decision:
 
 
 def _words(request: str) -> list[str]:
-    """The words to search for."""
+    """Return the words to search for."""
     said = (word.lower() for word in _WORD.findall(request))
     return list(dict.fromkeys(word for word in said if not _COMMON.fullmatch(word)))
 
