@@ -1,4 +1,4 @@
-"""Start, steer and watch runs from Python.
+"""Start, control and watch runs from Python.
 
     from loom import LoomClient
 
@@ -8,8 +8,8 @@
             ...
         result = await loom.result(run_id)
 
-Methods that concern one run take its id, which is also its workflow id. They raise the errors of `loom.errors`:
-BadRequest, RunNotFoundError, RunExistsError, RefusedError, UnreachableError.
+Methods that work on a single run take its ID, which is also the Workflow ID. They raise these errors from
+`loom.errors`: BadRequest, RunNotFoundError, RunExistsError, RefusedError and UnreachableError.
 """
 
 import asyncio
@@ -58,18 +58,18 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, re
 T = TypeVar("T")
 
 MOST_OPENED: Final = 200
-"""Maximum results that are read for one list, for runs whose status is known nowhere else."""
+"""Maximum number of results that one `list` call reads, for runs whose status only the result contains."""
 MOST_COUNTED: Final = 10_000
-"""Maximum executions of an agent that its figures include, the newest."""
+"""Maximum number of executions that an agent's statistics include. The newest ones are counted."""
 SILENCE_BEFORE_CHECK: Final = 2.0
-"""Seconds without an event after which the client asks the server whether the run has ended."""
+"""Seconds without an event before the client asks the server whether the run has ended."""
 POLL_INTERVAL: Final = 0.5
 """Seconds between two status queries while the live stream is unavailable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streamed:
-    """An event of the live stream."""
+    """An event from the live stream."""
 
     offset: int
     task: Task
@@ -77,7 +77,7 @@ class Streamed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Polled:
-    """The run's status, queried because the live stream is unavailable."""
+    """The status of a run, which was queried because the live stream is unavailable."""
 
     status: JsonObject
     why: str
@@ -87,7 +87,7 @@ Watched: TypeAlias = Streamed | Polled
 
 
 class LoomClient:
-    """A connection to the Temporal server, and to the live stream if there is one."""
+    """A connection to the Temporal server and, if one is configured, to the live stream."""
 
     def __init__(self, temporal: Client, *, task_queue: str = "loom", events: EventReader | None = None) -> None:
         self.temporal = temporal
@@ -99,7 +99,10 @@ class LoomClient:
     @classmethod
     @asynccontextmanager
     async def connected(cls, settings: Settings | None = None) -> AsyncIterator["LoomClient"]:
-        """Connect as the environment says; raises UnreachableError when no server answers."""
+        """Connect with the given settings, or with settings from the environment.
+
+        Raises UnreachableError if no server responds.
+        """
         chosen = settings or load_settings()
         events = RedisReader(chosen.redis_url) if chosen.redis_url else None
         async with connected(chosen) as temporal:
@@ -108,11 +111,13 @@ class LoomClient:
     async def start(
         self, task: str, *, run_id: str | None = None, output: Any = None, **request: Unpack[RunFields]
     ) -> str:
-        """Start a run and return its id. The other keyword arguments are the fields of the request.
+        """Start a run and return its ID. The other keyword arguments are the request's fields.
 
-        `output` is the type of the answer: a pydantic model, a dataclass, or anything else that pydantic supports. Pass
-        the same type to `result` to get the answer as a value of that type. Raises BadRequest before anything is sent,
-        and RunExistsError if `run_id` is already used.
+        `output` is the type of the answer: a pydantic model, a dataclass, or any other type that pydantic supports.
+        Pass the same type to `result` to get the answer as a value of that type.
+
+        Raises BadRequest if the request is invalid, in which case nothing is sent, and RunExistsError if `run_id` is
+        already in use.
         """
         payload = {"task": task, **_output_schema(output), **request}
         return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
@@ -126,9 +131,10 @@ class LoomClient:
         output: Any = None,
         **request: Unpack[CrewRunFields],
     ) -> str:
-        """Start a run of a crew and return its id; `crew` is a registered name or the crew's fields (docs/crews.md).
+        """Start a crew run and return its ID.
 
-        The other arguments are those of `start`. Every method for runs works for this run, too.
+        `crew` is the name of a registered crew, or a crew definition (see docs/crews.md). The other arguments are the
+        same as for `start`. All other methods of this client also work for crew runs.
         """
         payload = {"crew": crew, "task": task, **_output_schema(output), **request}
         return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id)
@@ -142,11 +148,13 @@ class LoomClient:
         fork_id: str | None = None,
         **changes: Unpack[ForkFields],
     ) -> str:
-        """Start a run from the end of another run's `turn` and return its id; turn 0 is the other run's beginning.
+        """Start a new run that continues from the end of another run's `turn`, and return the new run's ID.
 
-        `message` is a message to the agent at that point, and `changes` replace fields of the other run's request.
-        The fork repeats nothing that the other run did, and finds files as they are now. Raises BadRequest when the
-        turn does not exist or has not ended, and when a field cannot be changed.
+        Turn 0 is the start of the other run. `message` is sent to the agent at that point, and `changes` override
+        fields of the other run's request. The fork doesn't repeat any of the other run's actions, and it sees files in
+        their current state.
+
+        Raises BadRequest if the turn doesn't exist or hasn't ended, or if a field can't be changed.
         """
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
@@ -157,7 +165,7 @@ class LoomClient:
         return await self._start(CREW_RUN if is_crew else AGENT_RUN, payload, asked, fork_id)
 
     async def fork_point(self, forked: ForkedFrom) -> ForkPoint:
-        """The state that a fork would begin with; raises the errors of `fork`."""
+        """Return the state that a fork would start from. Raises the same errors as `fork`."""
         point = fork_point(await self._pasts.records(forked.run_id), forked.turn)
         return begun_at(point, forked)
 
@@ -181,8 +189,10 @@ class LoomClient:
         return name
 
     async def status(self, run_id: str) -> JsonObject:
-        """The run's status: of an ended run from its result; of a run without a worker from the server, with `"stale":
-        true`.
+        """Return the run's status.
+
+        If the run has ended, the status comes from its result. If no worker responds, the status comes from the server
+        and contains `"stale": true`.
         """
         description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
@@ -198,19 +208,19 @@ class LoomClient:
         return answer
 
     async def _as_it_stands(self, child: JsonObject) -> JsonObject:
-        """The status of a sub-agent from itself, since its parent only knows what it last reported."""
+        """Query a sub-agent for its current status, because its parent only knows the last status it reported."""
         if child["status"] in ENDED:
             return child
         try:
             now = await self._asked(str(child["run_id"]))
         except (UnreachableError, RunNotFoundError):
-            return child  # one that is about to be started is not there yet
+            return child  # the sub-agent may not have started yet
         below = await asyncio.gather(*map(self._as_it_stands, now["children"]))
         told = ("status", "waiting_on", "turn", "tool_calls", "usage", "cost")
         return {**child, **{name: now[name] for name in told}, "children": below}
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
-        """The messages of the run's current window. Needs a running worker."""
+        """Return the messages in the run's current context window. Requires a running worker."""
         await self._described(run_id)
         messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
@@ -223,10 +233,11 @@ class LoomClient:
     async def result(self, run_id: str, *, output: Any) -> RunResult: ...
 
     async def result(self, run_id: str, *, output: Any = None) -> RunResult:
-        """Wait for the run to end and return its result. A failed run has a result too.
+        """Wait for the run to end and return its result. A failed run also has a result.
 
-        With `output`, `structured_output` is a value of that type, or None if the run gave no answer. Raises
-        OutputSchemaError if the answer matches the schema but the type rejects it, for example in a validator.
+        If you pass `output`, the result's `structured_output` is a value of that type, or None if the run didn't
+        produce an answer. Raises OutputSchemaError if the answer matches the schema but the type rejects it, for
+        example in a validator.
         """
         try:
             with answered(run_id):
@@ -236,7 +247,7 @@ class LoomClient:
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
-        """Every turn of a run so far, from its history. Needs no worker."""
+        """Return all turns of the run so far, read from its history. Doesn't require a worker."""
         return turns_of(await self._pasts.records(run_id))
 
     async def approve(
@@ -249,16 +260,19 @@ class LoomClient:
         digest: str | None = None,
         by: str = "",
     ) -> JsonObject:
-        """Approve a pending call; without `call_id`, the only one. Raises RefusedError if it is not pending."""
+        """Approve a pending call. You can omit `call_id` if only one call is pending.
+
+        Raises RefusedError if the call isn't pending.
+        """
         payload = {"call_id": call_id, "scope": scope, "arguments": arguments, "digest": digest, "by": by}
         return await self._ask(run_id, "approve", payload)
 
     async def deny(self, run_id: str, call_id: str | None = None, *, reason: str = "", by: str = "") -> JsonObject:
-        """Deny a pending call. The model reads the reason."""
+        """Deny a pending call. The reason is passed to the model."""
         return await self._ask(run_id, "deny", {"call_id": call_id, "reason": reason, "by": by})
 
     async def pause(self, run_id: str, *, by: str = "") -> JsonObject:
-        """Pause the run: it starts nothing new until `resume`."""
+        """Pause the run. It doesn't start any new work until you call `resume`."""
         return await self._ask(run_id, "pause", {"by": by})
 
     async def resume(self, run_id: str, *, by: str = "") -> JsonObject:
@@ -266,15 +280,15 @@ class LoomClient:
         return await self._ask(run_id, "resume", {"by": by})
 
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
-        """Abort the run within a second. Everything that is running is cancelled."""
+        """Abort the run within a second and cancel all of its running work."""
         return await self._ask(run_id, "abort", {"reason": reason, "by": by})
 
     async def set_permissions(self, run_id: str, rules: Mapping[str, str], *, by: str = "") -> JsonObject:
-        """Merge rules into the run's own. Calls that have not run yet are judged again."""
+        """Merge permission rules into the run's own rules. Calls that haven't run yet are evaluated again."""
         return await self._ask(run_id, "set_permissions", {"rules": dict(rules), "by": by})
 
     async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
-        """Reply to the agent's question, or send a message that it reads when its next turn starts."""
+        """Reply to the agent's question, or send a message that the agent reads when its next turn starts."""
         return await self._signal(run_id, "send_message", {"text": text, "by": by})
 
     async def list(
@@ -285,7 +299,10 @@ class LoomClient:
         below: str | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
-        """The newest runs first, without sub-agents; with `below`, that run and everything that it delegated."""
+        """List runs, newest first. Sub-agents are omitted unless you set `below`.
+
+        If `below` is set to a run ID, list that run and all runs that it delegated work to, directly or indirectly.
+        """
         query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
         opened = 0
@@ -304,18 +321,22 @@ class LoomClient:
         return found
 
     async def agent_stats(self, agent: str) -> AgentStats:
-        """The state and figures of an agent, from the runs that the server still has."""
+        """Return an agent's state and statistics, computed from the runs that the server still retains."""
         listed = self._runs.found(runs_of(agent), limit=MOST_COUNTED + 1)
         found = [execution_of(execution) async for execution in listed]
         return stats_of(found[:MOST_COUNTED], is_complete=len(found) <= MOST_COUNTED)
 
     def events(self, run_id: str, *, after: int = 0, follow: bool = False) -> AsyncIterator[Streamed]:
-        """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
+        """Read events from the live stream only, starting after offset `after`.
+
+        Raises StreamUnavailable if the stream can't be read.
+        """
         return streamed(self._events, run_id, after=after, follow=follow)
 
     def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
-        """Events as they happen, until the run has ended. While the stream is unavailable, its status whenever that
-        changes.
+        """Yield events as they happen, until the run ends.
+
+        While the live stream is unavailable, yield the run's status each time it changes.
         """
         return watched(self._events, self, run_id, after=after)
 
@@ -330,14 +351,14 @@ class LoomClient:
         return description
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
-        """Send an update and wait for its receipt. If the run has no worker, leave a signal instead."""
+        """Send an Update and wait for its receipt. If the run has no worker, send a Signal instead."""
         given = _checked(name, payload)
         receipt = await self._runs.update(run_id, name, given)
         if receipt is not None:
             return receipt
         if name in ("approve", "deny") and "call_id" not in given:
-            # As a signal, it would approve whatever is the only pending call when a worker is back, which nobody has
-            # seen.
+            # A Signal would be applied when a worker is running again. By then a different call could be the only
+            # pending one, and nobody would have reviewed it.
             raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`")
         return await self._signal(run_id, name, given)
 
@@ -351,7 +372,7 @@ def _output_schema(output: Any) -> JsonObject:
 
 
 def _checked(name: str, payload: JsonObject) -> JsonObject:
-    """The request without fields that were left out; raises BadRequest as the run would."""
+    """Return the request without omitted fields. Raises BadRequest if the run would reject the request."""
     given = {field: value for field, value in payload.items() if value not in (None, "")}
     read_steering(name, given, datetime.now().astimezone())
     return given
@@ -360,7 +381,10 @@ def _checked(name: str, payload: JsonObject) -> JsonObject:
 async def streamed(
     reader: EventReader | None, run_id: str, *, after: int, follow: bool = False
 ) -> AsyncIterator[Streamed]:
-    """The live stream alone, from the event after offset `after`; raises StreamUnavailable."""
+    """Read events from the live stream only, starting after offset `after`.
+
+    Raises StreamUnavailable if the stream can't be read.
+    """
     if reader is None:
         raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
     async with closing(reader.read(run_id, after, follow=follow)) as tasks:
@@ -369,8 +393,9 @@ async def streamed(
 
 
 async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *, after: int) -> AsyncIterator[Watched]:
-    """Events as they happen, until the run has ended. While the stream is unavailable, its status whenever that
-    changes.
+    """Yield events as they happen, until the run ends.
+
+    While the live stream is unavailable, yield the run's status each time it changes.
     """
     shown: JsonObject | None = None
     while True:
@@ -381,7 +406,7 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
                     yield event
                     if is_last(event.task, run_id):
                         return
-            # The run ended without a final event. What the stream has still counts.
+            # The run ended without a final event. Yield the events that are still in the stream.
             async for event in streamed(reader, run_id, after=after):
                 yield event
             return
@@ -398,7 +423,7 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
 async def _until_silent(
     reader: EventReader | None, server: LoomClient, run_id: str, after: int
 ) -> AsyncIterator[Streamed]:
-    """The stream as it grows, until there are no events and the server says that the run has ended."""
+    """Follow the stream until no more events arrive and the server reports that the run has ended."""
     coming: asyncio.Task[Streamed] | None = None
     async with closing(streamed(reader, run_id, after=after, follow=True)) as stream:
         try:
@@ -419,5 +444,8 @@ async def _until_silent(
 
 
 def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-    """Events, closed if the caller stops early: a generator that is only garbage-collected outlives its loop."""
-    return aclosing(events)  # type: ignore[type-var]  # async generators, all of them
+    """Close the generator even if the caller stops early.
+
+    A generator that is closed only by garbage collection can outlive its event loop.
+    """
+    return aclosing(events)  # type: ignore[type-var]  # all of these iterators are async generators

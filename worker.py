@@ -1,6 +1,6 @@
-"""A worker: it polls Temporal for Loom's workflows and activities until it is told to stop.
+"""Run a Loom worker, which polls Temporal for Loom's workflows and activities until it is stopped.
 
-Everything that Loom adds to a Temporal worker is one plugin, so that it works beside a team's own workflows:
+Loom extends a Temporal worker through a single plugin, so a worker can also run your own workflows:
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
 """
 
@@ -49,28 +49,30 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 _log = structlog.get_logger("loom.worker")
 
 WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
-"""Each has recorded histories, which the current code must be able to replay."""
+"""Loom's workflows. The current code must be able to replay the recorded histories of each one."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
-"""How long a run waits for the worker that has it cached before any other takes over."""
+"""How long a run waits for the worker that has it cached before another worker takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
-"""An activity learns of a cancellation with its next heartbeat, so this limits how long an abort takes."""
+"""An activity learns about a cancellation on its next heartbeat, so this interval limits how long an abort takes."""
 EAGER_TOOLS: Final = 10
-"""Number of activities of one workflow task that this worker may start itself, without a round trip."""
+"""Number of activities per Workflow Task that this worker may start eagerly, without a server round trip."""
 GRACE: Final = timedelta(seconds=8)
-"""Time for running activities to finish when the worker is stopped."""
+"""Time that running activities have to finish when the worker shuts down."""
 
 
 class LoomPlugin(SimplePlugin):
-    """Loom for a Temporal client or worker of your own: `Client.connect(…, plugins=[LoomPlugin(settings, app=app)])`.
+    """Add Loom to your own Temporal client or worker: `Client.connect(…, plugins=[LoomPlugin(settings, app=app)])`.
 
     On a client, the plugin installs Loom's payload converter, so that the client can start runs and read their results.
-    Your codec stays. On a worker, it adds Loom's workflows and activities to yours, and sets the options that make
-    aborts and recovery fast, unless you set them yourself. A worker inherits the plugins of its client: give the plugin
-    to one of the two, and prefer the client.
+    Your codec is kept. On a worker, the plugin adds Loom's workflows and activities to your own. It also sets worker
+    options for fast aborts and recovery, unless you set those options yourself. A worker inherits its client's plugins,
+    so pass the plugin to only one of them, preferably the client.
 
-    Without `settings`, `load_settings()` reads them from the environment. `app` replaces the app of the settings.
-    Creating a worker raises BadRequest for an app that cannot be served, and for a client with a payload converter that
-    cannot carry Loom's values.
+    If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app that the settings
+    name.
+
+    Creating a worker raises BadRequest if the app can't be served, or if the client's payload converter doesn't support
+    Loom's values.
     """
 
     def __init__(self, settings: Settings | None = None, *, app: LoomApp | None = None) -> None:
@@ -87,14 +89,14 @@ class LoomPlugin(SimplePlugin):
         self._served: list[_Served] = []
 
     async def aclose(self) -> None:
-        """Close the connection to the store of large payloads; a worker with this plugin does it when it stops."""
+        """Close the connection to the large-payload store. A worker with this plugin does this when it stops."""
         if self._payloads is not None:
             await self._payloads.aclose()
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """See base class."""
         if AgentRun in config.get("workflows", ()):
-            return config  # the client has the plugin, too
+            return config  # the client has the plugin too
         config["client"] = client = self._reading_payloads(config["client"])
         own = bool(config.get("workflows"))
         config = super().configure_worker(config)
@@ -110,7 +112,7 @@ class LoomPlugin(SimplePlugin):
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002 - theirs
-        """See base class; everything that the activities need is open while the worker polls."""
+        """See base class. All resources that the activities need stay open while the worker is polling."""
         served = self._served_by(worker)
         if served is None:
             await next(worker)
@@ -121,17 +123,18 @@ class LoomPlugin(SimplePlugin):
                     await stack.enter_async_context(self._opened(served))
                 await stack.enter_async_context(_beside(served, self._settings, worker.task_queue))
             except BaseException:
-                # The worker has not begun to poll, so nothing else would ever mark it as shut down, and
-                # `async with Worker(…)` would wait for that for ever.
+                # The worker hasn't started polling, so nothing else marks it as shut down. Without this line,
+                # `async with Worker(…)` would wait forever.
                 worker._shutdown_complete_event.set()  # noqa: SLF001
                 raise
             await next(worker)
 
     @asynccontextmanager
     async def opened(self, worker: Worker) -> AsyncIterator[None]:
-        """Open what a worker needs before it is started; raises BadRequest when something that the app provides fails.
+        """Open the worker's resources before you start it.
 
-        A worker that is started without this opens it by itself.
+        If you don't call this method, the worker opens them when it starts. Raises BadRequest if one of the app's
+        dependencies can't be opened.
         """
         served = self._served_by(worker)
         if served is None:
@@ -141,7 +144,7 @@ class LoomPlugin(SimplePlugin):
             yield
 
     def parts_for(self, client: Client) -> WorkerParts:
-        """The parts of one worker."""
+        """Create the parts of one worker."""
         return parts_for(self._settings, app=self._app, mailbox=TemporalMailbox(client))
 
     def _served_by(self, worker: Worker) -> "_Served | None":
@@ -172,7 +175,7 @@ class LoomPlugin(SimplePlugin):
         return [*parts.activities(search_attributes, TemporalPasts(client)), *memory]
 
     def _worker_options(self, *, has_tuner: bool) -> Mapping[str, Any]:
-        """What a worker has unless its maker says otherwise."""
+        """Return the worker options that Loom sets if the caller didn't set them."""
         slots = {} if has_tuner else {"max_concurrent_activities": self._settings.max_concurrent_activities}
         return {
             **slots,
@@ -188,7 +191,7 @@ class LoomPlugin(SimplePlugin):
         return converter_for(given or DataConverter.default, self._payloads)
 
     def _reading_payloads(self, client: Client) -> Client:
-        """The client, or a copy that reads and writes payloads as Loom does."""
+        """Return the client if it already uses Loom's payload converter, else a copy that does."""
         config = client.config(active_config=True)
         converter = self._converter(config["data_converter"])
         if converter is config["data_converter"]:
@@ -199,7 +202,7 @@ class LoomPlugin(SimplePlugin):
 
 @dataclass(eq=False)
 class _Served:
-    """One worker with Loom in it."""
+    """A worker that uses this plugin."""
 
     parts: WorkerParts
     client: Client
@@ -223,7 +226,7 @@ def _without_loom(workflows: Sequence[type]) -> Callable[[Sequence[type] | None]
 
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
-    """The caller's sandbox for the caller's workflows, with Loom's modules passed through; another runner as it is."""
+    """Return the caller's sandboxed runner with Loom's modules passed through. Return other runners unchanged."""
     if given is None:
         return WORKFLOW_RUNNER
     if not isinstance(given, SandboxedWorkflowRunner):
@@ -233,7 +236,7 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
 
 @asynccontextmanager
 async def _beside(served: _Served, settings: Settings, task_queue: str) -> AsyncIterator[None]:
-    """What runs as long as the worker does, off any run's path."""
+    """Run background services for as long as the worker runs. They don't block any run."""
     parts = served.parts
     async with (
         memory_running(parts.memory, settings, served.client, task_queue),
@@ -251,16 +254,17 @@ async def worker(
     workflows: Sequence[type] = (),
     activities: Sequence[Callable[..., Any]] = (),
 ) -> AsyncIterator[Worker]:
-    """Serve runs, and workflows and activities of your own, on one task queue until the body ends.
+    """Serve runs, along with your own workflows and activities, on one task queue until the body ends.
 
         async with loom.worker(settings, app=app, workflows=[Nightly], activities=[fetch]) as worker:
             await worker.client.start_workflow(Nightly.run, id="nightly", task_queue=worker.task_queue)
 
-    Connects to the Temporal server, registers Loom's search attributes, opens what the app provides, and does all else
-    that `loom worker` does. Yields Temporal's `Worker`. When the body ends, running activities get 8 seconds to finish.
+    This does the same work as `loom worker`: it connects to the Temporal server, registers Loom's Search Attributes and
+    opens the app's dependencies. It yields a Temporal `Worker`. When the body ends, running activities have 8 seconds
+    to finish.
 
-    Without `settings`, `load_settings()` reads them from the environment. `app` replaces the app of the settings.
-    Raises UnreachableError when no server answers, and BadRequest for an app that cannot be served.
+    If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app that the settings
+    name. Raises UnreachableError if no server responds, and BadRequest if the app can't be served.
     """
     chosen = settings or load_settings()
     async with connected(chosen, _runtime(chosen)) as client:
@@ -273,7 +277,10 @@ async def worker(
 
 
 def main() -> None:
-    """Run a worker from the environment until SIGTERM or SIGINT; raises BadRequest and UnreachableError."""
+    """Run a worker with settings from the environment until it receives SIGTERM or SIGINT.
+
+    Raises BadRequest if the settings or the app are invalid, and UnreachableError if no server responds.
+    """
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
     asyncio.run(_main(settings))
@@ -300,7 +307,10 @@ async def _main(settings: Settings) -> None:
 
 
 def _runtime(settings: Settings) -> Runtime | None:
-    """With metrics at the port of the settings; one that nobody has set gives way when it is taken."""
+    """Return a runtime that serves metrics on the configured port, or None if metrics are off.
+
+    If the default port is already in use, the runtime uses another free port.
+    """
     if settings.metrics_port is None:
         return None
     port = settings.metrics_port or any_free()

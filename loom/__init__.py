@@ -1,12 +1,12 @@
-"""Durable agents on Temporal: every run is a workflow, every model call and every tool call an activity.
+"""Durable AI agents on Temporal. Each run is a workflow, and each model call or tool call is an activity.
 
     from loom import LoomApp, LoomClient
 
-`LoomApp` collects your tools, agents and hooks. `LoomClient` starts, steers and watches runs. `worker` serves runs in a
-program of yours, and `LoomPlugin` in a Temporal worker that you have already. `errors` holds every exception.
+`LoomApp` collects your tools, agents and hooks. `LoomClient` starts, controls and watches runs. `worker` serves runs in
+your own program, and `LoomPlugin` adds Loom to an existing Temporal worker. `errors` contains all exceptions.
 
-This module is the whole public interface; everything below it may change between releases. Each name is imported when
-it is first used, so `import loom` stays fast.
+This module is the entire public API. Its submodules may change between releases. Each name is imported on first use, so
+`import loom` is fast.
 """
 
 from importlib import import_module

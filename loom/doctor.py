@@ -1,7 +1,7 @@
-"""`loom doctor`: check everything that a run needs, all at once, and report it as one JSON value.
+"""`loom doctor`: check all dependencies of a run concurrently and report the results as one JSON value.
 
 `ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
-model, the MCP servers and the skills are reported separately, because a stack can do without them.
+model, the MCP servers and the skills don't affect `ok`, because a stack can run without them.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from loom.doctor_checks import Entry
 from loom.stack.state import StackState
 
 MCP_PATIENCE = 12.0
-"""Seconds; `npx` or `uvx` may have to download a server first."""
+"""Seconds to wait for MCP servers. `npx` or `uvx` may have to download a server first."""
 
 
 async def examine(settings: Settings, state: StackState, home: Path) -> dict[str, Any]:
-    """The report that `loom doctor --json` prints: `{"ok", "parts": {…}}`."""
+    """Return the report that `loom doctor --json` prints: `{"ok", "parts": {…}}`."""
     start = "start it with `loom up`, or set {}"
     names = ("temporal", "postgres", "redis", "worker", "sandbox", "snapshots")
     found = await asyncio.gather(
@@ -46,13 +46,13 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
 
 
 def worker_wanted(settings: Settings, state: StackState) -> bool:
-    """False only for an embedded stack that was started with `--no-worker`."""
+    """Whether a worker is expected: false only for an embedded stack that was started with `--no-worker`."""
     own = state.parts.get("temporal")
     return state.worker_wanted or own is None or own.address != settings.temporal_address
 
 
 def with_addresses_of(settings: Settings, state: StackState) -> Settings:
-    """The settings with the addresses of this stack, which are the ones that `loom up` reports."""
+    """Return the settings with this stack's addresses, which are the addresses that `loom up` reports."""
     address = {name: part.address for name, part in state.parts.items()}
     return settings.model_copy(
         update={

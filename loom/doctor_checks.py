@@ -1,6 +1,7 @@
-"""The checks of `loom doctor`, one for each component. They run at the same time, for two seconds at most.
+"""The checks that `loom doctor` runs, one for each component. They run concurrently, for at most two seconds.
 
-Each returns an entry for the report: `ok`, facts such as the version, and, if it is not ok, a `hint` what to do.
+Each check returns a report entry. It contains `ok`, facts such as the version and, if the check failed, a `hint` that
+suggests a fix.
 """
 
 import asyncio
@@ -35,12 +36,12 @@ from loom.stack.state import StackState, command_line, lived_at
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
-POLL = 70.0  # seconds; a poll that finds nothing is repeated after one minute
-_WAL = b"\x02\x02"  # bytes 18 and 19 of an SQLite file in WAL mode
+POLL = 70.0  # seconds; a worker polls again after one minute if it received no task
+_WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file in WAL mode
 
 
 async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
-    """The entry of a check, or the hint if the check fails or takes longer than `patience` seconds."""
+    """Return the check's entry, or an entry with the hint if the check fails or exceeds `patience` seconds."""
     try:
         return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
@@ -49,7 +50,7 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
 
 
 async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
-    """The server, the namespace and, for the embedded server, whether its tuned settings took effect."""
+    """Check the server, the Namespace and, for the embedded server, whether its tuned settings took effect."""
     client = await connect(settings)
     service = client.workflow_service
     info = await service.get_system_info(GetSystemInfoRequest())
@@ -69,7 +70,7 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
 
 
 async def postgres(url: str) -> Entry:
-    """The server version, and whether pgvector is installed."""
+    """Check the server version and whether pgvector is installed."""
     async with await psycopg.AsyncConnection.connect(url, connect_timeout=2) as connection:
         version = connection.info.server_version
         cursor = await connection.execute("select extversion from pg_extension where extname = 'vector'")
@@ -81,7 +82,7 @@ async def postgres(url: str) -> Entry:
 
 
 async def redis_(url: str) -> Entry:
-    """The server version, and whether the server accepts writes."""
+    """Check the server version and whether the server accepts writes."""
     async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
         server = await client.info("server")
         persistence = await client.info("persistence")
@@ -92,7 +93,7 @@ async def redis_(url: str) -> Entry:
 
 
 async def worker(settings: Settings, state: StackState) -> Entry:
-    """Whether a running worker polls the task queue."""
+    """Check whether a running worker is polling the task queue."""
     client = await connect(settings)
     queue = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
@@ -111,7 +112,7 @@ async def worker(settings: Settings, state: StackState) -> Entry:
 
 
 async def sandbox(settings: Settings) -> Entry:
-    """Whether the sandbox works here, tried with all its features, and what enforces each limit."""
+    """Check that all sandbox features work on this machine, and report which mechanism enforces each limit."""
     if settings.sandbox == "off":
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
     program = find_program()
@@ -123,7 +124,10 @@ async def sandbox(settings: Settings) -> Entry:
 
 
 async def snapshots(settings: Settings) -> Entry:
-    """Whether workspaces can be saved before each change; runs continue without, unless the setting requires it."""
+    """Check whether workspaces can be saved before each change.
+
+    Runs continue without snapshots unless the settings require them.
+    """
     if settings.snapshots == "off":
         return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: changes by tools cannot be undone"}
     program = shutil.which("git")
@@ -135,8 +139,8 @@ async def snapshots(settings: Settings) -> Entry:
 
 
 async def mcp(settings: Settings) -> Entry:
-    """Whether the MCP servers of the settings respond; each is connected to as a worker would."""
-    from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - takes a second, and most have none
+    """Check whether the configured MCP servers respond. The check connects to them the same way a worker does."""
+    from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - slow import, and most have none
 
     servers = read_servers(settings.mcp)
     async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
@@ -148,8 +152,8 @@ async def mcp(settings: Settings) -> Entry:
 
 
 async def skills(settings: Settings) -> Entry:
-    """The skills of runs in the workspace of the settings, and those that are left out."""
-    from loom.activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - reads YAML, which nothing else does here
+    """List the skills that runs in the configured workspace have, and the skills that are left out."""
+    from loom.activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - imports a YAML parser
 
     found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
     left_out = [f"{each.path}: {each.why}" for each in found.problems if not each.is_warning]
@@ -164,7 +168,7 @@ def _server_in_words(name: str, entry: Entry) -> str:
 
 
 def model(settings: Settings) -> Entry:
-    """Whether the configured model has what a call needs, judged by the settings alone."""
+    """Check whether the settings contain everything that a call to the configured model needs."""
     name = settings.model
     ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
     if name is None:
@@ -186,10 +190,10 @@ def model(settings: Settings) -> Entry:
 
 
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
-    """Whether each tuned setting took effect.
+    """Return whether each tuned setting took effect.
 
-    The database file shows its journal mode. `synchronous` and the poll rates cannot be read back, so for these the
-    command line of the running server counts.
+    The journal mode is read from the database file. `synchronous` and the poll rates can't be read back, so they are
+    checked on the running server's command line.
     """
     with database.open("rb") as file:
         header = file.read(20)
@@ -201,13 +205,16 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
 
 
 def _lives(poller: PollerInfo) -> bool:
-    """Dead pollers stay listed for minutes: check a process of this machine, else the time of the last poll."""
+    """Whether the poller is still running. Temporal lists dead pollers for several minutes.
+
+    If the poller runs on this machine, check its process. Otherwise check the time of its last poll.
+    """
     pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
     return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL
 
 
 def _pid_here(identity: str) -> int | None:
-    """The process id in an identity of the form pid@host, if the host is this machine."""
+    """Return the process ID from an identity of the form pid@host if the host is this machine, else None."""
     pid, _, host = identity.partition("@")
     return int(pid) if pid.isdigit() and host == socket.gethostname() else None
 

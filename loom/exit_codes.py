@@ -1,6 +1,6 @@
-"""Exit codes of every command: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
+"""Exit codes of all commands: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
 
-1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them; a bug ends with 1 as well.
+1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them. An internal error also exits with 1.
 """
 
 import atexit
@@ -27,11 +27,11 @@ UNREACHABLE: Final = 5
 
 
 class Unreachable(LoomError):
-    """No server or no worker answers."""
+    """No server or no worker is responding."""
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code of a command that ended with this error."""
+    """Return the exit code for a command that ended with this error."""
     match error:
         case BadRequest() | RunNotFoundError() | RunExistsError() | RefusedError():
             return USAGE
@@ -42,24 +42,27 @@ def code_of(error: BaseException) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit the process, without the interpreter's own shutdown once Temporal's SDK is loaded.
+    """Exit the process. If Temporal's SDK is loaded, skip the interpreter's own shutdown.
 
-    The SDK's threads may call into an interpreter that is shutting down: of 40 plain clients, two ended with a
-    segmentation fault or an abort after their work was done.
+    The SDK's threads may call into the interpreter during shutdown. In a test with 40 plain clients, two crashed with a
+    segmentation fault or an abort after they had finished their work.
     """
     if "temporalio.bridge" not in sys.modules:
         sys.exit(code)
-    atexit._run_exitfuncs()  # noqa: SLF001 - what `os._exit` leaves out
+    atexit._run_exitfuncs()  # noqa: SLF001 - `os._exit` doesn't run these
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # the reader has gone
+        except OSError:  # the reader has closed the pipe
             code = code or FAILED
     os._exit(code)
 
 
 def _no_server(error: BaseException) -> bool:
-    """Whether Temporal's SDK reports that no server listens; when it raised, its module is loaded."""
+    """Whether the error is Temporal's SDK reporting that no server is listening.
+
+    If the SDK raised the error, its module is already loaded, so this function doesn't import it.
+    """
     service = sys.modules.get("temporalio.service")
     if service is None:
         return False

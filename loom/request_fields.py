@@ -1,7 +1,7 @@
-"""The fields of a request as typed keyword arguments: what `LoomClient.start`, `start_crew` and `fork` take.
+"""Request fields as typed keyword arguments of `LoomClient.start`, `start_crew` and `fork`.
 
-A worker validates the same fields (`loom/workflows/validation.py`), for callers in every language.
-Leave a field out, or set it to None, to use the agent's or the worker's default.
+A worker validates the same fields for callers in all languages (`loom/workflows/validation.py`).
+To use the agent's or the worker's default for a field, omit the field or set it to None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,64 +14,64 @@ ModeName: TypeAlias = Mode | Literal["default", "read-only", "accept-edits", "by
 
 
 class BudgetFields(TypedDict, total=False):
-    """What a run and everything that it delegates may spend; a limit that is left out does not apply."""
+    """Spending limits for a run and all work that it delegates. An omitted limit doesn't apply."""
 
     tokens: int | None
     cost_usd: float | None
-    """US dollars; needs a model whose price is known."""
+    """Cost in US dollars. Requires a model with a known price."""
     tool_calls: int | None
     seconds: float | None
-    """Wall time since the start, including pauses and waits."""
+    """Elapsed time since the run started, including pauses and waits."""
     turns: int | None
     depth: int | None
-    """Levels of sub-agents; 0 allows none."""
+    """Maximum number of sub-agent levels. 0 allows no sub-agents."""
     children: int | None
-    """Sub-agents in the whole tree; 0 allows none."""
+    """Maximum number of sub-agents in the entire tree. 0 allows no sub-agents."""
 
 
 class ForkPointFields(TypedDict, total=False):
-    """The turn of another run at whose end a run begins; `run_id` and `turn` are required."""
+    """The point in another run that a fork starts from. `run_id` and `turn` are required."""
 
     run_id: str
     turn: int
-    """0 is the other run's beginning."""
+    """The fork starts at the end of this turn. 0 is the start of the other run."""
     message: str | None
-    """A message to the agent at that point."""
+    """A message that is sent to the agent at that point."""
 
 
 class ForkFields(TypedDict, total=False):
-    """The fields of a request that a fork may change."""
+    """The request fields that a fork may change."""
 
     model: str | None
-    """`openai:NAME`, `anthropic:NAME`, `demo`, or a prefix that the app registers."""
+    """`openai:NAME`, `anthropic:NAME`, `demo`, or a name with a prefix that the app registers."""
     workspace: str | None
-    """Folder on the worker's machine that tools work in."""
+    """The directory on the worker's machine that tools work in."""
     permissions: Mapping[str, str] | None
-    """Rules laid over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`; see docs/permissions.md."""
+    """Rules merged over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`. See docs/permissions.md."""
     mode: ModeName | None
     max_turns: int | None
-    """Turns of this run alone, at least 1."""
+    """Maximum number of turns of this run, excluding its sub-agents. Must be at least 1."""
     budget: BudgetFields | None
     require_done_tool: bool | None
-    """True: the run ends only when the model calls the tool `done`."""
+    """If True, the run ends only when the model calls the `done` tool."""
     session_id: str | None
-    """Runs of one session share a memory."""
+    """The session that the run belongs to. Runs in the same session share memories."""
     metadata: Mapping[str, Any] | None
-    """Any JSON; hooks and events carry it."""
+    """Any JSON object. It is passed to hooks and included in events."""
 
 
 class CrewRunFields(ForkFields, total=False):
-    """The fields of a request for a crew's run, besides `crew` and `task`."""
+    """The fields of a crew run request, except `crew` and `task`."""
 
     skills: Sequence[str] | None
-    """Skills that are active from the start."""
+    """Skills that are active when the run starts."""
     output_schema: JsonObject | None
-    """JSON Schema of the answer; `output=` makes one from a type."""
+    """The JSON Schema of the answer. To generate it from a type, pass `output=` instead."""
     forked_from: ForkPointFields | None
 
 
 class RunFields(CrewRunFields, total=False):
-    """The fields of a request for an agent's run, besides `task`."""
+    """The fields of an agent run request, except `task`."""
 
     agent: str | None
-    """Name of an agent that the worker serves; the default is `default`."""
+    """The name of an agent that the worker serves. Defaults to `default`."""

@@ -1,4 +1,4 @@
-"""A run as the Temporal server knows it, without a worker: status, lists and results as values of Loom."""
+"""Read run statuses, lists and results from the Temporal server, without a worker."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,12 +26,12 @@ from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
-"""The usage of a run that does not answer."""
+"""The usage that is reported for a run that isn't responding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """One line of a list of runs."""
+    """An entry in a list of runs."""
 
     run_id: str
     status: str
@@ -44,7 +44,10 @@ class RunSummary:
 
 
 def failed_result(error: WorkflowFailureError) -> RunResult:
-    """The result inside a failure; of a run that the server ended, one that says so."""
+    """Return the result that the failure contains.
+
+    If the server ended the run, the failure contains no result, so return one that states this.
+    """
     if (result := result_in(error.cause)) is not None:
         return result
     return RunResult(
@@ -63,7 +66,7 @@ def failed_result(error: WorkflowFailureError) -> RunResult:
 
 
 def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, result: RunResult) -> JsonObject:
-    """The status of a run that has ended, from its result."""
+    """Return the status of a run that has ended, built from its result."""
     return {
         **_view(
             description,
@@ -81,7 +84,7 @@ def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, 
 
 
 def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
-    """The status of a run that does not answer, from how it began and what lists of runs know of it."""
+    """Return the status of a run that isn't responding, built from its input and its Visibility record."""
     known = dict(description.search_attributes)
     waiting_on = _first(known, "LoomWaitingOn")
     return {
@@ -101,7 +104,10 @@ def _view(
     tool_calls: int | None,
     turns: int | None,
 ) -> JsonObject:
-    """The answer of the query `status` as far as it is known: nothing waits, and what only the run knows is null."""
+    """Return a response like that of the `status` Query, as complete as possible without the run.
+
+    It lists no pending calls or questions, and fields that only the run itself knows are null.
+    """
     known = dict(description.search_attributes)
     seen = status_view(_begun(description, beginning))
     spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
@@ -130,8 +136,9 @@ def _view(
 
 
 def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
-    """The run as it was when its last execution began, or when it was prepared; without a request that can be read
-    one that was asked for nothing.
+    """Return the run's state when its last execution started, or when it was prepared.
+
+    If the request can't be read, return the state of a run with an empty task.
     """
     request, carried = (*beginning.given, None, None)[:2]
     try:
@@ -145,7 +152,7 @@ def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> R
 
 
 def summary_of(execution: WorkflowExecution) -> RunSummary:
-    """A run in a list of runs."""
+    """Return the list entry for a run."""
     known: Mapping[str, Sequence[Any]] = dict(execution.search_attributes)
     ended: dict[WorkflowExecutionStatus | None, str] = {
         WorkflowExecutionStatus.FAILED: "failed",
@@ -167,7 +174,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
 
 
 def execution_of(execution: WorkflowExecution) -> Execution:
-    """A run as one among those that an agent's figures are made of."""
+    """Return a run in the form that agent statistics are computed from."""
     return Execution(
         status=summary_of(execution).status,
         started_at=execution.start_time,
@@ -177,20 +184,23 @@ def execution_of(execution: WorkflowExecution) -> Execution:
 
 
 def ended_untold(execution: WorkflowExecution) -> bool:
-    """Whether only the result says how it ended: the run came to its end before it was prepared."""
+    """Whether only the run's result contains its final status, because the run ended before it was prepared."""
     completed = execution.status is WorkflowExecutionStatus.COMPLETED
     return completed and not _first(dict(execution.search_attributes), "LoomStatus")
 
 
 def is_sub_agent(execution: WorkflowExecution) -> bool:
-    """Whether another run has started this one."""
+    """Whether another run started this run."""
     root = _first(dict(execution.search_attributes), "LoomRootRun")
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
 def listing(*, status: str | None, session: str | None, below: str | None) -> str:
-    """The server's query for runs, of a status, of a session, in the tree below a run; raises BadRequest."""
-    # A run that continued as new is one run: its last execution.
+    """Return the List Filter for runs with a given status, in a given session, or in the tree below a given run.
+
+    Raises BadRequest if a value is invalid.
+    """
+    # A run that continued as new counts as one run: its last execution.
     filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')", "ExecutionStatus != 'ContinuedAsNew'"]
     if status is not None:
         filters.append(_with_status(status))
@@ -202,15 +212,16 @@ def listing(*, status: str | None, session: str | None, below: str | None) -> st
 
 
 def runs_of(agent: str) -> str:
-    """The server's query for the runs of an agent; raises BadRequest."""
+    """Return the List Filter for an agent's runs. Raises BadRequest if the name is invalid."""
     return f"WorkflowType = '{AGENT_RUN}' AND LoomAgent = {_quoted(agent, 'agent')}"
 
 
 def _with_status(status: str) -> str:
-    """A run's status in the server's words; what the server ended by itself has failed, whatever it last said.
+    """Return the List Filter for a status.
 
-    A run says nothing before it is prepared: until then it is running, and one that ended before is found among all
-    that ended untold.
+    A run that the server itself ended counts as failed, whatever status the run last reported. A run doesn't report a
+    status before it is prepared. Until then it counts as running. If it ended before it was prepared, it matches the
+    filter for every final status, because only its result contains the status.
     """
     try:
         asked = RunStatus(status)

@@ -67,10 +67,10 @@ def test_a_skill_is_shown_with_what_it_may_do(loom: Commands, home: Path) -> Non
     assert told["tools"] == {"skill__release-notes__count": "Count the words of a text."}
     assert told["instructions"].startswith("Read references/style.md first.")
     out = loom("skills", "show", "release-notes").out
-    assert "It has 2 scripts. They run in the sandbox" in out
+    assert "It has 2 scripts, which run in the sandbox" in out
     assert "It asks for the tools Bash(git *); this alone allows nothing." in out
     (folder / "scripts/shout.py").unlink()
-    assert "It has 1 script, run in the sandbox" in loom("skills", "show", "release-notes").out
+    assert "It has 1 script, which runs in the sandbox" in loom("skills", "show", "release-notes").out
 
 
 def test_a_skill_that_is_not_trusted_can_be_looked_at(loom: Commands) -> None:

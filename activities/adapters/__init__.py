@@ -1,5 +1,5 @@
-"""Adapters: the implementations of the ports, grouped by the system that they talk to.
+"""Adapters implement the ports. They are grouped by the system that they connect to.
 
-Each sub-package has one subject, such as `postgres` or `models`. Adapters may import SDKs and drivers, which nothing
-else in the activities does. `loom.composition` chooses one implementation for each port from the settings.
+Each sub-package has one subject, such as `postgres` or `models`. Only adapters may import SDKs and drivers.
+`loom.composition` reads the settings and chooses one implementation for each port.
 """

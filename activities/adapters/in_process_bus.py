@@ -1,4 +1,4 @@
-"""The bus within one process. Every handler runs in a task of its own, so that a slow one delays no other."""
+"""A bus within one process. Each handler runs in its own task, so a slow handler doesn't delay the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from loom.domain.core.tasks import Task
 
 
 class InProcessBus:
-    """The port Transport without a server. Pending tasks are lost with the process."""
+    """`Transport` that needs no server. Pending tasks are lost when the process ends."""
 
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []
@@ -29,7 +29,7 @@ class InProcessBus:
         self._begun(task)
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port. Handlers are called in order of subscription."""
+        """See the port. Handlers are called in the order in which they subscribed."""
         return await asyncio.gather(*self._begun(task))
 
     async def aclose(self) -> None:

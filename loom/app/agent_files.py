@@ -1,4 +1,4 @@
-"""Agents in files: one in each YAML or TOML file of a folder `agents`, with the fields of `agent_form`.
+"""Read agent files. Each YAML or TOML file in an `agents` folder defines one agent with the fields of `AgentForm`.
 
 # agents/clerk.yaml
 description: Answers questions about trips.
@@ -23,17 +23,17 @@ ENDINGS: Final = (".yaml", ".yml", ".toml")
 
 
 def agent_files(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """The agent files in these folders, by name. A missing folder has none."""
+    """Return the agent files in these folders, sorted by name. A missing folder counts as empty."""
     return documents_in(folders, ENDINGS)
 
 
 def read_agents(paths: Iterable[Path]) -> tuple[AgentDefinition, ...]:
-    """The agents in these files; raises BadRequest with everything that is wrong with any of them."""
+    """Return the agents that these files define. Raises BadRequest, which lists the errors in all files."""
     return read_each(paths, read_agent_file, field="agents")
 
 
 def read_agent_file(path: Path) -> AgentDefinition:
-    """The agent in a file; raises BadRequest with everything that is wrong with it, one line each."""
+    """Return the agent that the file defines. Raises BadRequest, which lists all errors in the file, one per line."""
     given = read_document(path)
     if problems := list(complaints(given, where=str(path))):
         raise BadRequest("\n".join(problems), field="agent")

@@ -1,4 +1,4 @@
-"""Crews in files: one in each YAML, TOML or JSON file of a folder `crews`, with the fields of `crew_form`.
+"""Read crew files. Each YAML, TOML or JSON file in a `crews` folder defines one crew with the fields of `CrewForm`.
 
 # crews/research.yaml
 mode: sequential
@@ -20,15 +20,15 @@ ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 
 
 def crew_files(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """The crew files in these folders, by name. A missing folder has none."""
+    """Return the crew files in these folders, sorted by name. A missing folder counts as empty."""
     return documents_in(folders, ENDINGS)
 
 
 def read_crews(paths: Iterable[Path]) -> tuple[Crew, ...]:
-    """The crews in these files; raises BadRequest with everything that is wrong with any of them."""
+    """Return the crews that these files define. Raises BadRequest, which lists the errors in all files."""
     return read_each(paths, read_crew_file, field="crews")
 
 
 def read_crew_file(path: Path) -> Crew:
-    """The crew in a file; raises BadRequest with everything that is wrong with it, one line each."""
+    """Return the crew that the file defines. Raises BadRequest, which lists all errors in the file, one per line."""
     return read_crew(read_document(path), name=path.stem, origin=str(path))

@@ -1,4 +1,4 @@
-"""Read YAML, TOML and JSON files that people write: plain values only, and no duplicate keys."""
+"""Read YAML, TOML and JSON files. Only plain values are supported, and duplicate keys are rejected."""
 
 import json
 import tomllib
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def documents_in(folders: Iterable[Path], endings: Iterable[str]) -> tuple[Path, ...]:
-    """The files with these suffixes in these folders, by name. A missing folder has none."""
+    """Return the files with these suffixes in these folders, sorted by name. A missing folder counts as empty."""
     found = (path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))
     return tuple(dict.fromkeys(path.resolve() for path in found if path.suffix.lower() in endings and path.is_file()))
 
 
 def read_each(paths: Iterable[Path], read: Callable[[Path], T], *, field: str) -> tuple[T, ...]:
-    """What each of these files defines; raises BadRequest with everything that is wrong with any of them."""
+    """Return the definition in each of these files. Raises BadRequest, which lists the errors in all files."""
     definitions: list[T] = []
     problems: list[str] = []
     for path in paths:
@@ -36,13 +36,16 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], T], *, field: str) -
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
-    """The content of a YAML, TOML or JSON file; raises BadRequest, which names the file, and the line if possible."""
+    """Return the contents of a YAML, TOML or JSON file.
+
+    Raises BadRequest if the file can't be read or parsed. The error names the file and, if possible, the line.
+    """
     text = _text_of(path)
     try:
         found = _parsed(text, path.suffix.lower())
     except yaml.YAMLError as error:
         raise BadRequest(f"{path}: not valid YAML: {_where(error)}", field=str(path)) from None
-    except ValueError as error:  # of TOML and of JSON, with their lines
+    except ValueError as error:  # TOML and JSON errors, which contain the line
         raise BadRequest(f"{path}: not valid: {error}", field=str(path)) from None
     except RecursionError:
         raise BadRequest(f"{path}: nested too deeply", field=str(path)) from None
@@ -67,7 +70,7 @@ def _text_of(path: Path) -> str:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Plain values only, and no duplicate keys: of two rules for one tool, one would silently be lost."""
+    """Load plain values only and reject duplicate keys. If two rules had the same key, one would silently be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """See base class."""

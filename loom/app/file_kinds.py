@@ -1,6 +1,6 @@
-"""The kinds of files that `loom validate` knows: how to recognize, check and draw each of them.
+"""The file kinds that `loom validate` supports: how to recognize, check and draw each kind.
 
-Another kind needs only one more line in `KINDS`.
+To add a kind, add an entry to `KINDS`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ _CREW_MODES: Final = tuple(mode.value for mode in CrewMode)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A file as it was read."""
+    """The contents of a file."""
 
     path: Path
     fields: Mapping[str, Any]
@@ -37,39 +37,39 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What a worker started here would have, including the files that are validated."""
+    """The registry of a worker started in this directory, including the files that are being validated."""
 
     registry: Registry
     place: Place
 
     def dead(self, rules: Mapping[str, str]) -> Iterable[str]:
-        """Rules that can never match."""
+        """Return the rules that can never match."""
         tools = [tool.spec for tool in self.registry.tools.values()]
         return dead_rules(rules, tools, servers=[s.name for s in self.registry.mcp_servers], place=self.place)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """One kind of file."""
+    """A file kind."""
 
     name: str
-    """What `kind:` in the file says."""
+    """The value of the file's `kind:` field."""
     folder: str
-    """Files in a folder of this name are of this kind unless they set `kind:`."""
+    """Files in a folder with this name are of this kind unless they set `kind:`."""
     fits: Callable[[Mapping[str, Any]], bool]
-    """Whether fields look like this kind, if neither the file nor its folder says so."""
+    """Whether the fields look like this kind. Used if neither the file nor its folder specifies a kind."""
     schema: Callable[[], dict[str, Any]]
-    """Its JSON Schema."""
+    """The kind's JSON Schema."""
     alone: Callable[[Document], Iterable[str]]
-    """What is wrong with the file by itself, one sentence each that starts with its path."""
+    """The errors in the file itself, one sentence each. Each sentence starts with the file's path."""
     among: Callable[[Document, Surroundings], Iterable[str]]
-    """What is wrong with it on a worker that is started here."""
+    """The errors that the file would cause on a worker started in this directory."""
     drawn: Callable[[Surroundings], str]
-    """The graph of all files of this kind, as text; empty if there is none."""
+    """The graph of all files of this kind, as text. Empty if this kind has no graph."""
 
 
 def kind_of(document: Document) -> Kind:
-    """The kind of a file; raises BadRequest if it is unknown."""
+    """Return the kind of a file. Raises BadRequest if the kind is unknown."""
     said = document.fields.get("kind")
     named = next((kind for kind in KINDS if kind.name == said), None)
     if named is not None:
@@ -85,7 +85,7 @@ def kind_of(document: Document) -> Kind:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The JSON Schema of a kind; raises BadRequest for one that is not known."""
+    """Return the JSON Schema of a kind. Raises BadRequest if the kind is unknown."""
     found = next((kind for kind in KINDS if kind.name == name), None)
     if found is None:
         raise BadRequest(f"--schema: there is no kind {name!r}: {', '.join(k.name for k in KINDS)}", field="--schema")

@@ -1,6 +1,6 @@
-"""Load a user's app by its name: `package.module:app` or `path/to/file.py:app`. You can omit `:app`.
+"""Load a user's app by name: `package.module:app` or `path/to/file.py:app`. You can omit `:app`.
 
-The working directory is searched after all installed packages, so a file in it never shadows a library.
+The working directory is searched after all installed packages, so files in it never shadow a library.
 """
 
 import sys
@@ -22,7 +22,11 @@ _LIBRARIES: Final = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "pure
 
 
 def load_app(name: str) -> LoomApp:
-    """The app with that name; raises BadRequest, which says what was not found, or which line of it failed."""
+    """Load the app with this name.
+
+    Raises BadRequest if the app can't be loaded. The error names the missing module or attribute, or the line that
+    failed.
+    """
     where, _, attribute = name.partition(":") if not name.endswith(".py") else (name, "", "")
     if not where.strip():
         raise BadRequest(f"app {name!r}: write `package.module:app` or `path/to/file.py:app`", field=FIELD)
@@ -31,20 +35,20 @@ def load_app(name: str) -> LoomApp:
 
 
 def with_absolute_file(name: str) -> str:
-    """The name in a form that works for another process in another folder."""
+    """Return the app's name in a form that also works for a process in a different directory."""
     where, colon, attribute = name.partition(":")
     return f"{Path(where).expanduser().absolute()}{colon}{attribute}" if where.endswith(".py") else name
 
 
 def project_of(name: str) -> Path:
-    """The folder of the module of a loaded app."""
+    """Return the folder that contains the module of a loaded app."""
     where = name if name.endswith(".py") else name.partition(":")[0]
     place = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
     return Path(place).expanduser().absolute().parent if place else Path.cwd()
 
 
 def search(folder: Path) -> None:
-    """Make modules in this folder importable, after everything else."""
+    """Add this folder to the end of the import path."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -54,14 +58,14 @@ def _module(name: str, where: str) -> ModuleType:
     try:
         return import_module(where)
     except ModuleNotFoundError as error:
-        # An import error inside the app's own module is that module's error, not a wrong name.
+        # If an import inside the app's module fails, report that error. The app's name is correct.
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
             raise _failed(name, error) from None
         raise BadRequest(
             f"app {name!r}: there is no module {error.name!r} in {Path.cwd()} or among the installed packages",
             field=FIELD,
         ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a user's module is reported with its line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - errors in a user's module are reported with their line
         raise _failed(name, error) from None
 
 
@@ -77,10 +81,10 @@ def _file(name: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise BadRequest(f"app {name!r}: {path} cannot be loaded as Python", field=FIELD)
     module = module_from_spec(spec)
-    sys.modules[key] = module  # before it runs: dataclasses look their own module up
+    sys.modules[key] = module  # set this before the module runs: dataclasses look up their own module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - errors in a user's file are reported with their line
         del sys.modules[key]
         raise _failed(name, error) from None
     return module
@@ -100,7 +104,7 @@ def _app(name: str, module: ModuleType, attribute: str) -> LoomApp:
 
 
 def _failed(name: str, error: BaseException) -> BadRequest:
-    """The error with the last line of the user's own code that led to it."""
+    """Return an error that includes the last line of the user's own code in the traceback."""
     if isinstance(error, BadRequest):
         return BadRequest(f"app {name!r}{_line_of(error)}: {error.message}", **error.context)
     if isinstance(error, SyntaxError) and error.filename:
@@ -110,7 +114,7 @@ def _failed(name: str, error: BaseException) -> BadRequest:
 
 
 def _line_of(error: BaseException) -> str:
-    """The last line of the user's own code, else of the code that it called."""
+    """Return the last traceback line in the user's own code, or else the last line of the code that it called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", _OURS))]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
     return f", {own[-1].filename}:{own[-1].lineno}" if own else ""

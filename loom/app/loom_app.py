@@ -1,4 +1,4 @@
-"""What a user's module builds and the worker loads: tools, agents, skills, MCP servers and hooks.
+"""Define tools, agents, skills, MCP servers and hooks in your own module, for a worker to load.
 
     from loom import LoomApp
 
@@ -9,8 +9,8 @@
         "Count the words of a file."
         return len(path.read_text().split())
 
-`loom worker --app my_tools:app` serves it. An app is filled while its module is imported and is only read afterwards;
-nothing is global, and importing this module does nothing.
+To serve the app, run `loom worker --app my_tools:app`. Register everything while the app's module is being imported.
+Afterwards, the app is only read. There is no global state, and importing this module has no side effects.
 """
 
 import inspect
@@ -42,11 +42,11 @@ from loom.domain.tools.mcp_servers import McpServer, read_servers
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-I = TypeVar("I")  # noqa: E741 - an interceptor, of whatever class
+I = TypeVar("I")  # noqa: E741 - an interceptor of any class
 
 
 class LoomApp:
-    """A registry of everything that a user's module brings. Names must be unique, and errors are raised at once."""
+    """A registry of everything that your module defines. Names must be unique, and errors are raised immediately."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -61,16 +61,17 @@ class LoomApp:
         self._handlers: dict[str, TaskHandler] = {}
         self._dependencies: dict[Any, Dependency] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
-        """Before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. If it fails, the run fails."""
+        """Runs before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. If the hook fails, the run
+        fails."""
         self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
-        """Before a plan is created: like `on_tool_call`, but only for calls of `create_plan`."""
+        """Runs before a plan is created. It works like `on_tool_call`, but only for calls to `create_plan`."""
         self.on_tool_call = HookDecorator(self._hooks.append, Moment.TOOL_CALL)
-        """Before each tool call: `(call, run_id)` → None, `Deny(reason)` or `Ask(reason)`. It can make a verdict
-        stricter, never looser; one that fails blocks the call."""
+        """Runs before each tool call: `(call, run_id)` → None, `Deny(reason)` or `Ask(reason)`. The hook can make a
+        verdict stricter, but not more permissive. If the hook fails, the call is blocked."""
         self.on_complete = HookDecorator(self._hooks.append, Moment.COMPLETE)
-        """When a run has ended other than by failing: `(result, run)`. What it answers is dropped."""
+        """Runs when a run ends without failing: `(result, run)`. The return value is ignored."""
         self.on_error = HookDecorator(self._hooks.append, Moment.ERROR)
-        """When a run has failed: `(error, run)`. What it answers is dropped."""
+        """Runs when a run fails: `(error, run)`. The return value is ignored."""
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -78,7 +79,7 @@ class LoomApp:
     def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 
     def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
-        """Register the decorated function as a tool; it stays the function that it was.
+        """Register the decorated function as a tool and return the function unchanged.
 
         Options: name, description, effect, timeout, parallel, ephemeral, queue, permission, available, scope.
         """
@@ -94,7 +95,7 @@ class LoomApp:
         return register(function)
 
     def register_tool(self, tool: object, /, **options: Unpack[ToolOptions]) -> Tool:
-        """Register a function, an object or class in class form, or anything that has the port `Tool`."""
+        """Register a function, a tool in class form (an object or a class), or any object that implements `Tool`."""
         made = tool_of(tool, options, self._dependencies)
         name, origin = made.spec.name, origin_of(tool)
         check_name(name, origin)
@@ -106,10 +107,12 @@ class LoomApp:
     def provide(self, factory: F) -> F:
         """Provide a value to every tool, hook, interceptor and task handler that has a parameter of its type.
 
-        The return annotation of the factory names the type: `-> Pool` for a function, async or not, and
+        The factory's return annotation determines the type: `-> Pool` for a sync or async function, and
         `-> AsyncIterator[Pool]` or `-> Iterator[Pool]` for a generator or a context manager, which is closed when the
-        worker stops. A class provides itself. Parameters of a factory are filled with what was provided before it.
-        Works as a decorator, too. Raises BadRequest when the type is unclear or is provided already.
+        worker stops. A class provides instances of itself. A factory's parameters receive values that were provided
+        earlier. You can also use this method as a decorator.
+
+        Raises BadRequest if the type can't be determined or is already provided.
         """
         made = dependency_of(factory, origin_of(factory))
         self._provide({**self._dependencies, **self._once(made)})
@@ -124,25 +127,28 @@ class LoomApp:
         return {made.kind: made}
 
     def _provide(self, dependencies: dict[Any, Dependency]) -> None:
-        """Take these over, and read the tools again: parameters of these types are arguments no longer."""
+        """Add these dependencies and read the tools' signatures again.
+
+        Parameters of these types are no longer arguments of the tools.
+        """
         self._dependencies = dependencies
         for name, tool in self._tools.items():
             if dependencies and isinstance(tool, UserTool):
                 self._tools[name] = tool.with_types(dependencies)
 
     def get_tool(self, name: str) -> Tool:
-        """The tool of that name; raises BadRequest with the nearest one."""
+        """Return the tool with this name. Raises BadRequest, which suggests the closest name, if there is none."""
         return found("tool", name, self._tools)
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
-        """What model and run see of every tool, by name."""
+        """Return the specs of all tools, sorted by name, as models and runs see them."""
         return tuple(tool.spec for _, tool in sorted(self._tools.items()))
 
     def create_agent(self, name: str, **fields: Unpack[AgentFields]) -> AgentDefinition:
-        """Define an agent that requests can name, by the fields of an agent file (docs/agents.md).
+        """Define an agent that requests can name. The arguments are the fields of an agent file (docs/agents.md).
 
-        What is left open comes from the agent that it `extends`, or from the worker's settings. An agent called
-        `default` takes the place of the built-in one.
+        Omitted fields come from the agent that this one `extends`, or from the worker's settings. An agent named
+        `default` replaces the built-in agent.
         """
         origin = caller()
         refuse_twice("agent", name, self._agents.get(name), origin)
@@ -150,30 +156,30 @@ class LoomApp:
         return self._agents[name]
 
     def get_agent(self, name: str) -> AgentDefinition:
-        """The agent of that name; raises BadRequest with the nearest one."""
+        """Return the agent with this name. Raises BadRequest, which suggests the closest name, if there is none."""
         return found("agent", name, self._agents)
 
     def list_agents(self) -> tuple[AgentDefinition, ...]:
-        """Every agent, by name."""
+        """Return all agents, sorted by name."""
         return tuple(agent for _, agent in sorted(self._agents.items()))
 
     def create_crew(self, name: str, **fields: Unpack[CrewFields]) -> Crew:
-        """Define several agents that share a task, by the fields of a crew file (docs/crews.md)."""
+        """Define a crew of agents that share a task. The arguments are the fields of a crew file (docs/crews.md)."""
         origin = caller()
         refuse_twice("crew", name, self._crews.get(name), origin)
         self._crews[name] = read_crew({**listed(fields), "name": name}, name=name, origin=origin)
         return self._crews[name]
 
     def get_crew(self, name: str) -> Crew:
-        """The crew of that name; raises BadRequest with the nearest one."""
+        """Return the crew with this name. Raises BadRequest, which suggests the closest name, if there is none."""
         return found("crew", name, self._crews)
 
     def list_crews(self) -> tuple[Crew, ...]:
-        """Every crew, by name."""
+        """Return all crews, sorted by name."""
         return tuple(crew for _, crew in sorted(self._crews.items()))
 
     def mcp_server(self, name: str, **given: Any) -> McpServer:
-        """Add an MCP server as a source of tools; the options are those of `[mcp.NAME]` in `loom.toml`."""
+        """Add an MCP server as a source of tools. The options are the same as under `[mcp.NAME]` in `loom.toml`."""
         if name in self._servers:
             raise BadRequest(f"two MCP servers are called {name!r}: give one another name", field=f"mcp.{name}")
         table = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
@@ -182,13 +188,16 @@ class LoomApp:
         return server
 
     def register_skill(self, folder: str | Path) -> Path:
-        """Add a folder with a SKILL.md, or a folder of such; a relative one is meant from the file of the caller."""
+        """Add a folder that contains a SKILL.md file, or a folder of such folders.
+
+        A relative path is resolved against the folder of the calling file.
+        """
         path = folder_of(folder, caller(), "skills")
         self._skills[str(path)] = None
         return path
 
     def register_provider(self, prefix: str, provider: LLMProvider) -> None:
-        """Have models named `prefix:name` answered by this: any object with an `answer` as `LLMProvider` says."""
+        """Register a provider for models named `prefix:name`: any object that implements `LLMProvider`."""
         if prefix in self._providers or not prefix.isidentifier():
             raise BadRequest(f"{prefix!r} cannot be a prefix of models: write another, such as ollama", field="prefix")
         if not callable(getattr(provider, "answer", None)):
@@ -196,7 +205,10 @@ class LoomApp:
         self._providers[prefix] = provider
 
     def register_knowledge(self, name: str, folder: str | Path) -> Path:
-        """Add a folder of documents as a knowledge base, which workers keep up to date; relative as for skills."""
+        """Add a folder of documents as a knowledge base, which workers keep up to date.
+
+        A relative path is resolved against the folder of the calling file.
+        """
         origin = caller()
         refuse_twice("knowledge base", name, self._knowledge.get(name), origin)
         path = folder_of(folder, origin, "documents")
@@ -204,16 +216,17 @@ class LoomApp:
         return path
 
     def intercept(self, interceptor: I, /, **options: Unpack[InterceptorOptions]) -> I:
-        """Put an interceptor around runs and tool calls: `before(task)`, `after(task, result)`, or both; async or not.
+        """Wrap runs and tool calls with an interceptor that has `before(task)`, `after(task, result)`, or both.
 
-        `before` answers None, the task with other parameters, `Instead(result)` or `Deny(reason)`; `after` answers None
-        or another text. They go in the order of registration, `after` backwards.
+        Both methods can be sync or async. `before` returns None, the task with changed parameters, `Instead(result)` or
+        `Deny(reason)`. `after` returns None or a replacement text. Interceptors' `before` methods run in registration
+        order, and their `after` methods in reverse order.
         """
         self._hooks.append(interceptor_of(interceptor, options))
         return interceptor
 
     def on_task(self, pattern: str, /, *, name: str = "") -> Callable[[F], F]:
-        """Call the decorated function for each Task on the bus that the pattern takes: docs/events.md."""
+        """Call the decorated function for each Task on the bus that matches the pattern (see docs/events.md)."""
         if not isinstance(pattern, str):
             raise BadRequest('write @app.on_task("node.*"): which Tasks it is for has to be said', field="on_task")
 
@@ -226,7 +239,7 @@ class LoomApp:
         return register
 
     def include(self, other: "LoomApp") -> None:
-        """Take in everything of another app; raises BadRequest when a name is there twice."""
+        """Add everything from another app to this one. Raises BadRequest if both apps define the same name."""
         agents = {agent.name: agent for agent in other.list_agents()}
         servers = {server.name: server for server in other.mcp_servers}
         crews = {crew.name: crew for crew in other.list_crews()}
@@ -252,66 +265,69 @@ class LoomApp:
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
-        """What the app provides, in the order of registration."""
+        """The dependencies that the app provides, in registration order."""
         return tuple(self._dependencies.values())
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Every tool by name."""
+        """All tools by name."""
         return MappingProxyType(self._tools)
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Where each tool was defined, for people."""
+        """The place where each tool was defined, for messages to people."""
         return MappingProxyType(self._origins)
 
     @property
     def mcp_servers(self) -> tuple[McpServer, ...]:
-        """Every MCP server."""
+        """All MCP servers."""
         return tuple(self._servers.values())
 
     @property
     def providers(self) -> Mapping[str, LLMProvider]:
-        """Every provider by the prefix of its models."""
+        """All model providers by model prefix."""
         return MappingProxyType(self._providers)
 
     @property
     def skills(self) -> tuple[str, ...]:
-        """Folders of skills, in the order of registration."""
+        """All skill folders, in registration order."""
         return tuple(self._skills)
 
     @property
     def knowledge(self) -> Mapping[str, KnowledgeFolder]:
-        """Folders that are knowledge bases, by the names of these."""
+        """All knowledge base folders by knowledge base name."""
         return MappingProxyType(self._knowledge)
 
     @property
     def hooks(self) -> tuple[Registered, ...]:
-        """Every hook and interceptor, in the order of registration."""
+        """All hooks and interceptors, in registration order."""
         return tuple(self._hooks)
 
     @property
     def handlers(self) -> Mapping[str, TaskHandler]:
-        """Every handler of Tasks by name."""
+        """All Task handlers by name."""
         return MappingProxyType(self._handlers)
 
 
 def caller() -> str:
-    """The line of the user's module that called the caller of this."""
+    """Return the file and line in the user's module that called the function that calls this one."""
     frame = inspect.currentframe()
     outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
 
 
 def refuse_twice(kind: str, name: str, first: object, origin: str) -> None:
-    """Raises BadRequest where there is a `first` of that name: the thing itself, or where it is from."""
+    """Raise BadRequest if the name is already taken. `first` is the existing item, or its origin."""
     if first is not None:
         first = getattr(first, "origin", first)
         raise BadRequest(f"two {kind}s are called {name!r}: {first} and {origin}: give one another name", field=kind)
 
 
 def folder_of(given: str | Path, line: str, what: str) -> Path:
-    """A folder that has to be there; a relative one is meant from the file of that line."""
+    """Return the absolute path of an existing folder. A relative path is resolved against the file that `line` names.
+
+    Raises BadRequest if the folder doesn't exist.
+    """
     path = (Path(line.rpartition(":")[0]).parent / Path(given).expanduser()).resolve()
     if not path.is_dir():
         raise BadRequest(f"there is no folder {path} with {what}", field=what)
@@ -319,7 +335,7 @@ def folder_of(given: str | Path, line: str, what: str) -> Path:
 
 
 def found(kind: str, name: str, among: Mapping[str, T]) -> T:
-    """The one of that name; raises BadRequest with the nearest one."""
+    """Return the item with this name. Raises BadRequest, which suggests the closest name, if there is none."""
     if name in among:
         return among[name]
     hint = nearest(name, among, f"there are {', '.join(sorted(among)) or 'none'}")

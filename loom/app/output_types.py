@@ -1,4 +1,4 @@
-"""Answers as Python types: the JSON Schema of a type for the model, and its answer as a value of that type."""
+"""Convert a Python type to a JSON Schema for the model, and the model's answer to a value of that type."""
 
 import json
 from collections.abc import Mapping
@@ -16,23 +16,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TypedResult(RunResult, Generic[T]):
-    """The result of a run whose answer is a value of the type `T`."""
+    """The result of a run whose answer has the type `T`."""
 
     structured_output: T | None
-    """None when the run ended without an answer."""
+    """The answer, or None if the run ended without one."""
 
 
 def schema_of(output: Any) -> JsonObject:
-    """The JSON Schema of a type; a mapping is taken as a schema."""
+    """Return the JSON Schema of a type. A mapping is treated as a schema and returned."""
     if isinstance(output, Mapping):
         return output
     return TypeAdapter(output).json_schema()
 
 
 def typed(result: RunResult, output: Any) -> RunResult:
-    """The result with its structured output as a value of the type `output`; for a mapping the result as it is.
+    """Return the result with its structured output converted to the type `output`.
 
-    Raises OutputSchemaError when the answer fits the schema but the type refuses it, for example in a validator.
+    If `output` is a mapping, the result is returned unchanged. Raises OutputSchemaError if the answer matches the
+    schema but the type rejects it, for example in a validator.
     """
     if isinstance(output, Mapping):
         return result

@@ -1,6 +1,6 @@
-"""What a package that is not enabled would bring: its code runs in the sandbox, without network, and tells.
+"""Preview the tools of a package that isn't enabled by running its code in the sandbox, without network access.
 
-`python -m loom.app.package_preview NAME` prints one JSON value; `described` runs that where it can do no harm.
+`python -m loom.app.package_preview NAME` prints one JSON value. `described` runs this command in the sandbox.
 """
 
 import json
@@ -22,7 +22,7 @@ _MARK: Final = "loom-describes:"
 
 
 async def described(name: str, sandbox: Sandbox) -> Sequence[dict[str, Any]]:
-    """The tools of an installed package; raises BadRequest that says why they cannot be shown."""
+    """Return the tools of an installed package. Raises BadRequest with the reason if they can't be shown."""
     with TemporaryDirectory() as folder:
         finished = await sandbox.run(
             [sys.executable, "-P", "-m", "loom.app.package_preview", name],
@@ -39,7 +39,7 @@ async def described(name: str, sandbox: Sandbox) -> Sequence[dict[str, Any]]:
 
 
 def _read(told: str) -> Sequence[dict[str, Any]]:
-    """What the package says of itself: of its text nothing is believed, not even its shape."""
+    """Parse the package's output. The output is untrusted, so its structure is validated too."""
     try:
         said = json.loads(told)
         return [{key: str(tool[key]) for key in BRIEF} for tool in said]
@@ -48,7 +48,7 @@ def _read(told: str) -> Sequence[dict[str, Any]]:
 
 
 def brief(spec: ToolSpec) -> dict[str, Any]:
-    """What people decide by: name, first line of the description, effect and permission."""
+    """Return a tool's name, description (first line), effect and permission, so that people can decide on it."""
     return {
         "name": spec.name,
         "description": spec.description.partition("\n")[0],
@@ -59,7 +59,7 @@ def brief(spec: ToolSpec) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Import the package and print what it brings."""
+    """Import the package and print its tools."""
     try:
         tools = app_of(installed()[sys.argv[1]]).list_tools()
     except LoomError as error:

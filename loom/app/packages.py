@@ -1,4 +1,4 @@
-"""Packages that bring tools or skills: found by their entry points, from metadata alone, until they are enabled.
+"""Find packages that provide tools or skills by their entry points. Only metadata is read until you enable a package.
 
     [project.entry-points."loom.tools"]
     weather = "acme_weather.tools:app"        # a LoomApp, or a function `register(app)`
@@ -6,7 +6,7 @@
     [project.entry-points."loom.skills"]
     weather = "acme_weather.skills"           # a package whose folder contains the skills
 
-Nothing of a package runs until a setting names it (`LOOM_PACKAGES=acme-weather`, or `*` for all of them).
+A package's code doesn't run until a setting names the package (`LOOM_PACKAGES=acme-weather`, or `*` for all packages).
 """
 
 import re
@@ -41,12 +41,12 @@ class Package:
 
     @property
     def title(self) -> str:
-        """Name and version."""
+        """The package's name and version."""
         return f"{self.name} {self.version}"
 
 
 def installed() -> Mapping[str, Package]:
-    """Every package with entry points for Loom, by its normalized name. Nothing of it is imported."""
+    """Return all packages with entry points for Loom, by normalized name. No package is imported."""
     grouped: dict[str, dict[str, list[EntryPoint]]] = {}
     distributions: dict[str, Distribution] = {}
     for group in (TOOLS, SKILLS):
@@ -60,7 +60,7 @@ def installed() -> Mapping[str, Package]:
 
 
 def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...]:
-    """The packages that the setting names, sorted by name; raises BadRequest for one that is not installed."""
+    """Return the packages that the setting names, sorted by name. Raises BadRequest if one isn't installed."""
     named = [normalised(name) for name in re.split(r"[,\s]+", setting) if name]
     if ALL in named:
         return tuple(packages.values())
@@ -74,7 +74,10 @@ def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...
 
 
 def app_of(package: Package) -> LoomApp:
-    """Import the tools of a package into one app; raises BadRequest, which names the package and the entry point."""
+    """Import the package's tools into one app.
+
+    Raises BadRequest if an entry point can't be loaded. The error names the package and the entry point.
+    """
     apps = [_loaded(package, entry) for entry in package.tools]
     if len(apps) == 1:
         return apps[0]
@@ -85,7 +88,7 @@ def app_of(package: Package) -> LoomApp:
 
 
 def skills_of(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
-    """The folders of skills that packages bring."""
+    """Return the skill folders that the packages provide."""
     return tuple(
         SkillFolder(path=str(_folder(package, entry)), source=f"package {package.title}")
         for package in packages
@@ -94,13 +97,13 @@ def skills_of(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
 
 
 def unopened_skills(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
-    """The same for packages that are not enabled, as far as they can be found without importing anything."""
+    """Return the skill folders of packages that aren't enabled, if they can be found without importing anything."""
     found = ((package, _place(entry)) for package in packages for entry in package.skills)
     return tuple(SkillFolder(path=str(path), source=f"package {p.title}") for p, path in found if path.is_dir())
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as indexes compare it (PEP 503)."""
+    """Return a distribution's name in normalized form (PEP 503)."""
     return name if name == ALL else re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -135,7 +138,7 @@ def _loaded(package: Package, entry: EntryPoint) -> LoomApp:
             app = LoomApp()
             brought(app)
             return app
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a package is reported with its name
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - errors in a package are reported with its name
         why = error.message if isinstance(error, BadRequest) else f"{type(error).__name__}: {error}"
         raise BadRequest(
             f"package {package.title}, entry point {entry.name} ({entry.value}): {why}", field=FIELD

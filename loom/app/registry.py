@@ -1,4 +1,4 @@
-"""What a worker serves: the built-in tools, the user's app and the enabled packages, without duplicate names."""
+"""Combine the built-in tools, the user's app and the enabled packages into one registry without duplicate names."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ BUILT_IN = "built-in"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registry:
-    """Everything that app and packages bring, besides the built-in tools."""
+    """Everything that a worker serves: the built-in tools, and the contents of the app and the packages."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     """All tools by name, including the built-in ones."""
@@ -40,33 +40,33 @@ class Registry:
     agents: Mapping[str, AgentDefinition] = field(default_factory=dict)
     mcp_servers: tuple[McpServer, ...] = ()
     hooks: tuple[Registered, ...] = ()
-    """Hooks and interceptors, in order of registration."""
+    """Hooks and interceptors, in registration order."""
     handlers: tuple[TaskHandler, ...] = ()
-    """Handlers of the tasks on the bus."""
+    """Handlers for the tasks on the bus."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
     providers: Mapping[str, LLMProvider] = field(default_factory=dict)
-    """Model providers with the app's own prefixes."""
+    """Model providers that the app registers, by prefix."""
     knowledge: Mapping[str, KnowledgeFolder] = field(default_factory=dict)
     """Folders that workers index into knowledge bases, by name."""
     dependencies: Dependencies = field(default_factory=Dependencies)
-    """What a worker opens when it starts and injects by type into tools, hooks and handlers."""
+    """Dependencies that a worker opens when it starts and injects by type into tools, hooks and handlers."""
 
     @property
     def tool_code(self) -> Mapping[str, str]:
-        """Digests of the code of a user's tools, if it can be read."""
+        """The code digests of user-defined tools whose source can be read."""
         return {name: tool.code for name, tool in self.tools.items() if isinstance(tool, UserTool) and tool.code}
 
     @property
     def hook_code(self) -> Mapping[str, str]:
-        """The same of hooks and interceptors."""
+        """The code digests of hooks and interceptors whose source can be read."""
         pieces: dict[str, list[Callable[..., Any] | None]] = {}
         for each in self.hooks:
             pieces.setdefault(each.name, []).extend(functions_of(each))
         return {name: code for name, code in ((n, code_digest(*of)) for n, of in pieces.items()) if code}
 
     def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
-        """The hooks of an agent: those for every agent, those that its definition names, and those `pinned`."""
+        """Return the agent's hooks: hooks for all agents, hooks that its definition names, and `pinned` hooks."""
         definition = self.agents.get(agent)
         named = {*pinned, *(definition.hooks if definition else ())}
         return tuple(each for each in self.hooks if applies_to(each, agent, named))
@@ -85,11 +85,13 @@ def collect(
     files: Iterable[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """Load what the settings name; raises BadRequest if something is missing, invalid or clashes.
+    """Load the app, packages, agents and crews that the settings name.
 
-    `servers` are the MCP servers in the settings, `agents` and `crews` folders of such files. Folders next to the app's
-    module may contain more, and agents in `files` are always read. `home` is Loom's own state. Without `checks_rules`,
-    rules are not checked.
+    `servers` are the MCP servers in the settings. `agents` and `crews` are folders of agent files and crew files.
+    Folders next to the app's module are read too, and so are the agents in `files`. `home` is the directory of Loom's
+    own state. If `checks_rules` is false, permission rules aren't checked.
+
+    Raises BadRequest if something is missing or invalid, or if two names clash.
     """
     chosen = enabled(packages, installed())
     sources = {f"package {package.title}": app_of(package) for package in chosen}
@@ -126,7 +128,10 @@ def merged(
     teams: Iterable[Crew] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """Several apps, and agents from files, as one registry; raises BadRequest, which names both sides of a clash."""
+    """Merge several apps, and agents and crews from files, into one registry.
+
+    Raises BadRequest if two names clash. The error names the origins of both.
+    """
     apps = tuple(sources.items())
     dependencies = Dependencies([one for app in sources.values() for one in app.dependencies])
     own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
@@ -175,7 +180,10 @@ def merged(
 def _refuse_dead_rules(
     owners: Iterable[AgentDefinition | Crew], tools: Mapping[str, Tool], servers: Sequence[str]
 ) -> None:
-    """A rule that can never match protects nothing, and each run with it would be rejected."""
+    """Raise BadRequest for rules that can never match.
+
+    Such a rule protects nothing, and every run with it would be rejected.
+    """
     specs = [tool.spec for tool in tools.values()]
     for owner in owners:
         if dead := dead_rules(owner.permissions, specs, servers=servers):
@@ -188,7 +196,7 @@ def _of_app(source: str, app: LoomApp) -> Iterator[SkillFolder]:
 
 
 def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
-    """Items by name, each with its origin; raises BadRequest for a duplicate name."""
+    """Return the items by name. Raises BadRequest with both origins if a name occurs twice."""
     things: dict[str, T] = {}
     origins: dict[str, str] = {}
     for name, thing, origin in found:
@@ -202,11 +210,11 @@ def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
 
 
 _GIVEN: Final = {Moment.START: 1, Moment.TOOL_CALL: 2, Moment.COMPLETE: 2, Moment.ERROR: 2}
-"""How many values a hook is called with."""
+"""The number of arguments that each kind of hook is called with."""
 
 
 def _with_dependencies(hook: Registered, dependencies: Dependencies) -> Registered:
-    """A hook or an interceptor whose parameters of provided types are filled in."""
+    """Return the hook or interceptor with its dependency parameters filled in."""
     if isinstance(hook, Hook):
         filled = _filled(hook.function, dependencies, "hook", hook.name, _GIVEN[hook.moment])
         return replace(hook, function=filled)
@@ -228,7 +236,10 @@ def _filled(
 
 
 def _settled(tool: Tool, seconds: float, home: Path | None, dependencies: Dependencies) -> Tool:
-    """The tool with its dependencies and the settings' home, and with their time limit unless it has its own."""
+    """Return the tool with its dependencies filled in and the settings' home set.
+
+    The tool also receives the settings' timeout unless it has its own.
+    """
     if not isinstance(tool, UserTool):
         return tool
     tool = tool.with_dependencies(dependencies)

@@ -1,4 +1,4 @@
-"""Arguments and option values that commands share; each error names the option that is wrong."""
+"""Arguments and option values that several commands share. Each error names the invalid option."""
 
 import getpass
 import json
@@ -28,12 +28,12 @@ Budget: TypeAlias = Annotated[
 
 
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
-    """A Typer application for a command module: the group of this name, or without a name top-level commands."""
+    """Return a Typer application for a command module: a named group, or top-level commands if `group` is None."""
     return typer.Typer(name=group, help=summary, no_args_is_help=group is not None, rich_markup_mode=None)
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:
-    """Parse a JSON object; raises BadRequest."""
+    """Parse a JSON object. Raises BadRequest if the text isn't one."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -44,7 +44,7 @@ def read_object(text: str, option: str) -> dict[str, Any]:
 
 
 def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]:
-    """Read rules from a JSON object, or from a JSON or TOML file that has them at its top or under `permissions`."""
+    """Read rules from a JSON object, or from the top level or the `permissions` key of a JSON or TOML file."""
     rules = read_object(text, option) if _is_json(text) else _rules_in_file(text, option)
     for name, verdict in rules.items():
         if not isinstance(verdict, str):
@@ -62,15 +62,15 @@ def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:
 
 
 def absolute(folder: str) -> str:
-    """The folder's absolute path: the worker may run in another directory."""
+    """Return the folder's absolute path, because the worker may run in another directory."""
     return str(Path(folder).expanduser().absolute())
 
 
 def user_name() -> str:
-    """The operating system's name for the person; signals and messages to runs are signed with it."""
+    """Return the user's login name, which signs the signals and messages that the commands send to runs."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without an entry
+    except (KeyError, OSError):  # a container's user may have no passwd entry
         return f"uid {os.getuid()}"
 
 
@@ -85,7 +85,7 @@ def _rules_in_file(name: str, option: str) -> dict[str, Any]:
 
 
 def _object_in_file(name: str, option: str) -> dict[str, Any]:
-    """The object in a JSON or TOML file."""
+    """Read the object in a JSON or TOML file."""
     path = Path(name).expanduser()
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Commands that talk to the server: one connection and one event loop per command."""
+"""Connects a command to the server. Each command uses one connection and one event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def with_client(work: Callable[[LoomClient], Awaitable[T]], settings: Settings | None = None) -> T:
-    """Call `work` with a connected client; raises UnreachableError when the server or the stream does not answer."""
+    """Call `work` with a connected client. Raises UnreachableError if the server or the stream doesn't respond."""
     chosen = settings or load_settings()
     silence()
 

@@ -1,4 +1,4 @@
-"""Logs of the commands: warnings go to standard error with secrets redacted; `loom worker` sets up its own."""
+"""Logging for commands: warnings go to standard error with secrets redacted. `loom worker` sets up its own logs."""
 
 import logging
 import os
@@ -13,12 +13,12 @@ from loom.composition.logs import configure_logs
 
 
 def configure(*, debug: bool) -> None:
-    """Log warnings, or everything."""
+    """Log warnings and errors, or everything if `debug` is true."""
     configure_logs("DEBUG" if debug else "WARNING", "console", _redacted)
 
 
 def silence() -> None:
-    """Drop log lines: the command itself reports what went wrong."""
+    """Drop all log lines, because the command itself reports errors."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -31,5 +31,5 @@ def _redacted(line: str) -> str:
 
 @cache
 def _mask() -> SecretMask:
-    """Built with the first log line, since most commands write none."""
+    """Build the mask when the first line is logged, since most commands log nothing."""
     return SecretMask(secrets_of(os.environ))

@@ -1,7 +1,7 @@
-"""The `loom` command: the table of all commands, and how errors become exit codes.
+"""The `loom` command: the table of all commands, and the conversion of errors to exit codes.
 
-A command's module is imported when the command is used. `loom --help` and shell completion of command names read the
-table alone, so that they stay fast.
+A command's module is imported when the command is used. `loom --help` and shell completion of command names stay fast
+because they read only the table.
 """
 
 import os
@@ -18,57 +18,57 @@ from loom.exit_codes import FAILED, code_of, leave
 
 COMMANDS: Final = {
     "up": ("stack", "Start Temporal, Postgres, Redis and a worker on this machine."),
-    "down": ("stack", "Stop what `loom up` started; all data stays."),
+    "down": ("stack", "Stop everything that `loom up` started; all data is kept."),
     "doctor": ("stack", "Check everything that a run needs."),
     "worker": ("stack", "Run a worker in the foreground, until SIGTERM or Ctrl-C."),
     "run": ("run", "Start a run and watch it until it ends."),
-    "watch": ("run", "Watch a run until it ends, and answer what it asks."),
+    "watch": ("run", "Watch a run until it ends, and answer its requests."),
     "result": ("run", "Wait until a run ends and print its result."),
     "events": ("run", "Print a run's events as JSON lines."),
-    "status": ("status", "Show a run's status and what it waits for."),
-    "list": ("status", "List runs, newest first; sub-agents are left out."),
+    "status": ("status", "Show a run's status and what it is waiting for."),
+    "list": ("status", "List runs without sub-agents, newest first."),
     "approve": ("steering", "Approve a pending tool call."),
-    "deny": ("steering", "Deny a pending tool call; the run goes on without it."),
-    "pause": ("steering", "Pause a run: nothing new starts until `loom resume`."),
+    "deny": ("steering", "Deny a pending tool call; the run continues without it."),
+    "pause": ("steering", "Pause a run: no new work starts until `loom resume`."),
     "resume": ("steering", "Resume a paused run."),
     "abort": ("steering", "Abort a run and cancel its current work."),
     "send": ("steering", "Answer the agent's question, or send it a message."),
     "show": ("show", "Show a run turn by turn."),
     "fork": ("forks", "Start a new run from a past turn of another run."),
     "diff-runs": ("forks", "Compare two runs turn by turn."),
-    "permissions": ("permissions", "Check what permission rules allow."),
+    "permissions": ("permissions", "Check permission rules against a tool call."),
     "tools": ("tools", "List a worker's tools, or call one without a model."),
     "agents": ("agents", "List and show a worker's agents."),
     "crew": ("crews", "Run and inspect crews: several agents on one task."),
     "knowledge": ("knowledge", "Manage knowledge bases: documents that runs can search."),
-    "memory": ("memory", "Search, export and delete what is remembered of runs."),
+    "memory": ("memory", "Search, export and delete memories of past runs."),
     "skills": ("skills", "List, check and add skills."),
-    "diff": ("snapshots", "Show what a run changed in its workspace."),
-    "restore": ("snapshots", "Restore the files of a run's workspace."),
+    "diff": ("snapshots", "Show a run's changes to its workspace."),
+    "restore": ("snapshots", "Restore the files in a run's workspace."),
     "validate": ("validate", "Check files that define agents, crews or permissions."),
 }
-"""Each command's module in `loom.cli.commands`, and its line in `loom --help`."""
+"""Maps each command to its module in `loom.cli.commands` and its line in `loom --help`."""
 
 
 class LazyCommand(TyperCommand):
-    """A command of the table: its module is imported once there is something to parse."""
+    """A command in the table, whose module is imported when there are arguments to parse."""
 
     def __init__(self, name: str, module: str, summary: str) -> None:
         super().__init__(name, help=summary)
         self._module = f"loom.cli.commands.{module}"
 
     def load(self) -> Any:
-        """The real command: the `app` of its module is a group of this name, or holds the command."""
+        """Return the real command: the module's `app` if that is a group with this name, else a command in `app`."""
         group = get_group(import_module(self._module).app)
         return group if group.name == self.name else group.commands[str(self.name)]
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Parse with the real command; the context that comes back invokes it."""
+        """Parse the arguments with the real command, which the returned context invokes."""
         return self.load().make_context(*args, **extra)
 
 
 class Commands(TyperGroup):
-    """The table as a group."""
+    """The command group built from the table."""
 
     def __init__(self, **attrs: Any) -> None:
         commands = {name: LazyCommand(name, module, summary) for name, (module, summary) in COMMANDS.items()}
@@ -76,7 +76,7 @@ class Commands(TyperGroup):
 
 
 def build_app() -> typer.Typer:
-    """The whole command line."""
+    """Build the complete command-line application."""
     app = typer.Typer(
         name="loom",
         cls=Commands,
@@ -89,21 +89,21 @@ def build_app() -> typer.Typer:
 
 
 def _before_each_command() -> None:
-    """Durable agents on Temporal: every run is a workflow, every model call and tool call an activity."""
-    import_module("loom.cli.logs").configure(debug=_is_debugging())  # not for --help: structlog takes 60 ms to import
+    """Durable AI agents on Temporal: every run is a workflow, and every model call and tool call is an activity."""
+    import_module("loom.cli.logs").configure(debug=_is_debugging())  # not for --help: importing structlog takes 60 ms
 
 
 def main() -> NoReturn:
-    """Entry point of the `loom` command."""
+    """Run the `loom` command and exit."""
     try:
         build_app()()
-        code = 0  # not reached: the line above always ends with SystemExit
+        code = 0  # never reached: build_app()() always raises SystemExit
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
     except LoomError as error:
         typer.echo(f"loom: {error.message}", err=True)
         code = code_of(error)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, all of it on demand
+    except Exception as error:  # noqa: BLE001 - last resort: print one line, or the traceback at log level DEBUG
         if _is_debugging():
             sys.excepthook(type(error), error, error.__traceback__)
         typer.echo(f"loom: {type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)", err=True)

@@ -1,7 +1,7 @@
-"""What commands print: one JSON value on standard output for programs, text for people, and no control sequences.
+"""Output of commands: one JSON value on standard output for programs, or text without control sequences for people.
 
-Text from models, tools and other people passes through `plain` (readable text, colours dropped) or
-`visible` (nothing dropped, every unusual character escaped: for what a person is about to approve).
+Text from models, tools and other people passes through `plain` or `visible`. `plain` removes colours and keeps the text
+readable. `visible` removes nothing and escapes every unusual character, for calls that a person is asked to approve.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.console import Console
 
 WIDE: Final = 160
-"""Width of tables outside a terminal."""
+"""Width of tables in columns when standard output isn't a terminal."""
 
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -27,7 +27,7 @@ _LINE_ENDS = "\u0085\u2028\u2029"
 
 
 def print_json(value: object) -> None:
-    """Print one value on one line, also for readers that break at Unicode's line ends; invalid text becomes `?`."""
+    """Print a value as one line of JSON with Unicode line separators escaped; invalid characters become `?`."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
     for end in _LINE_ENDS:
         text = text.replace(end, f"\\u{ord(end):04x}")
@@ -36,13 +36,13 @@ def print_json(value: object) -> None:
 
 
 def print_notice(text: str) -> None:
-    """Print a line for people on standard error."""
+    """Print a message for people on standard error."""
     sys.stderr.write(plain(text).encode("utf-8", "replace").decode() + "\n")
     sys.stderr.flush()
 
 
 def console(*, wide: bool = False) -> Console:
-    """Standard output for people; markup in the text is printed as it is."""
+    """Return a console on standard output that prints markup in text unchanged."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     width = WIDE if wide and not sys.stdout.isatty() else None
@@ -50,38 +50,38 @@ def console(*, wide: bool = False) -> Console:
 
 
 def plain(text: str) -> str:
-    """Text for reading: terminal sequences removed, line ends unified, other control characters escaped."""
+    """Remove terminal sequences, normalize line endings and escape other control characters."""
     bare = _SEQUENCE.sub("", text.replace("\r\n", "\n")).replace("\r", "\n")
     return _CONTROL.sub(_escaped, bare)
 
 
 def visible(text: str) -> str:
-    """Text for judging: nothing is removed, and nothing is left that could hide or reorder other text."""
+    """Escape every character that could hide or reorder other text, and remove nothing."""
     return _HIDDEN.sub(_escaped, text)
 
 
 def one_line(text: str, limit: int = 120) -> str:
-    """The text on one line of at most `limit` characters."""
+    """Join the text into one line of at most `limit` characters."""
     line = " ".join(plain(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def money(cost: float | None) -> str:
-    """US dollars for people."""
+    """Format a cost in US dollars for people."""
     if cost is None:
         return "cost unknown"
     return f"${cost:.4f}" if 0 < cost < 1 else f"${cost:.2f}"
 
 
 def tokens(count: int) -> str:
-    """A count in about four characters."""
+    """Format a token count in about four characters."""
     if count < 10_000:
         return str(count)
     return f"{count / 1000:.1f}k" if count < 1_000_000 else f"{count / 1_000_000:.2f}M"
 
 
 def seconds(span: float) -> str:
-    """A duration for people."""
+    """Format a duration for people."""
     if span < 0.1:
         return f"{max(span, 0) * 1000:.0f} ms"
     if span < 60:
@@ -93,7 +93,7 @@ def seconds(span: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 turn`, `2 turns`; `plural` is for nouns that need more than an s."""
+    """Format a number with its noun, such as `1 turn` or `2 turns`. Pass `plural` for irregular plurals."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -1,4 +1,4 @@
-"""What a worker with the settings of this folder would load: its registry, and the agents in it."""
+"""Loads the registry and agents that a worker with the current folder's settings would load."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,22 +17,22 @@ T = TypeVar("T")
 
 
 def with_app(settings: Settings, app: str | None) -> Settings:
-    """The settings with `--app` in place of LOOM_APP."""
+    """Return the settings with `--app`, if given, in place of LOOM_APP."""
     return settings.model_copy(update={"app": app}) if app else settings
 
 
 def load_registry(settings: Settings, files: Sequence[Path] = (), *, checks_rules: bool = True) -> Registry:
-    """The registry of a worker with these settings; `files` are agent files to load as well. Raises BadRequest."""
+    """Load a worker's registry and the agents in `files`. Raises BadRequest if a definition is invalid."""
     return registry_from(settings, MadeTools(sandbox=None), files=files, checks_rules=checks_rules)
 
 
 def agents_of(registry: Registry) -> dict[str, AgentDefinition]:
-    """All agents by name, with the default agent."""
+    """Return all agents by name, including the default agent."""
     return {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **registry.agents}
 
 
 def named(name: str, known: Mapping[str, T], kind: str, *, otherwise: str, field: str = "NAME") -> T:
-    """The entry of this name; raises BadRequest that suggests a similar name, or says `otherwise` where to look."""
+    """Return the named entry. Raises BadRequest, which suggests a similar name or else shows `otherwise`."""
     if name not in known:
         raise BadRequest(f"there is no {kind} {name!r}: {nearest(name, known, otherwise)}", field=field)
     return known[name]

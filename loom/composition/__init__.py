@@ -1,9 +1,9 @@
-"""From settings to the parts of a worker: the one place that chooses an implementation for each port.
+"""Build a worker's parts from the settings. Only this package chooses an implementation for each port.
 
 Reading order
-    settings        everything that can be set, and load_settings, which reads it
-    build           the parts for these settings, and opening and closing them
-    worker_parts    one implementation per port, and the activities made of them
-    tool_registry   every tool, agent, crew and skill that a worker serves
-    memory, task_handlers, knowledge   what runs beside a worker
+    settings        all settings; load_settings reads them
+    build           create, open and close the parts that the settings describe
+    worker_parts    one implementation per port, and the activities that use them
+    tool_registry   all tools, agents, crews and skills that a worker serves
+    memory, task_handlers, knowledge   background services of a worker
 """

@@ -1,4 +1,4 @@
-"""Making the parts of a worker from settings, and closing them."""
+"""Create a worker's parts from the settings, and open and close them."""
 
 import os
 from collections.abc import AsyncIterator
@@ -46,7 +46,10 @@ from loom.domain.tree.lineage import TreeLimits
 async def parts_from(
     settings: Settings, *, app: LoomApp | None = None, opens_dependencies: bool = True
 ) -> AsyncIterator[WorkerParts]:
-    """The parts for these settings, open until the body ends, without a mailbox: agents cannot write to each other."""
+    """Yield the parts for these settings, which stay open until the body ends.
+
+    The parts have no mailbox, so agents can't send messages to each other.
+    """
     parts = parts_for(settings, app=app)
     async with opened(parts, opens_dependencies=opens_dependencies):
         yield parts
@@ -54,9 +57,9 @@ async def parts_from(
 
 @asynccontextmanager
 async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> AsyncIterator[None]:
-    """Open what the app provides and connect to MCP servers; at the end close every connection of the parts.
+    """Open the app's dependencies and connect to the MCP servers. When the body ends, close all connections.
 
-    Raises BadRequest when a factory of the app fails.
+    Raises BadRequest if one of the app's factories fails.
     """
     async with parts.connections as stack:
         if opens_dependencies:
@@ -66,9 +69,10 @@ async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> Asyn
 
 
 def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None) -> WorkerParts:
-    """The real parts for these settings, none of them connected yet; `app` takes the place of the settings' app.
+    """Return the production parts for these settings. None of them is connected yet.
 
-    Without a mailbox agents cannot write to each other. Raises BadRequest for an app that cannot be loaded.
+    `app` overrides the app that the settings name. Without a mailbox, agents can't send messages to each other. Raises
+    BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()
     providers = _providers(settings)
@@ -126,7 +130,7 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
 
 
 def default_agent(settings: Settings) -> AgentSpec:
-    """The built-in agent."""
+    """Return the spec of the built-in agent."""
     return AgentSpec(
         name="default",
         model=settings.model or "",
@@ -166,13 +170,13 @@ def _effects(settings: Settings, database: Database | None) -> Effects:
 
 
 def embedder_from(settings: Settings) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """The embedder for knowledge bases, or None. The caller closes it."""
+    """Return the embedder for knowledge bases, or None if it is off. The caller must close it."""
     key = secret_of(settings.openai_api_key) or ""
     return chosen_embedder(settings.embedder, api_key=key, base_url=settings.openai_base_url)
 
 
 def secret_mask(settings: Settings) -> SecretMask:
-    """The redactor for this worker's own secrets, and for everything that looks like one."""
+    """Return a redactor for this worker's own secrets and for text that looks like a secret."""
     own = {name: value for name, value in settings if isinstance(value, SecretStr | str)}
     told = {
         f"setting_{name}": secret_of(value) if isinstance(value, SecretStr) else value for name, value in own.items()
@@ -181,5 +185,5 @@ def secret_mask(settings: Settings) -> SecretMask:
 
 
 def secret_of(value: SecretStr | None) -> str | None:
-    """The text of a secret setting."""
+    """Return a secret setting as plain text."""
     return None if value is None else value.get_secret_value()

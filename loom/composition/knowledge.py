@@ -1,4 +1,4 @@
-"""Knowledge bases that an app registers: a worker indexes each folder when it starts."""
+"""Index the knowledge bases that an app registers. A worker indexes each folder when it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -20,7 +20,10 @@ _log = structlog.get_logger("loom.knowledge")
 
 @asynccontextmanager
 async def knowledge_ingestion(parts: WorkerParts) -> AsyncIterator[None]:
-    """Beside a worker: index what has changed in the folders of its knowledge bases; the next worker continues."""
+    """While the worker is running, index changed files in its knowledge base folders.
+
+    If the worker stops before the indexing is complete, the next worker continues it.
+    """
     folders = parts.registry.knowledge.values()
     if not folders or parts.knowledge is None:
         if folders:
@@ -46,7 +49,7 @@ async def _in_turn(ingestion: Ingestion, folders: Iterable[KnowledgeFolder]) -> 
             done = await patiently(take_in)
         except LoomError as error:
             _log.warning("knowledge_not_taken_in", bases=[folder.name], origin=folder.origin, why=error.message)
-        except Exception as error:  # noqa: BLE001 - one folder that cannot be read must not stop the others
+        except Exception as error:  # noqa: BLE001 - an unreadable folder must not stop the others
             _log.error("knowledge_not_taken_in", bases=[folder.name], origin=folder.origin, exc_info=error)
         else:
             skipped = len(done.skipped)

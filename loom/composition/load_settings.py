@@ -1,5 +1,6 @@
-"""Read the settings of this process: as configured, unless an agent could have written them, plus the stack's
-addresses.
+"""Read the settings of this process and add the embedded stack's addresses.
+
+Security-relevant settings are rejected if they come from a file that an agent could have written.
 """
 
 import os
@@ -18,12 +19,15 @@ from loom.stack.state import own_addresses
 
 
 def load_settings() -> Settings:
-    """The settings for worker, client and commands: as configured, plus the embedded stack's addresses."""
+    """Return the configured settings plus the embedded stack's addresses. Workers, clients and commands use these."""
     return _with_embedded_addresses(read_settings())
 
 
 def read_settings() -> Settings:
-    """The settings as configured; raises BadRequest, which names the variable and what is wrong with it."""
+    """Return the settings as configured.
+
+    Raises BadRequest if a value is invalid. The error names the variable and describes the problem.
+    """
     try:
         _refuse_unknown_keys()
         _refuse_what_agents_could_write()
@@ -37,7 +41,7 @@ def read_settings() -> Settings:
 
 
 def _with_embedded_addresses(settings: Settings) -> Settings:
-    """Use the addresses of the embedded stack in `settings.home` for those that are not configured."""
+    """Replace addresses that aren't configured with those of the embedded stack in `settings.home`."""
     found = own_addresses(settings.home)
     fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
     return settings.model_copy(
@@ -50,7 +54,7 @@ def _with_embedded_addresses(settings: Settings) -> Settings:
 
 
 def _refuse_unknown_keys() -> None:
-    """A misspelled key in Loom's own file must not be ignored silently, as foreign variables are."""
+    """Reject unknown keys in `loom.toml`, so that a misspelled key isn't silently ignored."""
     path = Path(TOML_FILE)
     if not path.is_file():
         return
@@ -64,19 +68,19 @@ _NOT_FROM_DOTENV: Final = re.compile(
     r"|SKILLS_HOME|REDIS_SERVER)",
     re.IGNORECASE,
 )
-"""Settings that load code or agents, name a program, choose where agents may work, or relax a guard. A command in the
-sandbox can create a `.env`, where many programs expect one.
+"""Settings that load code or agents, name a program, set the directories that agents may work in, or relax a
+protection. They aren't read from `.env`, because a command in the sandbox can create that file.
 """
 
 
 def _refuse_what_agents_could_write() -> None:
-    """`.env` is where agents work: what one writes there must not affect the next worker's tools."""
+    """Reject these settings in `.env`. An agent can write to that file and must not change the next worker's tools."""
     if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
         raise BadRequest(f"{named[0]} is not taken from .env: export it, or write it into {TOML_FILE}", field=named[0])
 
 
 def _refuse_an_open_sandbox(settings: Settings) -> None:
-    """The same applies to `loom.toml`, which has to name servers and allowed hosts, but need not do this."""
+    """Reject turning the sandbox off in `loom.toml` or `.env`. Only the environment itself can turn it off."""
     if settings.sandbox == "off" and os.environ.get("LOOM_SANDBOX") != "off":
         raise BadRequest(
             "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",
@@ -92,7 +96,7 @@ def _variable(location: tuple[int | str, ...]) -> str:
 
 
 def _complaints(error: ValidationError) -> list[str]:
-    """One sentence for each invalid value, without the value itself, which may be a secret."""
+    """Return one sentence for each invalid value. The value itself is omitted because it may be a secret."""
     return [
         f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')[:1].lower()}"
         f"{e['msg'].removeprefix('Value error, ')[1:]}"

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object per line, or colors for a person at a terminal."""
+"""Write structured logs: one JSON object per line, or colored text for a terminal."""
 
 import logging
 import sys
@@ -13,9 +13,10 @@ def configure_logs(
     style: Literal["json", "console"] = "json",
     redact: Callable[[str], str] = str,
 ) -> None:
-    """Send the logs of structlog and the standard library, including Temporal's, to standard error in one format.
+    """Send structlog and standard library logs, including Temporal's, to standard error in one format.
 
-    `redact` removes secrets from each line as it is written, whatever field, exception or library they come from.
+    `redact` removes secrets from each line before it is written, including secrets in exceptions and in messages from
+    libraries.
     """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -44,7 +45,8 @@ def configure_logs(
             ],
         )
     )
-    # It logs a traceback for every line of a server's that is no message; what matters of it is ours to say.
+    # This logger writes a traceback for each line of server output that isn't a message. Loom reports the relevant
+    # errors itself.
     logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -52,7 +54,7 @@ def configure_logs(
 
 
 def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) -> structlog.types.EventDict:
-    """Temporal's own lines have the workflow's id in another field. All lines of a run get the same one."""
+    """Copy the Workflow ID of Temporal's log lines to `run_id`, so that all lines of a run have the same field."""
     theirs = line.get("temporal_workflow") or line.get("temporal_activity")
     if isinstance(theirs, dict):
         line.setdefault("run_id", theirs.get("workflow_id"))
@@ -60,7 +62,7 @@ def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) ->
 
 
 def _redacting(redact: Callable[[str], str]) -> structlog.types.Processor:
-    """The last processor: it receives the whole line, so no field can bypass it."""
+    """Return the last processor. It receives the complete line, so every field is redacted."""
 
     def process(_logger: Any, _method: str, line: Any) -> Any:
         return redact(line)

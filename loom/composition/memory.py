@@ -1,4 +1,4 @@
-"""The memory of a worker: its store, what runs read from it, and its upkeep beside the worker."""
+"""A worker's memory: the store, the memories that runs read from it, and its background maintenance."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -37,12 +37,12 @@ _log = structlog.get_logger("loom.memory")
 
 _ANSWER: Final = timedelta(seconds=5)
 _PAUSE: Final = 2.0
-"""Seconds between two signals to the upkeep workflow, however many runs end."""
+"""Minimum number of seconds between two Signals to the upkeep workflow, regardless of how many runs end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerMemory:
-    """The memory of a worker."""
+    """A worker's memory."""
 
     store: MemoryStore
     scoped: ScopedMemory
@@ -50,7 +50,7 @@ class WorkerMemory:
     limits: MemorySettings
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
-        """The activities that maintain the layers, outside any run."""
+        """Return the activities that maintain the memory layers independently of runs."""
         catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
         keeper = self.keeper
         return [catch_up.catch_up, keeper.promote_memories, keeper.expire_memories, keeper.embed_memories]
@@ -59,7 +59,7 @@ class WorkerMemory:
 def memory_from(
     settings: Settings, database: Database | None, embedder: Embedder | None, providers: Providers
 ) -> WorkerMemory | None:
-    """The memory for these settings; None without a database, or if it is turned off."""
+    """Return the memory for these settings, or None if there is no database or memory is off."""
     if database is None or settings.memory == "off":
         return None
     limits = settings.memory_limits
@@ -81,16 +81,19 @@ def memory_from(
 async def memory_running(
     memory: WorkerMemory | None, settings: Settings, client: Client, task_queue: str
 ) -> AsyncIterator[None]:
-    """Beside a worker: write memories from the stream, and signal the upkeep of the task queue when a run ends."""
+    """While the worker is running, write memories from the stream.
+
+    When a run ends, also signal the task queue's upkeep workflow.
+    """
     if memory is None:
         yield
         return
     ended = asyncio.Event()
-    ended.set()  # a worker that died had no time to signal
+    ended.set()  # a previous worker may have crashed before it sent the Signal
     upkeep = asyncio.create_task(_signal_upkeep(client, task_queue, ended))
     try:
         if settings.redis_url is None:
-            yield  # the upkeep alone fills memory, from histories
+            yield  # without Redis, only the upkeep workflow writes memories, and it reads histories
             return
         inbox = RedisInbox(RedisConnection(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
 
@@ -127,5 +130,5 @@ async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) 
 
 def _distiller(settings: Settings, providers: Providers) -> Distiller | None:
     model = settings.memory_model or settings.model
-    # The demo model only knows the demo's task: it would make up facts.
+    # The demo model only supports the demo's task, so it would make up facts.
     return None if model in (None, "off", "demo") else ModelDistiller(providers, str(model))

@@ -1,9 +1,9 @@
 """All settings, with their defaults and environment variables.
 
-The first of these takes precedence: the environment, `.env` in the working directory, `loom.toml` there (keys are the
-field names below), the addresses of a running embedded stack, the default. `loom/composition/load_settings.py` reads
-them. An empty variable counts as not set. Environment variables are named `LOOM_` and the field's name, unless the
-field says otherwise.
+Values are read from the following sources, in order of precedence: the environment, `.env` in the working directory,
+`loom.toml` in the working directory (its keys are the field names of `Settings`), the addresses of a running embedded
+stack, and the defaults. `loom/composition/load_settings.py` reads them. An empty variable counts as not set. Unless a
+field specifies another name, its environment variable is `LOOM_` followed by the field's name.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ TOML_FILE = "loom.toml"
 
 
 def _named(variable: str) -> AliasChoices:
-    """The variable's usual name, the same with Loom's prefix, and the key in `loom.toml`."""
+    """Return the variable's usual name, the same name with Loom's prefix, and the key in `loom.toml`."""
     return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
 
 
@@ -84,7 +84,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """One reading of the settings; frozen, so that a process always sees the same values."""
+    """The settings, read once and frozen so that a process always sees the same values."""
 
     model_config = SettingsConfigDict(
         env_prefix="LOOM_",
@@ -96,150 +96,180 @@ class Settings(BaseSettings):
         protected_namespaces=(),
     )
 
-    model: str | None = Field(None, description="Model of runs that name none: openai:NAME, anthropic:NAME, demo.")
+    model: str | None = Field(None, description="Default model for runs: openai:NAME, anthropic:NAME or demo.")
     fallback_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
-        (), description="Models that take over when the one before does not answer, separated by commas."
+        (), description="Comma-separated fallback models. Each one is used if the previous model doesn't respond."
     )
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="None: the provider's own.")
-    max_output_tokens: Count = Field(8192, description="Longest answer of one model call.")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        None, description="Sampling temperature. None: the provider's default."
+    )
+    max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
 
     temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
         "localhost:7233", validation_alias=_named("TEMPORAL_ADDRESS"), description="HOST:PORT of the Temporal frontend."
     )
     temporal_namespace: str = Field(
-        "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace that all runs live in."
+        "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
     )
     temporal_api_key: SecretStr | None = Field(
-        None, validation_alias=_named("TEMPORAL_API_KEY"), description="Key for Temporal Cloud; implies TLS."
+        None, validation_alias=_named("TEMPORAL_API_KEY"), description="API key for Temporal Cloud. Enables TLS."
     )
     temporal_tls: bool = Field(
-        default=False, validation_alias=_named("TEMPORAL_TLS"), description="Speak TLS to Temporal."
+        default=False, validation_alias=_named("TEMPORAL_TLS"), description="Use TLS to connect to Temporal."
     )
     task_queue: str = Field(
-        "loom", min_length=1, pattern="^[^']*$", description="Task queue of workflows and activities."
+        "loom", min_length=1, pattern="^[^']*$", description="Task queue for workflows and activities."
     )
     database_url: Annotated[str, _url_of("postgresql", "postgres")] | None = Field(
-        None, repr=False, description="Postgres with pgvector; without it no memory, ledger or search."
+        None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
     )
     redis_url: Annotated[str, _url_of("redis", "rediss", "unix")] | None = Field(
-        None, repr=False, description="Redis for live events and transcripts; without it runs go on, unseen."
+        None,
+        repr=False,
+        description="Redis for live events and transcripts. Runs work without it but don't publish events.",
     )
     redis_server: Annotated[Path, AfterValidator(_absolute)] | None = Field(
-        None, description="Redis or Valkey server that `loom up` runs; None: the packaged one, else one on PATH."
+        None, description="Redis or Valkey server that `loom up` starts. None: the packaged one, or else one on PATH."
     )
-    home: Directory = Field(Path(".loom"), validate_default=True, description="State of the embedded stack.")
+    home: Directory = Field(
+        Path(".loom"), validate_default=True, description="Directory for the embedded stack's state."
+    )
 
-    workspace: Directory = Field(
-        default_factory=Path.cwd, description="Directory that tools work in when a run names none."
+    workspace: Directory = Field(default_factory=Path.cwd, description="Default directory that tools work in.")
+    max_turns: Count = Field(50, description="Default maximum number of turns per run.")
+    context_window: Annotated[int, Field(ge=1000)] = Field(
+        200_000, description="Size of the model's context window in tokens."
     )
-    max_turns: Count = Field(50, description="Turns of a run that names no limit.")
-    context_window: Annotated[int, Field(ge=1000)] = Field(200_000, description="Tokens that the model takes.")
-    collapse_at: Share = Field(0.5, description="Share of the window from which on old tool results are shortened.")
-    warn_at: Share = Field(0.8, description="Share of the window from which on the model and people are warned.")
-    compress_at: Share = Field(0.92, description="Share of the window from which on a conversation is compressed.")
-    compress_target: Share = Field(0.75, description="What a compression leaves at most of what was there.")
-    section_tokens: Count = Field(512, description="Tokens of one of the eight sections of a compressed conversation.")
+    collapse_at: Share = Field(0.5, description="Share of the window above which old tool results are shortened.")
+    warn_at: Share = Field(0.8, description="Share of the window above which the model and people are warned.")
+    compress_at: Share = Field(0.92, description="Share of the window above which a conversation is compressed.")
+    compress_target: Share = Field(0.75, description="Maximum share of a conversation that remains after compression.")
+    section_tokens: Count = Field(
+        512, description="Tokens for each of the eight sections of a compressed conversation."
+    )
     loop_window: Annotated[int, Field(ge=0)] = Field(
-        5, description="Turns of the same calls with the same results after which a run is stopped; 0: never."
+        5, description="Number of turns with identical calls and results after which a run is stopped. 0: never."
     )
     evaluation: Literal["on", "off"] = Field(
-        "off", description="on: the model rates each run's answer, with one more call of it."
+        "off", description="on: the model rates each run's answer, which takes one additional model call."
     )
-    tool_timeout: Seconds = Field(120, description="Longest tool call in seconds, when the tool says nothing else.")
-    parallel_limit: Count = Field(10, description="Read-only tool calls of one turn that run at once.")
+    tool_timeout: Seconds = Field(120, description="Default timeout of a tool call in seconds.")
+    parallel_limit: Count = Field(
+        10, description="Maximum number of read-only tool calls that a turn runs concurrently."
+    )
     unknown_price: Literal["deny", "assume", "free"] = Field(
-        "deny", description="A model without a known price: no budget in dollars; as a dear one; costs nothing."
+        "deny", description="Models without a known price: deny dollar budgets, assume a high price, or count as free."
     )
-    max_depth: Annotated[int, Field(ge=0, le=20)] = Field(3, description="Levels of sub-agents below a run; 0: none.")
-    max_children: Annotated[int, Field(ge=0, le=1000)] = Field(20, description="Sub-agents in one run's whole tree.")
+    max_depth: Annotated[int, Field(ge=0, le=20)] = Field(
+        3, description="Maximum number of sub-agent levels. 0: no sub-agents."
+    )
+    max_children: Annotated[int, Field(ge=0, le=1000)] = Field(
+        20, description="Maximum number of sub-agents in a run's entire tree."
+    )
     approval_timeout: Seconds = Field(
-        604_800, description="Seconds that an ask waits for a person before it is denied."
+        604_800, description="Seconds that a call waits for a person's approval before it is denied."
     )
     embedder: str = Field(
-        "auto", description="What makes vectors: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
+        "auto", description="Embedding model: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
     )
     memory: Literal["on", "off"] = Field(
-        "on", description="off: nothing is remembered, also where there is a database."
+        "on", description="off: runs don't store memories, even if there is a database."
     )
     memory_model: str | None = Field(
-        None, description="Model that distils long texts into facts; off: their first sentences. None: that of `model`."
+        None,
+        description="Model that extracts facts from long texts. off: use their first sentences. None: use `model`.",
     )
     memory_limits: MemorySettings = Field(
-        default_factory=MemorySettings, description="How much is kept for how long: table [memory_limits], or JSON."
+        default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
-    sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, on your word.")
-    sandbox_memory: Count = Field(4 * 1024**3, description="Bytes of memory of one command with all its processes.")
-    sandbox_processes: Count = Field(512, description="Processes and threads of one command.")
+    sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
+    sandbox_memory: Count = Field(
+        4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
+    )
+    sandbox_processes: Count = Field(512, description="Maximum number of processes and threads per command.")
     sandbox_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        2.0, description="Processor seconds of one command for each second of its timeout."
+        2.0, description="CPU seconds that a command may use for each second of its timeout."
     )
-    sandbox_disk: Count = Field(8 * 1024**3, description="Bytes that one command may write to the disk.")
-    sandbox_file_size: Count = Field(2 * 1024**3, description="Bytes of any file that a command writes.")
-    sandbox_temporary: Count = Field(1024**3, description="Bytes of /tmp inside the sandbox.")
-    sandbox_open_files: Count = Field(4096, description="Open files of each process of a command.")
+    sandbox_disk: Count = Field(8 * 1024**3, description="Maximum number of bytes that a command may write to disk.")
+    sandbox_file_size: Count = Field(
+        2 * 1024**3, description="Maximum size in bytes of any file that a command writes."
+    )
+    sandbox_temporary: Count = Field(1024**3, description="Size of /tmp in the sandbox in bytes.")
+    sandbox_open_files: Count = Field(4096, description="Maximum number of open files for each process of a command.")
     snapshots: Literal["on", "off", "required"] = Field(
-        "on", description="Keep workspaces as they were before each change; required: nothing is changed otherwise."
+        "on", description="Save workspaces before each change. required: reject changes if that isn't possible."
     )
     fetch_allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_opening)] = Field(
-        (), description="Hosts and networks that http_fetch may reach although they are not public, by commas."
+        (), description="Comma-separated hosts and networks that http_fetch may access although they aren't public."
     )
     trusted_folders: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed)] = Field(
-        (), description="Workspaces in or below these may bring skills of their own, separated by commas."
+        (), description="Comma-separated folders. Workspaces inside them may provide their own skills."
     )
     skills_home: Annotated[Directory | None, BeforeValidator(_off)] = Field(
-        default_factory=Path.home, description="Home whose skills all runs may have; off: none of a home."
+        default_factory=Path.home,
+        description="Home directory whose skills are available to all runs. off: don't use skills from a home.",
     )
-    dynamic_tools: Literal["on", "off"] = Field("off", description="on: agents may make tools at run time, and ask.")
-    app: str | None = Field(None, description="Module with tools and agents of your own: package.module:app.")
+    dynamic_tools: Literal["on", "off"] = Field(
+        "off", description="on: agents may create tools at run time, with approval."
+    )
+    app: str | None = Field(None, description="Module with your own tools and agents: package.module:app.")
     agents: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = Field(
-        (), description="More folders of agent files, by commas; .loom/agents and one beside the app are read anyway."
+        (), description="Comma-separated folders of agent files, besides .loom/agents and the folder next to the app."
     )
     crews: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = Field(
-        (), description="More folders of crew files, by commas; .loom/crews and one beside the app are read anyway."
+        (), description="Comma-separated folders of crew files, besides .loom/crews and the folder next to the app."
     )
-    packages: str = Field("", description="Installed packages whose tools are loaded, by commas; * for all.")
+    packages: str = Field("", description="Comma-separated installed packages whose tools are loaded. *: all packages.")
     mcp: Annotated[dict[str, Any], AfterValidator(_servers)] = Field(
-        default_factory=dict, description="MCP servers: tables [mcp.NAME] of loom.toml, see docs/mcp.md."
+        default_factory=dict, description="MCP servers: the tables [mcp.NAME] in loom.toml. See docs/mcp.md."
     )
     on_changed_manifest: Literal["keep", "refuse"] = Field(
-        "keep", description="What a worker does with a run whose pinned tools or prompts differ from its own."
+        "keep", description="Whether a worker keeps or refuses a run whose pinned tools or prompts differ from its own."
     )
     rotate_after_events: Annotated[int, Field(ge=100, le=40_000)] = Field(
-        4000, description="History length at which a run continues as new, if Temporal does not ask earlier."
+        4000, description="History length at which a run continues as new, unless Temporal suggests it earlier."
     )
 
     max_cached_workflows: Annotated[int, Field(ge=0)] = Field(
-        1000, description="Runs a worker keeps in memory; more active runs than this are five times slower."
+        1000, description="Number of runs that a worker caches. If more runs are active, they are five times slower."
     )
-    max_concurrent_activities: Count = Field(100, description="Model and tool calls a worker does at once.")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
-    log_format: Literal["json", "console"] = Field("json", description="json: one object a line; console: for eyes.")
+    max_concurrent_activities: Count = Field(
+        100, description="Maximum number of concurrent model and tool calls per worker."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Minimum log level.")
+    log_format: Literal["json", "console"] = Field(
+        "json", description="json: one object per line. console: readable text."
+    )
     metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_off)] = Field(
         9091,
-        description="Prometheus port of the worker; 0: any free one, as where nobody set it and it is taken; off.",
+        description="Prometheus port of the worker. 0: any free port, as when the default port is taken. off: none.",
     )
 
     openai_api_key: SecretStr | None = Field(
-        None, validation_alias=_named("OPENAI_API_KEY"), description="For openai:*."
+        None, validation_alias=_named("OPENAI_API_KEY"), description="API key for openai:* models."
     )
     openai_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
-        None, validation_alias=_named("OPENAI_BASE_URL"), description="Another server that speaks OpenAI's protocol."
+        None,
+        validation_alias=_named("OPENAI_BASE_URL"),
+        description="URL of another server that implements OpenAI's API.",
     )
     anthropic_api_key: SecretStr | None = Field(
-        None, validation_alias=_named("ANTHROPIC_API_KEY"), description="For anthropic:*."
+        None, validation_alias=_named("ANTHROPIC_API_KEY"), description="API key for anthropic:* models."
     )
     anthropic_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
-        None, validation_alias=_named("ANTHROPIC_BASE_URL"), description="Another server with Anthropic's protocol."
+        None,
+        validation_alias=_named("ANTHROPIC_BASE_URL"),
+        description="URL of another server that implements Anthropic's API.",
     )
 
     @property
     def remembers(self) -> bool:
-        """Whether runs leave memories, which needs a database."""
+        """Whether runs store memories, which requires a database."""
         return self.memory == "on" and self.database_url is not None
 
     @property
     def sandbox_limits(self) -> Limits:
-        """The resource limits of one command."""
+        """The resource limits for one command."""
         return Limits(
             memory=self.sandbox_memory,
             processes=self.sandbox_processes,
@@ -259,6 +289,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment over `.env` over `loom.toml`."""
+        """Set the order of precedence: the environment first, then `.env`, then `loom.toml`."""
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml

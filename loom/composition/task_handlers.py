@@ -1,4 +1,4 @@
-"""The task handlers of an app, subscribed to the bus beside a worker."""
+"""Run an app's task handlers, which are subscribed to the bus, alongside a worker."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,10 @@ _log = structlog.get_logger("loom.handler")
 
 @asynccontextmanager
 async def task_handlers_running(handlers: Sequence[TaskHandler], settings: Settings) -> AsyncIterator[None]:
-    """Beside a worker: its handlers get the tasks on the bus. Without Redis none run, and the log says so."""
+    """Deliver the tasks on the bus to the handlers while the worker is running.
+
+    Without Redis, no handlers run, and a log message reports this.
+    """
     url = settings.redis_url
     if not handlers or url is None:
         if handlers:

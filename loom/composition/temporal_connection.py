@@ -1,4 +1,4 @@
-"""The connection to the Temporal server that the settings name."""
+"""Connect to the Temporal server that the settings name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,10 @@ from loom.workflows.payload_converter import data_converter
 async def connect(
     settings: Settings, *, converter: DataConverter = DataConverter.default, runtime: Runtime | None = None
 ) -> Client:
-    """A client of the configured server; raises RuntimeError or RPCError if it does not respond."""
+    """Return a client that is connected to the configured server.
+
+    Raises RuntimeError or RPCError if the server doesn't respond.
+    """
     key = settings.temporal_api_key
     return await Client.connect(
         settings.temporal_address,
@@ -31,9 +34,9 @@ async def connect(
 
 @asynccontextmanager
 async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
-    """The same with Loom's converter, which reads external payloads, and closes their store.
+    """Yield a connected client with Loom's payload converter, which can read externally stored payloads.
 
-    Raises UnreachableError if no server responds.
+    The payload store is closed when the body ends. Raises UnreachableError if no server responds.
     """
     storage = PostgresPayloads(settings.database_url) if settings.database_url else None
     try:

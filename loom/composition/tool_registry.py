@@ -1,4 +1,4 @@
-"""Every tool, agent, crew and skill that a worker with these settings serves."""
+"""Collect all tools, agents, crews and skills that a worker with given settings serves."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,9 +41,9 @@ def registry_from(
     files: Sequence[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """The built-in tools with those of the app and the enabled packages; raises BadRequest when names clash.
+    """Return a registry of the built-in tools and everything that the app and the enabled packages define.
 
-    `app` takes the place of the app that the settings name.
+    `app` overrides the app that the settings name. Raises BadRequest if two names clash.
     """
     fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
     built_in = built_in_tools(
@@ -76,12 +76,12 @@ def registry_from(
         files=files,
         checks_rules=checks_rules,
     )
-    # Only now are the agents that work can be delegated to known.
+    # The delegation tool is added last because it needs all agents that work can be delegated to.
     return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
 
 
 def hidden_tools(settings: Settings) -> frozenset[str]:
-    """Tools that rules and agents may name although no run has them: those of memory, if there is none."""
+    """Return tools that rules and agents may name although no run has them: the memory tools if memory is off."""
     return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
 
 
@@ -91,10 +91,10 @@ def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
 
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
-    """Creates the tools of runs with skills, whose scripts run in the sandbox like created tools."""
+    """Return a factory for the tools of runs with skills. Skill scripts run in the sandbox, like created tools."""
     return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
 
 
 def skills_from(settings: Settings, registry: Registry) -> SkillFolders:
-    """Where this worker's runs find skills."""
+    """Return the folders in which this worker's runs look for skills."""
     return SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders, others=registry.skills)

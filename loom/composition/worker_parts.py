@@ -1,4 +1,4 @@
-"""The parts of a worker, one implementation for each port, and the activities made of them."""
+"""The parts of a worker: one implementation for each port, and the activities that use them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -48,14 +48,14 @@ from loom.domain.tree.lineage import TreeLimits
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerParts:
-    """What activities are built from: one implementation for each port."""
+    """The components that activities are built from: one implementation for each port."""
 
     registry: Registry
     connections: AsyncExitStack
-    """Closes every connection that these components have opened."""
+    """Closes all connections that these components have opened."""
     servers: McpServers
     default: AgentSpec
-    """What an agent has unless its definition overrides it."""
+    """The default spec, whose values an agent has unless its definition overrides them."""
     workspace: Path
     providers: Providers
     prices: Prices
@@ -69,18 +69,18 @@ class WorkerParts:
     own: RunTools
     skills: SkillLibrary
     memory: WorkerMemory | None
-    """The memory of runs; None: nothing is remembered."""
+    """The memory that runs read from, or None if memory is off."""
     knowledge: KnowledgeStore | None
     withheld: frozenset[str]
-    """Tools that are known but that no run has."""
+    """Tools that rules and agents may name although no run has them."""
     masked: Callable[[], StreamRedactor]
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
-    """The limits of trees of runs."""
+    """The limits on run trees."""
 
     @property
     def planner(self) -> CallPreparer:
-        """What says of calls whether they may run."""
+        """Return the component that decides whether a call may run."""
         return CallPreparer(
             tools=self.tools,
             own=self.own,
@@ -91,7 +91,7 @@ class WorkerParts:
 
     @property
     def run_skills(self) -> RunSkills:
-        """What gives runs their skills."""
+        """Return the component that provides runs with their skills."""
         return RunSkills(library=self.skills, tools=self.own.skills)
 
     def _manifests(self, agents: Mapping[str, AgentDefinition]) -> Manifests:
@@ -113,7 +113,7 @@ class WorkerParts:
         return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
 
     def activities(self, search_attributes: Callable[[], Any], pasts: Pasts) -> list[Callable[..., Any]]:
-        """Every activity of Loom."""
+        """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
         manifests = self._manifests(agents)
         model = LanguageModel(
@@ -198,7 +198,7 @@ class WorkerParts:
         ]
 
     def _sources(self) -> list[ContextSource]:
-        """What conversations are reminded of when people speak."""
+        """Return the sources whose content is added to a conversation when a person sends a message."""
         sources: list[ContextSource] = []
         if self.memory is not None:
             sources.append(SessionMemory(self.memory.store, self.memory.limits))

@@ -1,10 +1,10 @@
-"""The errors of the embedded stack.
+"""Errors that the embedded stack raises.
 
 LoomError
 └── StackError                a service does not start, the home cannot be used, a program is missing
     └── AlreadySupervised     another process supervises this home
 
-Each message says what failed, quotes the end of the log that explains it, and says what to do.
+Each message describes the failure, quotes the end of the relevant log and suggests a fix.
 """
 
 from pathlib import Path
@@ -21,9 +21,9 @@ class AlreadySupervised(StackError):
 
 
 def tail(log: Path, *, lines: int = 12, since: int = 0, width: int = 400) -> str:
-    """The last lines of a log, indented for an error message.
+    """Return the last lines of a log, indented for an error message.
 
-    `since` is the byte offset to start from; lines longer than `width` characters are cut.
+    `since` is the byte offset to start from. Lines longer than `width` characters are truncated.
     """
     try:
         with log.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The directory of the embedded stack: create, check and lock it."""
+"""Create, check and lock the embedded stack's directory."""
 
 import fcntl
 import os
@@ -11,20 +11,20 @@ from pathlib import Path
 from loom.stack.errors import AlreadySupervised, StackError
 
 ROOM_TO_BEGIN = 150 * 2**20
-"""Bytes that must be free for a new stack, which takes 50 MB: a full disk is worse than a refused start."""
+"""Free bytes that a new stack requires. A new stack takes 50 MB, and refusing to start is better than a full disk."""
 ROOM_TO_GO_ON = 30 * 2**20
-"""Bytes that must be free for a stack that has data already."""
+"""Free bytes that a stack with existing data requires."""
 LOG_LIMIT = 20 * 2**20
 
 
 def prepare(home: Path) -> None:
-    """Create the directory, and check that it is writable and has room; raises `StackError`."""
+    """Create the directory. Raises `StackError` if it isn't writable or doesn't have enough free space."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         (home / "logs").mkdir(exist_ok=True)
         probe = home / f".writable-{os.getpid()}"
         probe.write_bytes(b"\0" * 4096)
-        probe.unlink(missing_ok=True)  # two threads of one process may look at the same time
+        probe.unlink(missing_ok=True)  # two threads of one process may run this check at the same time
         free = shutil.disk_usage(home).free
     except OSError as error:
         raise StackError(
@@ -43,7 +43,10 @@ def prepare(home: Path) -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Lock the home, or raise `AlreadySupervised`; the kernel releases the lock when the process ends in any way."""
+    """Lock the home. Raises `AlreadySupervised` if another process holds the lock.
+
+    The kernel releases the lock when the process ends, even if it crashes.
+    """
     with (home / "supervisor.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,7 +56,7 @@ def locked(home: Path) -> Iterator[None]:
 
 
 def log_path(home: Path, part: str) -> Path:
-    """The log file of a service; a long log is rotated first, and one old file is kept."""
+    """Return the path of a service's log file. A long log is rotated first, and one old file is kept."""
     path = home / "logs" / f"{part}.log"
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.replace(path.with_suffix(".log.1"))
@@ -61,7 +64,10 @@ def log_path(home: Path, part: str) -> Path:
 
 
 def password(home: Path) -> str:
-    """The password of this home's Postgres and Redis, generated once. It keeps other users of the machine out."""
+    """Return the password of this home's Postgres and Redis. It is generated once.
+
+    The password prevents access by other users of this machine.
+    """
     path = home / "password"
     if not path.exists():
         path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""What a supervisor is asked to run, as a value that can be passed on a command line."""
+"""The services and the worker that a supervisor has to run, as a value that can be passed on a command line."""
 
 import json
 import sys
@@ -11,29 +11,29 @@ from loom.stack.ports import USUAL
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The home of a stack, and which worker to run for it, if any."""
+    """The home of a stack, and the worker to run for it, if any."""
 
     home: Path
     worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
-    app: str | None = None  # what the worker loads; None: what the running worker has loaded
-    redis_server: Path | None = None  # the program to run; None: the packaged one, else one on PATH
+    app: str | None = None  # the app to load; None: the app that the running worker has loaded
+    redis_server: Path | None = None  # the program to run; None: the packaged one, or else one on PATH
 
     def without_worker(self) -> Self:
-        """The same without the worker."""
+        """Return the plan without the worker."""
         return replace(self, worker=None)
 
     def to_json(self) -> str:
-        """The plan as JSON, for the command line of the daemon."""
+        """Return the plan as JSON for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
         return json.dumps(named)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan from its JSON."""
+        """Return the plan that the JSON text contains."""
         home, worker, queue, namespace, metrics, app, redis = json.loads(text)
         return cls(
             home=Path(home),

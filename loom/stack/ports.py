@@ -1,4 +1,4 @@
-"""Choose ports: the one that a service had before, else its usual one, else any free one."""
+"""Choose a service's port: its previous port, or else its usual port, or else any free port."""
 
 import socket
 from collections.abc import Collection
@@ -7,7 +7,7 @@ USUAL = {"temporal": 7233, "ui": 8233, "postgres": 5433, "redis": 6379, "metrics
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
+    """Whether a server can listen on this port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -18,7 +18,7 @@ def is_free(port: int) -> bool:
 
 
 def choose(name: str, remembered: int | None, taken: Collection[int]) -> int:
-    """A free port for the service; those in `taken` are reserved for others that do not listen yet."""
+    """Return a free port for the service. Ports in `taken` are reserved for services that aren't listening yet."""
     for port in (remembered, USUAL[name]):
         if port is not None and port not in taken and is_free(port):
             return port
@@ -29,7 +29,7 @@ def choose(name: str, remembered: int | None, taken: Collection[int]) -> int:
 
 
 def any_free() -> int:
-    """A port that is free now."""
+    """Return any free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

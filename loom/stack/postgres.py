@@ -1,8 +1,9 @@
-"""Postgres with pgvector, from its package.
+"""Run Postgres with pgvector from its Python package.
 
 Postgres refuses to run as root. When the stack runs as root, Postgres runs as `nobody` (or as the user that already
-owns the data) and keeps one capability, CAP_DAC_OVERRIDE. With it, the home and the installed packages may lie in
-folders that only root may enter, such as `/root` or a private temporary folder, and nothing has to be opened up.
+owns the data) and keeps one capability, CAP_DAC_OVERRIDE. The capability allows the home and the installed packages to
+be in folders that only root can access, such as `/root` or a private temporary folder, without changing their
+permissions.
 """
 
 import os
@@ -23,13 +24,13 @@ _MIB = 1024**2
 
 
 def postgres(home: Path, ports: Mapping[str, int]) -> Part:
-    """Postgres on the loopback interface, with a password."""
+    """Return the Postgres service, which listens on the loopback interface and requires a password."""
     data, port = home / "postgres", ports["postgres"]
     server = f"postgresql://{USER}:{password(home)}@127.0.0.1:{port}"
     options = {
         "listen_addresses": "127.0.0.1",
         "port": str(port),
-        "unix_socket_directories": "",  # in a deep home the path of the socket would be too long
+        "unix_socket_directories": "",  # if the home's path is long, the socket's path would be too long
         "max_connections": "200",
         "shared_buffers": f"{_buffers() // _MIB}MB",
     }
@@ -53,15 +54,19 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
 
 
 def _buffers() -> int:
-    """Bytes of `shared_buffers`: a quarter of the memory, as the manual of Postgres advises, up to 512 MiB.
+    """Return the value of `shared_buffers` in bytes: a quarter of the system memory, but at most 512 MiB.
 
-    A search in 100,000 entries of memory is about twice as fast as with the default of 128 MiB.
+    The Postgres manual recommends a quarter of the memory. A search in 100,000 memory entries is about twice as fast as
+    with the default of 128 MiB.
     """
     return min(512 * _MIB, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 
 
 def _create(home: Path, data: Path) -> None:
-    """Create the cluster in another directory and move it into place, so that an aborted start leaves none behind."""
+    """Create the cluster in another directory and move it into place.
+
+    An interrupted start therefore doesn't leave an incomplete cluster behind.
+    """
     aside, log = home / "postgres.new", log_path(home, "initdb")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
@@ -81,11 +86,11 @@ def _create(home: Path, data: Path) -> None:
 
 
 def _as_owner(data: Path) -> tuple[str, ...]:
-    """What to put before a Postgres command so that root runs it as the owner of the data.
+    """Return the command prefix with which root runs a Postgres command as the owner of the data.
 
-    Postgres checks its own programs with access(2), for which the kernel ignores the capabilities of a process whose
-    user is not root, unless the secure bit `no_setuid_fixup` is set. Only ambient capabilities survive the exec that
-    follows, so that the bit grants nothing else.
+    Postgres checks its own programs with access(2). For this call, the kernel ignores the capabilities of non-root
+    processes unless the secure bit `no_setuid_fixup` is set. Only ambient capabilities survive the subsequent exec, so
+    the bit doesn't grant any other privileges.
     """
     if os.geteuid() != 0:
         return ()
@@ -104,7 +109,7 @@ def _as_owner(data: Path) -> tuple[str, ...]:
 
 
 def _forget_dead_server(data: Path) -> None:
-    """Remove a lock whose process id now belongs to another process, as after a restart of a container."""
+    """Remove a lock whose process ID now belongs to another process, for example after a container restart."""
     lock = data / "postmaster.pid"
     try:
         pid = int(lock.read_text(encoding="utf-8").split("\n", 1)[0])

@@ -1,7 +1,7 @@
 """Start a child process, check whether it is alive, and stop it.
 
-Each child gets its own session. Ctrl-C in the terminal therefore reaches only the supervisor, which stops its children
-in order, and killing a child also kills everything it started.
+Each child runs in its own session. Ctrl-C in the terminal therefore reaches only the supervisor, which stops its
+children in order. Killing a child also kills all processes that the child started.
 """
 
 import os
@@ -19,11 +19,11 @@ from loom.stack.state import Identity, of_pid
 HOW_TO_END = {
     "worker": signal.SIGTERM,
     "temporal": signal.SIGTERM,
-    "postgres": signal.SIGINT,  # a fast shutdown: SIGTERM would wait for every client to leave
+    "postgres": signal.SIGINT,  # a fast shutdown: SIGTERM would wait for all clients to disconnect
     "redis": signal.SIGTERM,
 }
 GRACE = 10.0
-"""Seconds that a process has to end by itself before it is killed."""
+"""Seconds that a process has to exit before it is killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +39,12 @@ class Running:
         return self.child.poll() is None if self.child else self.identity.alive()
 
     def exit_code(self) -> int | None:
-        """The exit code; None while the process runs, or if it was adopted."""
+        """Return the exit code, or None if the process is still running or was adopted."""
         return self.child.poll() if self.child else None
 
 
 def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Running:
-    """Start a child that appends its output to `log`; raises `StackError`."""
+    """Start a child process that appends its output to `log`. Raises `StackError` if the process can't be started."""
     try:
         with log.open("ab") as output:
             began = output.tell()
@@ -59,19 +59,19 @@ def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Pat
             )
     except OSError as error:
         raise StackError(f"cannot start {command[0]}: {error.strerror} (log: {log})", program=command[0]) from None
-    # A child that nobody has waited for keeps its process entry, even if it has ended already.
+    # Until the parent waits for a child, the child keeps its process table entry, even if it has already exited.
     return Running(identity=of_pid(child.pid), child=child, logs_from=began)
 
 
 def ask_to_end(process: Running, how: signal.Signals) -> None:
-    """Send the signal, unless the process has ended and its id belongs to another one."""
+    """Send the signal, unless the process has ended and its ID belongs to another process."""
     if process.alive():
         with suppress(ProcessLookupError):
             os.kill(process.identity.pid, how)
 
 
 def end_all(parts: Mapping[str, Running]) -> None:
-    """Stop the worker first, while the services still respond to it, and then all services at once."""
+    """Stop the worker first, while the services still respond to it. Then stop all services at once."""
     if "worker" in parts:
         end("worker", parts["worker"])
     for name, process in parts.items():
@@ -81,7 +81,7 @@ def end_all(parts: Mapping[str, Running]) -> None:
 
 
 def end(name: str, process: Running) -> None:
-    """Ask the process to end and wait; kill it with its children if it does not end in time."""
+    """Ask the process to exit and wait. If it doesn't exit in time, kill it and its children."""
     ask_to_end(process, HOW_TO_END[name])
     if not wait_until(lambda: not process.alive(), seconds=GRACE):
         with suppress(ProcessLookupError):
@@ -90,7 +90,7 @@ def end(name: str, process: Running) -> None:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Wait until the condition is true; False if it is not after `seconds`."""
+    """Wait until the condition is true. Return False if it isn't true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

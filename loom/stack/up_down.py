@@ -1,4 +1,4 @@
-"""`loom up` and `loom down`."""
+"""Implement `loom up` and `loom down`."""
 
 import json
 import os
@@ -19,11 +19,14 @@ from loom.stack.processes import GRACE, Running, ask_to_end, end_all, wait_until
 from loom.stack.state import Identity, StackState
 from loom.stack.supervisor import Supervisor
 
-DEADLINE = 60.0  # seconds until everything is ready, including what another `up` is starting
+DEADLINE = 60.0  # seconds until everything is ready, including services that another `up` is starting
 
 
 def up_detached(plan: Plan) -> StackState:
-    """Start what is missing under a new daemon, and return once everything is ready; raises `StackError`."""
+    """Start the missing services under a new daemon, and return once everything is ready.
+
+    Raises `StackError` if a service can't be started.
+    """
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -36,7 +39,10 @@ def up_detached(plan: Plan) -> StackState:
 
 
 def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
-    """Supervise in this process until told to stop; False if another supervisor has the stack ready already."""
+    """Supervise the stack in this process until told to stop.
+
+    Return False if the stack is already running under another supervisor.
+    """
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -52,7 +58,7 @@ def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
 
 
 def down(home: Path) -> tuple[str, ...]:
-    """Stop what the stack of this home is running, and nothing else; the names of what ran."""
+    """Stop only the processes of this home's stack, and return the names of those that were running."""
     if not (home / state.FILE).exists():
         return ()
     deadline = time.monotonic() + DEADLINE
@@ -71,7 +77,10 @@ def down(home: Path) -> tuple[str, ...]:
 
 
 def _already_up(plan: Plan, deadline: float) -> StackState | None:
-    """The state of a running stack that fulfils the plan; if its worker or app differs, the stack is taken over."""
+    """Return the state of the running stack if it matches the plan.
+
+    If its worker or its app differs, take over the stack and return None.
+    """
     while (now := state.read(plan.home)).supervised():
         if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
             return now
@@ -88,7 +97,10 @@ def _already_up(plan: Plan, deadline: float) -> StackState | None:
 
 
 def _take_over(supervisor: Identity) -> None:
-    """Make the supervisor hand over its services, so that the worker runs in *this* environment, with its keys."""
+    """Make the supervisor hand over its services.
+
+    The new worker then runs in the environment of *this* process, with its API keys.
+    """
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGUSR1)
     if not wait_until(lambda: not process.alive(), seconds=15):
@@ -96,7 +108,7 @@ def _take_over(supervisor: Identity) -> None:
 
 
 def _wait_for_the_other(home: Path, deadline: float) -> None:
-    """Wait a moment for the holder of the lock to record itself or to release it."""
+    """Wait briefly for the lock's holder to record itself or to release the lock."""
     if time.monotonic() >= deadline:
         raise StackError(f"another process has locked {home} for {DEADLINE:.0f} s and has not recorded itself")
     time.sleep(0.1)
@@ -118,7 +130,7 @@ def _start_daemon(plan: Plan, deadline: float) -> None:
         daemon.send_signal(signal.SIGTERM)
         raise StackError(f"the stack is not ready after {DEADLINE:.0f} s\n{tail(log)}")
     if said == {}:
-        daemon.returncode = 0  # it outlives this process: avoid the warning
+        daemon.returncode = 0  # the daemon outlives this process; this avoids a ResourceWarning
         return
     daemon.wait()
     kind = AlreadySupervised if said.get("kind") == AlreadySupervised.__name__ else StackError
@@ -143,7 +155,7 @@ def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Pop
 
 
 def _report(pipe: int, deadline: float) -> dict[str, str] | None:
-    """The report of the daemon: `{}` if ready, an error, or None if there was none in time."""
+    """Return the daemon's report: `{}` if the stack is ready, an error, or None if the report didn't arrive in time."""
     text = b""
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
@@ -156,11 +168,11 @@ def _report(pipe: int, deadline: float) -> dict[str, str] | None:
 
 
 def _end_supervisor(supervisor: Identity) -> None:
-    """Ask the supervisor to end, which takes as long as its services need; kill it if it does not."""
+    """Ask the supervisor to stop, and wait for as long as its services need to stop. Kill it if it doesn't stop."""
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGTERM)
     if not wait_until(lambda: not process.alive(), seconds=3 * GRACE):
-        ask_to_end(process, signal.SIGKILL)  # only it: the services are stopped below
+        ask_to_end(process, signal.SIGKILL)  # only the supervisor; `_end_leftovers` stops the services
         wait_until(lambda: not process.alive(), seconds=5)
 
 
@@ -168,5 +180,5 @@ def _end_leftovers(home: Path) -> None:
     """Stop services whose supervisor was killed."""
     before = state.read(home)
     end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
-    with suppress(OSError):  # on a full disk, the start times show that these are gone
+    with suppress(OSError):  # if the disk is full, the recorded start times show that these processes have ended
         state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted))

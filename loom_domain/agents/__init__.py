@@ -1,6 +1,6 @@
-"""Agents: their definitions, how they inherit from each other, and what is pinned into a run.
+"""Agents: their definitions, inheritance between them, and the spec that is pinned into a run.
 
-`definitions` is an agent as a user writes it, `inheritance` completes it from the agent it extends, and `spec` is the
-result that a run is pinned to, with its skills, tools and rules. `sub_agent` derives the agent of a child run; `hooks`
-are a user's own code around runs and tool calls.
+`definitions` contains agents as users define them. `inheritance` completes a definition from the agent that it extends.
+`spec` is the resulting spec that a run is pinned to, with its skills, tools and rules. `sub_agent` derives a child
+run's agent, and `hooks` contains the user's code that runs around runs and tool calls.
 """

@@ -2,8 +2,8 @@
 
     round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 
-It creates a crew of one agent several times over, in the mode `tree`. It is therefore run, watched, steered, paid for,
-recovered and forked like any crew.
+The pattern creates a crew in `tree` mode whose members are copies of one agent. You can watch, steer and fork this crew
+like any other crew, and it uses the same budgets and recovery.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from loom.domain.crews.crew import (
 from loom.domain.tree.lineage import TreeLimits
 
 BRANCHES: Final = 3
-"""Default number of branches."""
+"""The default number of branches."""
 LEVELS: Final = 1
 
 
 def checked_branches(branches: Any, where: str) -> int | None:
-    """Validate the number of branches. Raises BadRequest."""
+    """Validate the number of branches. Raises BadRequest if it's out of range."""
     if branches is None:
         return None
     if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
@@ -42,7 +42,9 @@ def checked_branches(branches: Any, where: str) -> int | None:
 
 
 def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
-    """The crew of an agent's branches, each with these tools, or with all; raises BadRequest."""
+    """Return the crew of an agent's branches, each with these tools, or with all tools. Raises BadRequest if it's
+    invalid.
+    """
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
         raise BadRequest(f"the pattern tree has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
@@ -50,7 +52,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
     return Crew(
         name=agent,
         mode=CrewMode.TREE,
-        # A failed branch is dropped, since there are others.
+        # The crew drops a failed branch, because other branches remain.
         members=tuple(Member(name=name, agent=agent, tools=tuple(tools), retries=0) for name in names),
         judge=Judge(rounds=levels),
         origin="pattern tree",
@@ -58,7 +60,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
 
 
 def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
-    """The agent as one whose turns a crew decides. All it does itself is to assign work."""
+    """Return the agent as a crew's leader. A crew decides its turns, and the agent itself only assigns work."""
     return replace(
         spec,
         crew=crew,
@@ -72,7 +74,7 @@ def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
 
 
 def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, depth: int) -> None:
-    """Raise BadRequest if the branches would exceed the depth or the number of children that a run may have."""
+    """Raise BadRequest if the branches would exceed the run's maximum depth or number of children."""
     deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
     if depth >= deep:
         raise BadRequest(
@@ -104,7 +106,7 @@ def has_branches(spec: AgentSpec) -> bool:
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """The request of a child, with the options of the run whose branch it is. A judge has its own output schema."""
+    """Return a child's request with the options of the run that it's a branch of. A judge has its own output schema."""
     if spec.pattern != "tree":
         return child
     model = child.model or spec.model

@@ -1,6 +1,8 @@
-"""Agents as a user's module or file defines them: by name, with what differs from the default agent.
+"""Named agents as defined in a user's module or file. A definition contains only the settings that differ from the
+default agent.
 
-A definition becomes a spec when a run is prepared. The default agent provides everything that it leaves out.
+A definition becomes a spec when a run is prepared. The default agent provides all settings that the definition leaves
+out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,29 +21,35 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 COLLABORATION_TOOLS: Final = (MESSAGE_AGENT, SHARE)
-"""Tools that only make sense if several agents work at once."""
+"""Tools that are only useful if several agents work at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentDefinition:
-    """A named agent. None, or an empty value, means: as in the agent that it extends, or in the default one."""
+    """A named agent. If a setting is None or empty, the agent that this agent extends, or the default agent, provides
+    it.
+    """
 
     name: str
     description: str = ""
-    """What the agent is good at, for people and models that choose an agent."""
+    """The agent's strengths, described for the people and models that choose an agent."""
     extends: str = ""
-    """The agent that provides everything this one leaves out; empty: only the default agent's settings."""
+    """The agent that provides all settings that this agent leaves out. If empty, only the default agent's settings
+    apply.
+    """
     model: str | None = None
     """`provider:name`, or `demo`."""
     fallbacks: tuple[str, ...] = ()
-    """Models that take over, in order, if the previous one fails."""
+    """The fallback models, tried in order if the previous model fails."""
     system_prompt: str = ""
     tools: tuple[str, ...] | None = None
-    """The names of its tools, `mcp__server` for all of a server; None: all. `done` is always included."""
+    """The names of the agent's tools. `mcp__server` stands for all of a server's tools. None means all tools. `done` is
+    always included.
+    """
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: Mode | None = None
     knowledge: tuple[str, ...] = ()
-    """Names of knowledge bases to search whenever a person sends a message."""
+    """The names of knowledge bases to search whenever a person sends a message."""
     max_turns: int | None = None
     budget: Budget = field(default_factory=Budget)
     max_output_tokens: int | None = None
@@ -50,30 +58,30 @@ class AgentDefinition:
     approval_timeout: float | None = None
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None
-    """JSON Schema that its answers must match if the request has none."""
+    """The JSON Schema that the agent's answers must match if the request has no schema."""
     pattern: Pattern | None = None
     """The reasoning pattern."""
     rounds: int | None = None
-    """For the patterns `reflect` and `tree`."""
+    """Used by the patterns `reflect` and `tree`."""
     branches: int | None = None
-    """For the pattern `tree`."""
+    """Used by the pattern `tree`."""
     evaluates: bool | None = None
-    """Whether its model rates each answer."""
+    """Whether the agent's model rates each answer."""
     config: AgentConfig = field(default_factory=AgentConfig)
-    """What children inherit: skills, and tools to add to and remove from the list."""
+    """The settings that children inherit: skills, and tools to add to or remove from the list."""
     activation: Activation | None = None
     hooks: tuple[str, ...] = ()
-    """Names of hooks and interceptors that do not apply to every agent."""
+    """The names of hooks and interceptors that apply only to the agents that name them."""
     origin: str = ""
-    """Where it was defined, for error messages."""
+    """The place where the agent was defined, for error messages."""
 
     def has(self, tool: str) -> bool:
-        """Whether the agent was given this tool."""
+        """Whether the agent has this tool."""
         return self.config.chooses_tool(tool, self.tools)
 
 
 def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
-    """The agent's spec without its tools, which are selected from the worker's when a run is prepared."""
+    """Return the agent's spec without its tools, which are selected from the worker's tools when a run is prepared."""
     open_ones = (
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
         *("output_schema", "pattern", "rounds", "evaluates"),
@@ -94,7 +102,7 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
 
 
 def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """The worker's tools that the agent has, sorted by name; all of them for an agent without a definition."""
+    """Return the worker's tools that the agent has, sorted by name. An agent without a definition has all of them."""
     chosen = (tool for tool in tools if definition is None or definition.has(tool.name))
     return tuple(sorted(chosen, key=lambda tool: tool.name))
 
@@ -102,7 +110,9 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
 def with_collaboration_tools(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:
-    """The tools without those for cooperation, unless other agents work beside the agent, or it names them."""
+    """Return the tools, without the collaboration tools unless other agents work alongside the agent or it names those
+    tools.
+    """
     named = definition.tools or ()
     alone = tuple(tool for tool in chosen if tool.name not in COLLABORATION_TOOLS or tool.name in named)
     if lineage is None or not lineage.named or lineage.tools:
@@ -113,9 +123,9 @@ def with_collaboration_tools(
 
 
 def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], servers: Sequence[str] = ()) -> None:
-    """Reject an agent that names an unknown tool; raises BadRequest with the nearest name.
+    """Reject an agent that names an unknown tool. Raises BadRequest with the closest known name.
 
-    The tools of MCP servers come and go, so only the server's name is checked.
+    An MCP server's tools can change at any time, so only the server's name is checked.
     """
     known = sorted(tools)
     for definition in definitions:

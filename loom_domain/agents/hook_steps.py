@@ -1,11 +1,11 @@
-"""A user's code around a run: interceptors before and after it, hooks at its start and its end.
+"""Steps that run a user's code around a run: interceptors before and after it, and hooks when it starts and ends.
 
     before …  on_start …  ⟨the run⟩  … after  on_complete … or on_error …
 
-Interceptors run in their order before the run and in reverse after it. The list of hooks is pinned into the spec when
-the run is prepared, so a run without hooks pays nothing. A hook before the run can stop it, and stops it if it fails. A
-hook after the run cannot change its outcome by failing, except `after`: a result that an interceptor could not check is
-withheld.
+Interceptors run in registration order before the run and in reverse order after it. The list of hooks is pinned into
+the spec when the run is prepared, so a run without hooks has no overhead. A hook before the run can stop the run. If
+the hook fails, the run stops as well. A hook that fails after the run doesn't change the run's outcome. The exception
+is `after`: if an interceptor fails to check a result, the result is withheld.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 from loom.domain.core.requests import RunStatus
 
 DEFAULT_HOOK_TIMEOUT: Final = 10.0
-"""Timeout in seconds of a hook whose registration sets none."""
+"""The timeout, in seconds, for a hook that was registered without one."""
 
 
 class Moment(StrEnum):
@@ -25,7 +25,7 @@ class Moment(StrEnum):
     BEFORE = "before"
     START = "on_start"
     TOOL_CALL = "on_tool_call"
-    """Inside the activities that judge tool calls, never separately."""
+    """Called inside the activities that judge tool calls, never in a separate activity."""
     AFTER = "after"
     COMPLETE = "on_complete"
     ERROR = "on_error"
@@ -36,7 +36,7 @@ BEFORE_FIRST_TURN: Final = (Moment.BEFORE, Moment.START)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookPoint:
-    """A hook, or one side of an interceptor, at one moment of a run."""
+    """A hook, or one side of an interceptor, at one point in a run."""
 
     moment: Moment
     name: str
@@ -51,29 +51,31 @@ HookVerdict: TypeAlias = Literal["allow", "ask", "deny"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookResult:
-    """The result of a hook."""
+    """A hook's result."""
 
     verdict: HookVerdict = "allow"
     reason: str = ""
     text: str | None = None
-    """Replaces the task before the run, or the result after it; None leaves them unchanged."""
+    """The replacement for the task (before the run) or for the result (after it). None leaves it unchanged."""
     instead: bool = False
-    """`text` is the result, and the run does not take place."""
+    """Whether `text` is the result and the run is skipped."""
 
 
 def steps_before_run(steps: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
-    """What runs before the first turn: interceptors, then hooks, each in order of registration."""
+    """Return the steps before the first turn: interceptors, then hooks, each in registration order."""
     return tuple(step for moment in BEFORE_FIRST_TURN for step in steps if step.moment is moment)
 
 
 def steps_after_run(steps: Sequence[HookPoint], left: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
-    """What may run once the run has an outcome. Interceptors that were never reached (`left`) are not called."""
+    """Return the steps that may run after the run has an outcome. Interceptors that weren't reached (`left`) are not
+    called.
+    """
     unreached = {step.name for step in left if step.moment is Moment.BEFORE}
     after = [step for step in steps if step.moment is Moment.AFTER and step.name not in unreached]
     return (*reversed(after), *(step for step in steps if step.moment in (Moment.COMPLETE, Moment.ERROR)))
 
 
 def next_step_after_run(left: Sequence[HookPoint], status: RunStatus) -> HookPoint | None:
-    """The next of these steps that applies to this status."""
+    """Return the next of these steps that applies to this status."""
     unfit = Moment.COMPLETE if status is RunStatus.FAILED else Moment.ERROR
     return next((step for step in left if step.moment is not unfit), None)

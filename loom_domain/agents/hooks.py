@@ -1,7 +1,7 @@
-"""Hooks and interceptors as a user's module registers them, and the verdict of a hook on a tool call.
+"""Hooks and interceptors that a user's module registers, and a hook's verdict on a tool call.
 
 `on_start`, `on_planning` and `on_tool_call` return None (no objection), `Deny` or `Ask`. They can only make a verdict
-stricter: what the rules deny stays denied. A hook that fails, or does not respond, denies the call.
+stricter. A call that the rules deny remains denied. If a hook fails or doesn't respond, the call is denied.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +20,18 @@ from loom.domain.permissions.judge import Judgement
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The call must not run."""
+    """Deny the call."""
 
     reason: str
-    """Shown to the model."""
+    """The reason, shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person has to approve the call."""
+    """Require a person's approval for the call."""
 
     reason: str
-    """Shown to the person."""
+    """The reason, shown to the person."""
 
 
 Answer: TypeAlias = Deny | Ask | None
@@ -46,37 +46,37 @@ class Objection:
 
     @property
     def rule(self) -> str:
-        """Recorded in place of a rule."""
+        """The name that is recorded instead of a rule."""
         return f"hook {self.hook}"
 
 
 def strictest(objections: Iterable[Objection]) -> Objection | None:
-    """The first denial, else the first ask, else none."""
+    """Return the first denial, or else the first ask, or else None."""
     raised = list(objections)
     return next((each for each in raised if isinstance(each.answer, Deny)), next(iter(raised), None))
 
 
 def stricter_of(judged: Judgement, objection: Objection | None) -> Judgement:
-    """The verdict of the rules, or the objection if that is stricter."""
+    """Return the rules' verdict, or the objection if it's stricter."""
     if objection is None:
         return judged
     verdict = Verdict.DENY if isinstance(objection.answer, Deny) else Verdict.ASK
     if STRICTNESS.index(verdict) <= STRICTNESS.index(judged.verdict):
         return judged
-    # An approval for the rest of the run adds rules, and a hook ignores rules: it would ask again.
+    # An approval for the rest of the run adds rules. Hooks ignore rules, so the hook would ask again.
     return Judgement(verdict=verdict, rule=objection.rule, reason=objection.answer.reason, can_be_granted=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """An interceptor's own result: the task does not take place."""
+    """The interceptor's own result. The task is skipped."""
 
     result: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """What a hook receives about its run."""
+    """The information about a run that a hook receives."""
 
     run_id: str
     agent: str
@@ -87,20 +87,20 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hook:
-    """A user's function that is called at one moment."""
+    """A user's function that is called at one point in a run."""
 
     moment: Moment
     name: str
     function: Callable[..., Any]
     agents: tuple[str, ...] | None = None
-    """Applies to these agents and to those that name the hook; None: to every agent."""
+    """The agents that the hook applies to, in addition to agents that name the hook. None means every agent."""
     tools: tuple[str, ...] | None = None
-    """Before a tool call: only for these tools."""
+    """For hooks before a tool call, the only tools that the hook applies to."""
     timeout: float = DEFAULT_HOOK_TIMEOUT
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """When it is called."""
+        """The points at which the hook is called."""
         return (self.moment,)
 
 
@@ -110,7 +110,7 @@ TOOL: Final = "tool"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interceptor:
-    """A user's code around tasks: `before` may change or stop the request, `after` may change the result."""
+    """A user's code around tasks. `before` can change or stop the request, and `after` can change the result."""
 
     name: str
     before: Callable[..., Any] | None = None
@@ -121,7 +121,7 @@ class Interceptor:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """When it is called around a run."""
+        """The points around a run at which the interceptor is called."""
         sides = ((Moment.BEFORE, self.before), (Moment.AFTER, self.after))
         return tuple(moment for moment, side in sides if side is not None and RUN in self.around)
 
@@ -130,22 +130,22 @@ Registered: TypeAlias = Hook | Interceptor
 
 
 def functions_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
-    """The user's own code in it."""
+    """Return the user's functions that a hook or an interceptor contains."""
     return (registered.function,) if isinstance(registered, Hook) else (registered.before, registered.after)
 
 
 def applies_to(registered: Registered, agent: str, named: Iterable[str]) -> bool:
-    """Whether a hook or an interceptor applies to this agent, which names some of them itself."""
+    """Whether a hook or an interceptor applies to this agent. An agent can name hooks and interceptors itself."""
     return registered.agents is None or agent in registered.agents or registered.name in named
 
 
 def hook_names_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
-    """The names of all hooks and interceptors of an agent, around its runs and around its tool calls."""
+    """Return the names of all hooks and interceptors for an agent, both around its runs and around its tool calls."""
     return tuple(dict.fromkeys(each.name for each in registered if applies_to(each, agent, named)))
 
 
 def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookPoint, ...]:
-    """All of these that apply to an agent, to be pinned into its runs."""
+    """Return all hooks and interceptors that apply to an agent, to pin them into its runs."""
     return tuple(
         HookPoint(moment=moment, name=each.name, timeout=each.timeout)
         for each in registered
@@ -155,7 +155,7 @@ def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str])
 
 
 def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefinition]) -> None:
-    """Reject duplicate and unknown names; raises BadRequest with the nearest one."""
+    """Reject duplicate and unknown names. Raises BadRequest with the closest known name."""
     taken = [(moment, each.name) for each in registered for moment in each.moments]
     if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
         raise BadRequest(

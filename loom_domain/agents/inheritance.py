@@ -1,12 +1,12 @@
-"""Inheritance between agents: an agent that extends another one takes from it what it leaves out.
+"""Inheritance between agents: an agent that extends another agent inherits the settings that it leaves out.
 
-Given values replace those of the other agent. Permission rules are merged key by key, and hooks are added up. For
+Values that an agent sets replace inherited values. Permission rules are merged key by key, and hooks are combined. For
 skills and tools:
 
     child = (parent + added) − removed
 
-What is removed stays removed: the disabled sets only grow from parent to child, so that no descendant gets back what
-one of its ancestors disabled, even if it adds it again.
+A removed skill or tool remains removed. The disabled sets only grow from parent to child, so a descendant can't restore
+a skill or tool that one of its ancestors disabled, even by adding it again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 
 DEFAULT_AGENT: Final = "default"
-"""The built-in agent. A definition of this name replaces it."""
+"""The built-in agent. A definition with this name replaces it."""
 
 _INHERITED: Final = (
     *("description", "model", "fallbacks", "system_prompt", "tools", "mode", "max_turns", "max_output_tokens"),
@@ -37,7 +37,9 @@ def inherit(
     remove_tools: Iterable[str] = (),
     activation: Activation | None = None,
 ) -> AgentConfig:
-    """The child's configuration: (parent + added) − removed, where what the parent disabled counts as removed."""
+    """Return the child's configuration, (parent + added) − removed. Items that the parent disabled also count as
+    removed.
+    """
     disabled_skills = _union(parent.disabled_skills, remove_skills)
     disabled_tools = _union(parent.disabled_tools, remove_tools)
     skills = _union(parent.enabled_skills, add_skills)
@@ -52,26 +54,26 @@ def inherit(
 
 
 def with_inherited(agents: Mapping[str, AgentDefinition]) -> Mapping[str, AgentDefinition]:
-    """The same agents with what they inherit; raises BadRequest for an unknown name and for a cycle."""
+    """Return the same agents with their inherited settings. Raises BadRequest for an unknown name or a cycle."""
     known = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **agents}
     return {name: _resolved(_lineage(agent, known)) for name, agent in agents.items()}
 
 
 def inheritance_tree(agents: Mapping[str, AgentDefinition]) -> str:
-    """Which agents extend which, as lines for people. Agents that extend none start at the margin."""
+    """Show which agents extend which, as lines of text. Agents that extend no other agent aren't indented."""
     names = sorted({DEFAULT_AGENT, *agents})
     children: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
         if name in agents and agents[name].extends in children:
             children[agents[name].extends].append(name)
     roots = [name for name in names if name not in agents or agents[name].extends not in children]
-    # A root that no agent extends and no user wrote is left out.
+    # Leave out a root that no agent extends and that no user defined.
     shown = [root for root in roots if root in agents or children[root]]
     return "\n".join(line for root in shown for line in (root, *_below(root, children, "")))
 
 
 def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> list[AgentDefinition]:
-    """The agent and its ancestors, nearest first."""
+    """Return the agent and its ancestors, nearest first."""
     line = [agent]
     while name := line[-1].extends:
         if name not in known:
@@ -116,7 +118,7 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
 
 def _is_open(agent: AgentDefinition, name: str) -> bool:
     value = getattr(agent, name)
-    return value is None or (value in ("", ()) and name != "tools")  # an empty list of tools differs from none
+    return value is None or (value in ("", ()) and name != "tools")  # an empty list of tools is different from None
 
 
 def _below(name: str, children: Mapping[str, list[str]], margin: str) -> Iterator[str]:

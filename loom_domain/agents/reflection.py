@@ -1,11 +1,11 @@
-"""The pattern `reflect`: an answer is first a draft, which the model criticizes and revises, for a few rounds.
+"""The pattern `reflect`: an answer starts as a draft, which the model critiques and revises for a few rounds.
 
     draft ──▶ critique ──good──▶ the answer
                  │  ▲
-            not good└── an answer ── revision      at most `rounds` times; then the last revision is the answer
+            not good└── an answer ── revision      up to `rounds` times, then the last revision is the answer
 
-Each of these is a turn of the same run. A late reminder requests a critique, which is made without tools; a revision
-may use all of them. A message from a person takes precedence over a critique, and the reply to it is a new draft.
+Each step is a turn of the same run. A late reminder requests a critique, which can't use tools. A revision can use all
+tools. A message from a person takes precedence over a critique, and the reply to the message is a new draft.
 """
 
 import re
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Pattern: TypeAlias = Literal["react", "reflect", "tree"]
-"""How an agent reasons; `tree_pattern` implements the last one."""
+"""The reasoning patterns. `tree_pattern` implements the last one."""
 Stage: TypeAlias = Literal["", "draft", "critique", "revision"]
-"""The purpose of a turn; empty in a run that does not reflect."""
+"""The purpose of a turn, or an empty string if the run doesn't use reflection."""
 
 MOST_ROUNDS: Final = 10
 
@@ -34,14 +34,14 @@ REVISE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reflection:
-    """The progress of a run that reflects."""
+    """The progress of a run that uses reflection."""
 
     stage: Stage = ""
     round: int = 0
-    """Number of critiques so far, including the current one."""
+    """The number of critiques so far, including the current one."""
 
 
 def approves(critique: str) -> bool:
-    """Whether a critique approves the answer, by the last verdict in it. Without a verdict, it does not."""
+    """Whether a critique approves the answer, according to its last verdict. A critique without a verdict doesn't."""
     verdicts = _VERDICT.findall(critique)
     return bool(verdicts) and verdicts[-1] == "true"

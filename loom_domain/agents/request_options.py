@@ -1,4 +1,4 @@
-"""Options of one request that override its agent's, in `metadata.loom`."""
+"""A request's options, in `metadata.loom`, which override the agent's settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FIELD: Final = f"metadata.{KEY}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """None means: as in the agent."""
+    """The options. None means that the agent's setting applies."""
 
     evaluate: bool | None = None
     pattern: Pattern | None = None
@@ -25,7 +25,7 @@ class RunOptions:
 
 
 def read_options(metadata: JsonObject) -> RunOptions:
-    """The options of a request; raises BadRequest, which names the invalid one."""
+    """Return a request's options. Raises BadRequest, which names the option, if an option is invalid."""
     given = metadata.get(KEY)
     if given is None:
         return RunOptions()
@@ -48,7 +48,7 @@ def read_options(metadata: JsonObject) -> RunOptions:
 
 
 def checked_pattern(pattern: Any, where: str) -> Pattern | None:
-    """The pattern with that name; raises BadRequest."""
+    """Return the pattern with that name. Raises BadRequest if there is no such pattern."""
     if pattern is not None and pattern not in get_args(Pattern):
         raise BadRequest(f"{where}: the pattern is one of {', '.join(get_args(Pattern))}, not {pattern!r}", field=where)
     known: Pattern | None = pattern
@@ -56,7 +56,7 @@ def checked_pattern(pattern: Any, where: str) -> Pattern | None:
 
 
 def checked_rounds(rounds: Any, where: str) -> int | None:
-    """Validate the number of rounds. Raises BadRequest."""
+    """Validate the number of rounds. Raises BadRequest if it's out of range."""
     if rounds is None:
         return None
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:

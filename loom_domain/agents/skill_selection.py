@@ -1,4 +1,4 @@
-"""Selecting the skills of a run: those that its agent enables, and others whose words match the task."""
+"""Select a run's skills: the skills that its agent enables, and others whose words match the task."""
 
 import math
 from collections import Counter
@@ -12,22 +12,22 @@ from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import CATALOG_TOKENS, PinnedSkill, Skill, line_of
 
 MOST_FITTING: Final = 3
-"""Number of fitting skills that the model is informed about."""
+"""The maximum number of matching skills that are suggested to the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """The skills of a run."""
+    """The skills selected for a run."""
 
     skills: tuple[Skill, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Names that do not fit into the catalog."""
+    """The names of skills that don't fit into the catalog."""
     missing: tuple[str, ...] = ()
-    """Names that the agent enables but that do not exist."""
+    """The names of skills that the agent enables but that don't exist."""
 
 
 def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tuple[Skill, ...]]:
-    """One skill of each name, from the first place that has it, sorted by name; and the hidden ones."""
+    """Return one skill per name, from the first folder that contains it, sorted by name, and the hidden skills."""
     everyone = [skill for level in levels for skill in level]
     first = {skill.name: skill for skill in reversed(everyone)}
     return _sorted(first.values()), tuple(skill for skill in everyone if first[skill.name].root != skill.root)
@@ -36,10 +36,11 @@ def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tupl
 def chosen(
     skills: Sequence[Skill], config: AgentConfig, task: str, *, wanted: Sequence[str] = (), room: int = CATALOG_TOKENS
 ) -> Chosen:
-    """The skills of a run, sorted by name: `wanted` ones, those that the agent enables, and others by its activation.
+    """Return a run's skills, sorted by name. They are the `wanted` skills, the skills that the agent enables, and
+    others according to its activation mode.
 
-    Explicit: no others. Auto and hybrid: all of them, or if the catalog is too small, those that fit the task best.
-    Skills that the agent disables are left out.
+    With explicit activation, there are no others. With auto and hybrid activation, all other skills are included, or
+    only the best matches for the task if the catalog is too small. Skills that the agent disables are left out.
     """
     there = {skill.name: skill for skill in skills if skill.name not in config.disabled_skills}
     enabled = () if config.activation is Activation.AUTO else config.enabled_skills
@@ -61,7 +62,9 @@ def chosen(
 
 
 def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, float]:
-    """The skills that share a word of their name, or two of their description, with the task, the best match first."""
+    """Return the skills that share a word of their name, or two words of their description, with the task, best match
+    first.
+    """
     asked = set(asked_lexemes(task))
     named = {skill.name: set(lexemes_of(skill.name)) for skill in skills}
     words = {skill.name: named[skill.name] | set(lexemes_of(skill.description)) for skill in skills}
@@ -70,7 +73,7 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
     for skill in skills:
         shared = sorted(asked & words[skill.name])
         if named[skill.name].intersection(shared) or len(shared) > 1:
-            # A word that every skill has carries no information, and one of the name counts more than one of the
+            # A word that every skill has carries no information. A word in the name counts more than a word in the
             # description.
             weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
             scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())
@@ -78,13 +81,13 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
 
 
 def hint(skills: Iterable[PinnedSkill], task: str) -> str:
-    """The hint before the model's first reply; empty if no skill fits the task."""
+    """Return the hint that precedes the model's first reply, or an empty string if no skill fits the task."""
     names = list(relevance([skill for skill in skills if not skill.body], task))[:MOST_FITTING]
     return f"By its words this task is one for: {', '.join(names)}. Load what fits before you begin." if names else ""
 
 
 def _fitted(skills: Iterable[Skill], room: int) -> list[Skill]:
-    """As many of these skills, from the first on, as fit into the catalog."""
+    """Return the skills from the beginning of the list that fit into the catalog."""
     kept: list[Skill] = []
     for skill in skills:
         room -= text_tokens(line_of(skill.name, skill.description))

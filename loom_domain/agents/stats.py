@@ -1,4 +1,4 @@
-"""What an agent has done so far, from the runs that the server has. Loom does not store it."""
+"""Compute an agent's statistics from the runs that the server has. Loom doesn't store them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from loom.domain.core.requests import RunStatus
 
 
 class NodeState(StrEnum):
-    """The state of an agent: `running` while any run of it is going on, else how the last one ended."""
+    """An agent's state: `running` while any of its runs is in progress, otherwise the outcome of its last run."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -19,13 +19,15 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """One execution of a run. A run that continued as new has several, and only the last one counts as a run."""
+    """One execution of a run. A run that continued as new has several executions, and only the last one counts as a
+    run.
+    """
 
     status: str
     started_at: datetime
     closed_at: datetime | None = None
     goes_on: bool = False
-    """Whether it continued as new. The next execution belongs to the same run and continues its time."""
+    """Whether the execution continued as new. The next execution belongs to the same run and extends its duration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,21 +36,21 @@ class AgentStats:
 
     state: NodeState = NodeState.IDLE
     execution_count: int = 0
-    """Number of runs, including those that are going on."""
+    """The number of runs, including runs in progress."""
     running_count: int = 0
     success_count: int = 0
     failure_count: int = 0
-    """The other runs that did not complete were aborted or reached a limit."""
+    """The number of failed runs. The other runs that didn't complete were aborted or reached a limit."""
     total_duration: float = 0.0
-    """Total seconds of all runs that have ended, including waiting times."""
+    """The total duration of all ended runs in seconds, including waiting times."""
     last_execution: datetime | None = None
-    """Start of the newest run."""
+    """The start time of the newest run."""
     is_complete: bool = True
-    """False: there are more runs than were examined; the newest ones are counted."""
+    """Whether all runs were examined. If False, the figures cover only the newest runs."""
 
 
 def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> AgentStats:
-    """The figures of these executions, newest first."""
+    """Return the statistics for these executions, newest first."""
     runs = [each for each in executions if not each.goes_on]
     counts = {
         status: sum(run.status == status and run.closed_at is not None for run in runs)
@@ -69,7 +71,7 @@ def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> Ag
 
 
 def _state(runs: Sequence[Execution]) -> NodeState:
-    """An abort or a limit is not a failure: an agent whose last run ended that way is idle."""
+    """Return the agent's state. An abort or a limit isn't a failure: an agent whose last run ended that way is idle."""
     if any(run.closed_at is None for run in runs):
         return NodeState.RUNNING
     last = max(runs, key=lambda run: run.closed_at or run.started_at, default=None)

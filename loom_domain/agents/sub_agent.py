@@ -1,4 +1,4 @@
-"""Derive the agent of a child run. It never has more rights than the runs above it."""
+"""Derive a child run's agent, which never has more rights than its parent and ancestor runs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,9 +13,9 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 TOOLS: Final = ("read_file", "glob", "grep")
-"""The default tools of a sub-agent."""
+"""A sub-agent's default tools."""
 MAX_TURNS: Final = 10
-"""The default maximum number of turns of a sub-agent."""
+"""A sub-agent's default maximum number of turns."""
 SUB_AGENT: Final[Mapping[str, str]] = {
     "read_file": "allow",
     "glob": "allow",
@@ -34,13 +34,13 @@ SUB_AGENT: Final[Mapping[str, str]] = {
     "message_agent": "allow",
     "default": "deny",
 }
-"""The default rules of a sub-agent."""
+"""A sub-agent's default rules."""
 
 
 def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) -> AgentSpec:
-    """The child's version of `spec`, which was resolved from `definition` as if for a run of its own.
+    """Return the child's version of `spec`, which was resolved from `definition` as if for an independent run.
 
-    Raises BadRequest for a tool that the call names and the agent does not have.
+    Raises BadRequest if the call names a tool that the agent doesn't have.
     """
     has_rules = lineage.named and definition.permissions
     return replace(
@@ -54,23 +54,25 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
 
 
 def with_rights_of_parent(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
-    """The crew of a plan. It has the rights of the run that created it and adds no rules of its own."""
+    """Return a plan's crew with the rights of the run that created it. The crew adds no rules of its own."""
     maker = lineage.above[-1]
     return replace(spec, permissions=maker.rules, mode=maker.mode)
 
 
 def default_child_tools(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """The default tools of a child that is derived from its parent: those of TOOLS that the parent has."""
+    """Return the default tools of a child that is derived from its parent: the tools in TOOLS that the parent has."""
     return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
 
 
 def _rules(given: Iterable[str]) -> Mapping[str, str]:
-    """For an agent without rules: it may use the tools that it was explicitly given, as far as those above it may."""
+    """Return the rules for an agent without rules. It may use its explicitly listed tools if its parent and ancestor
+    runs may use them.
+    """
     return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
 
 
 def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
-    """Its own mode, else its parent's: bypassing the rules of a run includes its children."""
+    """Return the agent's own mode, or its parent's. Bypassing a run's rules also bypasses its children's rules."""
     if spec.mode is not Mode.DEFAULT or not lineage.above:
         return spec.mode
     return lineage.above[-1].mode

@@ -1,5 +1,5 @@
-"""The context of a model call: what the model sees, and how it is kept within its window.
+"""The context of a model call: its contents, and the methods that keep it within the model's window.
 
 `model_context` builds it with the `assembler` and shortens old tool results. `compression` replaces old messages with a
-summary of eight sections (`summary_sections`), and `recall` adds what memory and knowledge bases bring.
+summary of eight sections (`summary_sections`), and `recall` adds information from memory and knowledge bases.
 """

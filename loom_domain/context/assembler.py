@@ -1,11 +1,13 @@
-"""Assemble a context from components within a budget of tokens.
+"""Assemble a context from components within a token budget.
 
-If not everything fits, components of the lowest priority are removed first, the oldest first. Critical components are
-never removed. The others keep their order, so that a provider's prompt cache stays valid:
+If not all components fit, those with the lowest priority are removed first, starting with the oldest. Critical
+components are never removed. The remaining components keep their order, so that a provider's prompt cache remains
+valid:
 
     primacy    the system prompt, which rarely changes
     body       the conversation, which only grows
-    recency    what is new in every call, at the end, where it gets attention and leaves the cache intact
+    recency    components that change in every call, placed last so that the cache remains valid and the
+               model pays attention to them
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,24 +19,24 @@ from loom.domain.core.messages import Message, reminder, user
 from loom.domain.core.tokens import MESSAGE, conversation_tokens, message_tokens, text_tokens, within
 
 BUDGET: Final = 100_000
-"""Default number of tokens of a context."""
+"""The default number of tokens in a context."""
 WORTH_KEEPING: Final = 30
-"""Tokens below which the beginning of a text is not worth keeping."""
+"""The minimum number of tokens for which keeping the beginning of a text is useful."""
 
 
 class Priority(IntEnum):
-    """How important a component is for a context."""
+    """A component's importance for a context."""
 
     LOW = 0
     MEDIUM = 1
     HIGH = 2
     ESSENTIAL = 3
     CRITICAL = 4
-    """Never removed and never cut, whatever the budget."""
+    """Never removed and never truncated, regardless of the budget."""
 
 
 class Placement(StrEnum):
-    """Where in the context a component is placed."""
+    """A component's position in the context."""
 
     PRIMACY = "primacy"
     BODY = "body"
@@ -43,48 +45,50 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """A unit of a context that stays or is removed as a whole: a text, or messages that belong together."""
+    """A unit of a context that is kept or removed as a whole: a text, or messages that belong together."""
 
     name: str
     source: str
-    """Where it is defined, for people."""
+    """The place where the component is defined, for display."""
     text: str = ""
     messages: tuple[Message, ...] = ()
-    """Only in the body, at their own position."""
+    """The messages. They're only allowed in the body, at their own position."""
     priority: Priority = Priority.MEDIUM
     place: Placement = Placement.BODY
     truncatable: bool = False
-    """Whether its beginning alone is useful."""
+    """Whether the beginning of the component is useful without the rest."""
     tagged: bool = True
     """Whether its text is enclosed in an XML tag with its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextPart:
-    """The outcome for one component."""
+    """The result for one component."""
 
     component: Component
     tokens: int
-    """Its tokens in the context; 0 if it was removed."""
+    """The component's tokens in the context, or 0 if it was removed."""
     cut: int = 0
-    """Tokens that were cut."""
+    """The number of tokens that were truncated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """Exactly what one model call sees, except the tools."""
+    """The exact content that one model call sees, except the tools."""
 
     system: str
     messages: tuple[Message, ...]
     parts: tuple[ContextPart, ...]
     tokens: int
-    """All tokens as Loom counts them, including the reserved ones."""
+    """The total number of tokens as Loom counts them, including reserved tokens."""
 
 
 def assemble(
     components: Sequence[Component], *, budget: int = BUDGET, reserved: int = 0, sizes: Sequence[int] = ()
 ) -> Assembled:
-    """The context of these components in at most `budget` tokens, including `reserved` ones. Pass known `sizes`."""
+    """Return the context of these components in at most `budget` tokens, including `reserved` tokens. Pass known
+    `sizes`.
+    """
     parts = _fitted(components, sizes or [size_of(component) for component in components], budget - reserved)
     tokens = reserved + sum(part.tokens for part in parts)
     gap = any(part.component.messages and not part.tokens for part in parts)
@@ -102,14 +106,14 @@ def assemble(
 
 
 def size_of(component: Component) -> int:
-    """Approximate tokens of the component, including its tag."""
+    """Return the component's approximate number of tokens, including its tag."""
     return conversation_tokens(component.messages) + (
         MESSAGE + text_tokens(rendered(component)) if component.text else 0
     )
 
 
 def rendered(component: Component) -> str:
-    """The component's text in its tag, which nothing in the text can close."""
+    """Return the component's text inside its tag. The text can't close the tag."""
     if not component.tagged:
         return component.text
     inside = component.text.strip().replace(f"</{component.name}>", f"<\\/{component.name}>")
@@ -121,7 +125,9 @@ _NOTE_TOKENS: Final = message_tokens(_NOTE)
 
 
 def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) -> tuple[ContextPart, ...]:
-    """The outcome for each component, so that together they fit, with a note where one is missing."""
+    """Return the result for each component so that all of them fit together, with a note in place of each missing
+    component.
+    """
     parts = [ContextPart(component=c, tokens=size) for c, size in zip(components, sizes, strict=True)]
     over = sum(sizes) - room
     if over <= 0:
@@ -138,7 +144,7 @@ def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) ->
 
 
 def _cut(component: Component, room: int) -> Component | None:
-    """The component in at most `room` tokens, or None if that is not worth it."""
+    """Return the component in at most `room` tokens, or None if truncating it isn't useful."""
     if not component.truncatable or room < WORTH_KEEPING:
         return None
     around = size_of(replace(component, text="x"))
@@ -151,7 +157,7 @@ def _messages(components: Iterable[Component]) -> tuple[Message, ...]:
 
 
 def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
-    """The messages that stay, with a note if the first ones are missing."""
+    """Return the messages that are kept, with a note if the first messages are missing."""
     body = [part for part in parts if part.component.messages]
     gap = next(place for place, part in enumerate(body) if not part.tokens)
     before, after = body[:gap], [part for part in body[gap:] if part.tokens]
@@ -159,7 +165,7 @@ def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
 
 
 def _texts(components: Iterable[Component], place: Placement) -> str:
-    # A text has no position among the messages. Without a placement, it is at the end.
+    # A text has no position among the messages. Without a placement, it is placed at the end.
     places = (place, Placement.BODY) if place is Placement.RECENCY else (place,)
     wanted = (c for c in components if c.place in places and c.text.strip())
     return "\n\n".join(map(rendered, wanted))

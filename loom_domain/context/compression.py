@@ -1,12 +1,12 @@
-"""Compress a conversation: some messages stay, and one message replaces the rest.
+"""Compress a conversation: some messages are kept, and one summary message replaces the others.
 
     before   task, turns, messages from people, turns, … the last turns
     after    [summary] task, messages from people, … the last turns
 
-Messages from people, the last turns, instructions of skills and calls without a result stay word for word, and a call
-always stays with its result. Eight sections of the summary need judgment; a model writes them, or they are built by
-counting if it fails. To-do lists, files, skills, artifacts, pending approvals and the budget are filled in from the
-run's state.
+Messages from people, the last turns, skill instructions and calls without a result are kept word for word, and a call
+is always kept together with its result. Eight sections of the summary need judgment. A model writes them. If the model
+fails, they are built by counting. To-do lists, files, skills, artifacts, pending approvals and the budget are filled in
+from the run's state.
 """
 
 import re
@@ -33,14 +33,14 @@ from loom.domain.skills.active import staying_skills, told
 from loom.domain.tools.todos import Todo, as_text
 
 LEAST_ROOM: Final = 400
-"""Minimum tokens of a compressed conversation, however small the window is."""
+"""The minimum size of a compressed conversation in tokens, even for a small window."""
 SECTIONS_SHARE: Final = 0.35
 FACTS_SHARE: Final = 0.1
 PEOPLE_SHARE: Final = 0.2
 RECENT_SHARE: Final = 0.25
-"""Shares of the conversation: the sections, the lists, messages from people, the last turns."""
+"""Each part's share of the conversation: the sections, the lists, messages from people, and the last turns."""
 QUOTE: Final = 40
-"""Tokens that stay of a person's message that is too long or too old to stay whole."""
+"""The number of tokens that are kept of a person's message that is too long or too old to be kept in full."""
 MOST_FILES: Final = 60
 
 _LEFT_OUT: Final = " older ones left out)"
@@ -49,7 +49,7 @@ _PATHS: Final = ("path", "file_path", "file", "filename")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownFacts:
-    """What the run's state contains, so that no model has to remember it."""
+    """Facts from the run's state, which the model doesn't have to remember."""
 
     todos: tuple[Todo, ...] = ()
     artifacts: tuple[JsonObject, ...] = ()
@@ -60,12 +60,12 @@ class KnownFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staying:
-    """What stays of a conversation word for word."""
+    """The part of a conversation that is kept word for word."""
 
     kept: tuple[Group, ...]
-    """Ranges of positions, joined where they meet."""
+    """Ranges of message positions. Adjacent ranges are joined."""
     quoted: tuple[int, ...]
-    """Messages of people of which only the beginning can stay."""
+    """Messages from people that can only be kept in part, from the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,23 +80,23 @@ class Shorter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compressing:
-    """A conversation to compress, and its limits."""
+    """A conversation to compress, with its limits."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     facts: KnownFacts
     room: int
-    """Maximum tokens of the compressed conversation, as Loom counts them."""
+    """The maximum size of the compressed conversation in tokens, as Loom counts them."""
     section_tokens: int
     at: str
-    """When, in ISO 8601."""
+    """The time of the compression in ISO 8601 format."""
     turn: int
     count: Callable[[Sequence[Message]], int] = field(default=conversation_tokens)
-    """Counts the tokens of a conversation as a model call sees it, without what surrounds it."""
+    """Counts the tokens of a conversation in the form that a model call sees, without the surrounding components."""
 
     @property
     def section_limit(self) -> int:
-        """Maximum tokens of one section."""
+        """The maximum number of tokens in one section."""
         share = int(max(self.room, LEAST_ROOM) * SECTIONS_SHARE / len(SECTIONS))
         return max(20, min(self.section_tokens, share))
 
@@ -112,7 +112,9 @@ class Compressing:
 
 
 def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
-    """The conversation within the limit. If necessary, less of people's messages and of the sections stays."""
+    """Return the conversation reduced to the limit. If necessary, less of people's messages and of the sections is
+    kept.
+    """
     shorter = _compressed(work, sections, 1.0)
     for share in (0.5, 0.25, 0.1, 0.0):
         if shorter.tokens <= work.room:
@@ -122,13 +124,13 @@ def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
 
 
 def promising(work: Compressing) -> bool:
-    """Whether a summary can save anything. It cannot if nearly everything has to stay."""
+    """Whether a summary can save tokens. It can't if nearly the whole conversation must be kept."""
     stays = rebuilt(work.messages, staying(work.messages, room=work.room).kept)
     return work.count(stays) + 2 * len(SECTIONS) * QUOTE < 0.9 * work.count(work.messages)
 
 
 def staying(messages: Sequence[Message], *, room: int, share: float = 1.0) -> Staying:
-    """What stays word for word of these messages if the conversation may have `room` tokens."""
+    """Return the messages to keep word for word if the conversation may have `room` tokens."""
     groups = [(a, b) for a, b in groups_of(messages) if not is_summary(messages[a])]
     stays = _last_ones(messages, groups, int(RECENT_SHARE * share * room))
     if share:
@@ -149,12 +151,12 @@ def staying(messages: Sequence[Message], *, room: int, share: float = 1.0) -> St
 
 
 def rebuilt(messages: Sequence[Message], kept: Iterable[Group]) -> tuple[Message, ...]:
-    """The messages at these positions."""
+    """Return the messages at these positions."""
     return tuple(message for start, stop in kept for message in messages[start:stop])
 
 
 def transcript_after(messages: Sequence[Message], summary: Message, kept: Iterable[Group]) -> Transcript:
-    """The conversation that a summary and the remaining messages make."""
+    """Return the conversation that consists of a summary and the remaining messages."""
     return transcript_of((summary, *rebuilt(messages, kept)))
 
 
@@ -166,7 +168,9 @@ def _compressed(work: Compressing, sections: Mapping[str, str], share: float) ->
 
 
 def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
-    """What must stay: the last turn, a person's last message, calls without results; and what fits beside them."""
+    """Return the messages that must be kept (the last turn, a person's last message, calls without results), and others
+    that fit.
+    """
     answered = last_turn(messages, groups)
     said = max((a for a, _ in groups if is_from_person(messages[a])), default=-1)
     stays = {(a, b) for a, b in groups if a in (said, answered) or b == len(messages) or unanswered(messages[a:b])}
@@ -212,12 +216,12 @@ def _summary(work: Compressing, sections: Mapping[str, str], stay: Staying, shar
 
 
 def _inert(text: str) -> str:
-    """The text without the record's own tags, which the next compression would misread."""
+    """Return the text without the record's own tags, which the next compression would misinterpret."""
     return _OWN_TAG.sub(r"<\\", text)
 
 
 def _filled(work: Compressing, stay: Staying, room: int) -> dict[str, str]:
-    """The lists that need no judgment, each in at least a fifth of the space."""
+    """Return the lists that need no judgment. Each list has at least a fifth of the space."""
     facts = work.facts
     quoted = [work.messages[place] for place in stay.quoted]
     kept = rebuilt(work.messages, stay.kept)
@@ -242,7 +246,7 @@ def _quote(message: Message) -> str:
 
 
 def _newest(lines: Sequence[str], room: int) -> str:
-    """The last lines that fit, and the number of the others."""
+    """Return the last lines that fit, and the number of omitted lines."""
     lines = [line for line in lines if line and not line.endswith(_LEFT_OUT)]
     kept: list[str] = []
     for line in reversed(lines):
@@ -255,8 +259,8 @@ def _newest(lines: Sequence[str], room: int) -> str:
 
 
 def _files(work: Compressing) -> list[str]:
-    """Every file that a call named, the most recent last. Changed files are listed separately from files that were
-    read.
+    """Return every file that a call named, most recent last. Changed files are listed separately from files that were
+    only read.
     """
     reading = {tool.name for tool in work.tools if tool.effect is Effect.READ}
     touched: dict[str, bool] = {}
@@ -269,6 +273,6 @@ def _files(work: Compressing) -> list[str]:
         if path:
             changed = touched.pop(path, False) or call.name not in reading
             touched[path] = changed
-    # Changed files come last, because the first lines are dropped if there are too many.
+    # Changed files come last, because the first lines are dropped if the list is too long.
     names = sorted(touched.items(), key=lambda file: file[1])[-MOST_FILES:]
     return [f"- {'changed' if changed else 'read'} {within(' '.join(path.split()), QUOTE)}" for path, changed in names]

@@ -1,18 +1,18 @@
-"""Build what a model call sees: the system prompt, the conversation as far as it fits, and late reminders.
+"""Build the context of a model call: the system prompt, the conversation as far as it fits, and late reminders.
 
     conversation ──without_ephemeral──collapsed──limited──▶ components ──assemble──▶ system, messages
                                           ▲
-             from half of the window on, in batches, so that most turns leave a provider's prompt cache intact
+             starts when half of the window is used, in batches that preserve a provider's prompt cache in most turns
 
-`build_context` runs in the activity that calls the model. It decides how many tokens there are, up to which position
-old results are collapsed, and whether the conversation has to be compressed first. Its decision is returned with the
+`build_context` runs in the activity that calls the model. It determines the number of tokens, the position up to which
+old results are collapsed, and whether the conversation must be compressed first. The decision is returned with the
 reply and recorded. `context_parts` explains the context of any past turn.
 
-Older tool results are shown shortened. The conversation itself keeps them whole:
+Older tool results are shortened in the context. The conversation itself keeps them in full:
 
-    ephemeral   for a tool marked so, only the results of its last uses stay
-    collapsed   before a position, results and long arguments are cut to their beginning; not instructions of skills
-    limited     the results of one turn never take more than a share of the window
+    ephemeral   for a tool marked as ephemeral, only the results of its last uses are kept
+    collapsed   before a position, results and long arguments are truncated, except skill instructions
+    limited     one turn's results never use more than a share of the window
 """
 
 from collections import Counter
@@ -39,57 +39,59 @@ from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.active import skill_in
 
 RECENT: Final = 0.1
-"""Share of the window at the end of the conversation that is never collapsed."""
+"""The share of the window, at the end of the conversation, that is never collapsed."""
 STEP: Final = 0.05
-"""Minimum share of the window that collapsing more has to save. Below it, the prompt cache is worth more."""
+"""The minimum share of the window that collapsing further messages must save. If it would save less, preserving the
+prompt cache is more valuable.
+"""
 ONE_TURN: Final = 0.4
-"""Maximum share of the window for the results of one turn."""
+"""The maximum share of the window for one turn's results."""
 
 KEEP_WHOLE: Final = 4
-"""Number of messages at the end that `shortened` never cuts."""
+"""The number of messages at the end that `shortened` never truncates."""
 SHORT: Final = 200
-"""Characters of an old tool result that `shortened` leaves."""
+"""The number of characters of an old tool result that `shortened` keeps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measures:
-    """What a run knows about its window before a model call."""
+    """A run's measurements of its window before a model call."""
 
     size: int = 0
-    """Size of the window in tokens as the provider reported it; 0: the agent's."""
+    """The window size in tokens as reported by the provider, or 0 to use the agent's setting."""
     ratio: float = 1.0
-    """Tokens that the provider counts for one of Loom's."""
+    """The number of provider tokens per token that Loom counts."""
     collapsed: int = 0
-    """Number of messages at the beginning whose results are already collapsed."""
+    """The number of messages at the beginning with results that are already collapsed."""
 
     def window(self, spec: AgentSpec) -> int:
-        """The window's size."""
+        """Return the window size."""
         return window_size(self.size, spec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelContext:
-    """What a model call is about to see."""
+    """The context that a model call is about to see."""
 
     components: tuple[Component, ...]
     sizes: tuple[int, ...]
-    """Tokens of each component."""
+    """The number of tokens in each component."""
     collapsed: int
-    """Number of messages at the beginning whose results are now collapsed."""
+    """The number of messages at the beginning with results that are now collapsed."""
     estimated: int
-    """Tokens as Loom counts them, including tools."""
+    """The number of tokens as Loom counts them, including tools."""
     tokens: int
-    """Tokens as the provider would count them, as far as known."""
+    """The estimated number of tokens as the provider counts them."""
     window: int
     is_full: bool
-    """Whether the conversation has to be compressed before the model is called."""
+    """Whether the conversation must be compressed before the model is called."""
     reserved: int
-    """Tokens of the tools."""
+    """The number of tokens in the tools."""
     budget: int
-    """Maximum tokens of the context, as Loom counts them."""
+    """The maximum number of tokens in the context, as Loom counts them."""
 
     def assembled(self) -> Assembled:
-        """The context within the budget, without the components that had to be removed."""
+        """Return the context within the budget, without the components that had to be removed."""
         return assemble(self.components, budget=self.budget, reserved=self.reserved, sizes=self.sizes)
 
 
@@ -101,7 +103,9 @@ def build_context(
     measures: Measures,
     fixed: bool = False,
 ) -> ModelContext:
-    """What a call with this conversation sees. `fixed`: collapsed as far as measured, for a past turn."""
+    """Return the context for a call with this conversation. For a past turn, `fixed` reproduces the measured collapse
+    position.
+    """
     window = measures.window(spec)
     reserved = tools_tokens(tools)
     groups = groups_of(messages)
@@ -142,7 +146,9 @@ def context_parts(
     tools: Sequence[ToolSpec],
     measures: Measures,
 ) -> tuple[ContextPart, ...]:
-    """The components of a model call's context: their sources, their tokens as Loom counts them, and what was cut."""
+    """Return the components of a model call's context with their sources, their tokens as Loom counts them, and the
+    number of tokens cut.
+    """
     context = build_context(spec, messages, tools=tools, measures=measures, fixed=True)
     names = ", ".join(tool.name for tool in tools)
     described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
@@ -151,12 +157,12 @@ def context_parts(
 
 
 def is_summary(message: Message) -> bool:
-    """Whether this message is the summary of compressed messages."""
+    """Whether this message is the summary that replaces compressed messages."""
     return message.role == "system" and bool(message.metadata.get("compressed"))
 
 
 def shortened(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation with old tool results cut to their beginning. Calls and results stay together."""
+    """Return the conversation with old tool results truncated. Calls and their results are kept together."""
     head = messages[: max(0, len(messages) - KEEP_WHOLE)]
     return tuple(_cut(message) for message in head) + tuple(messages[len(head) :])
 
@@ -168,7 +174,7 @@ def _seen(
 
 
 def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
-    """The position before which everything is old. The last turn and what fits beside it come after it."""
+    """Return the position that separates old messages from the last turn and the messages that fit beside it."""
     point = last_turn(messages, groups)
     left = recent - conversation_tokens(messages[point:])
     for start, stop in reversed(groups):
@@ -245,20 +251,22 @@ def _priority(messages: Sequence[Message], *, is_task: bool) -> Priority:
 
 
 def _cut(message: Message) -> Message:
-    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that what was cut once stays unchanged
+    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that truncated text remains unchanged
         return message
     dropped = len(message.text) - SHORT
     return replace(message, content=f"{message.text[:SHORT]}\n[{dropped} characters dropped to fit the model's window]")
 
 
 SHORT_ENOUGH: Final = 400
-"""Maximum characters of a result or an argument that is left as it is. A note would hardly be shorter."""
+"""The maximum length of a result or an argument, in characters, that is not collapsed. A note would be hardly any
+shorter.
+"""
 BEGINNING: Final = 200
-"""Characters that remain of a collapsed text."""
+"""The number of characters that remain of a collapsed text."""
 
 
 def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-    """The messages, with large results of ephemeral tools only from their last uses."""
+    """Return the messages. Of the large results of ephemeral tools, only the results of the last uses are kept."""
     stay = {tool.name: tool.ephemeral for tool in tools if tool.ephemeral}
     if not stay:
         return tuple(messages)
@@ -275,16 +283,16 @@ def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) ->
 
 
 def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
-    """The messages with results and long arguments before position `until` cut to their beginning."""
+    """Return the messages with results and long arguments truncated before position `until`."""
     return tuple(map(_collapsed, messages[:until])) + tuple(messages[until:])
 
 
 def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[Message, ...]:
-    """The messages, with the results of a group cut evenly if the group has more than `most` tokens."""
+    """Return the messages. If a group has more than `most` tokens, its results are truncated evenly."""
     shown = list(messages)
     for start, stop in groups:
         results = [place for place in range(start, stop) if messages[place].role == "tool"]
-        # A text has no more tokens than characters, which are fast to count.
+        # A text never has more tokens than characters, and counting characters is fast.
         if sum(len(messages[place].text) for place in results) <= most // 2:
             continue
         if conversation_tokens(messages[start:stop]) <= most:
@@ -301,7 +309,7 @@ def _is_large(message: Message) -> bool:
 
 
 def _pointer(message: Message) -> str:
-    """How the model can read the full text."""
+    """Tell the model how to read the full text."""
     artifact = message.metadata.get("artifact")
     return f"; read_artifact shows it: artifact {artifact}" if artifact else "; call it again if you need it"
 

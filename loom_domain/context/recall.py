@@ -1,7 +1,7 @@
-"""What is recalled for a run when a person has sent a message: memories of its session, and knowledge.
+"""Recall information for a run when a person has sent a message: memories of its session, and knowledge.
 
-It is recalled once for each time that people write, and becomes a message of the conversation. It therefore enters
-history once, stays where the model read it, and is compressed like everything else.
+Recall happens once each time people write, and its result becomes a message in the conversation. The result is
+therefore recorded once in history, keeps its position in the conversation, and is compressed like other messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,17 +23,19 @@ SAID: Final[Mapping[Action, tuple[str, str]]] = {
     Action.MESSAGE: ("user", "text"),
     Action.COMPLETE: ("assistant", "output"),
 }
-"""The speaker of a task's text, and its field. Other actions are not part of a conversation."""
+"""For each conversational action, the speaker and the field that contains the text. Other actions aren't part of a
+conversation.
+"""
 MOST_TOKENS: Final = 4_000
-"""Maximum tokens that knowledge bases contribute at once."""
+"""The maximum number of tokens of knowledge in one message."""
 _LEAST: Final = 20
-"""Tokens below which the beginning of an entry is not worth showing."""
+"""The minimum number of tokens for which showing the beginning of an entry is useful."""
 _SHARE: Final = 4
-"""Maximum share of one entry."""
+"""The maximum share of the space for one entry."""
 
 
 def asked(messages: Sequence[Message]) -> str:
-    """What people have written since the model's last reply; empty if nothing."""
+    """Return the text that people have written since the model's last reply, or an empty string."""
     new: list[str] = []
     for message in reversed(messages):
         if message.role == "assistant":
@@ -44,9 +46,9 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Sequence[Hit], most: int) -> str:
-    """What other runs of the session have left, within that many tokens; empty if nothing."""
+    """Return memories of the session's other runs within that many tokens, or an empty string."""
     told = {hit.memory.task_id for hit in recent if _said(hit.memory)}
-    # A task of the last day is stored whole, and also as its summary if its run has ended.
+    # A task from the last day is stored in full, and also as a summary if its run has ended.
     whole = {hit.memory.task_id for hit in important}
     others = [hit for hit in important if hit.memory.task_id not in told]
     others += [hit for hit in summaries if hit.memory.task_id not in told | whole]
@@ -59,9 +61,10 @@ def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Seque
 
 
 def looked_up(hits: Sequence[KnowledgeHit], missing: Sequence[str] = (), most: int = MOST_TOKENS) -> str:
-    """Passages of knowledge bases with citations, within that many tokens; empty if there are none.
+    """Return passages from knowledge bases, with citations, within that many tokens. Return an empty string if there
+    are none.
 
-    `missing` are knowledge bases that the agent names but that do not exist.
+    `missing` contains the knowledge bases that the agent names but that don't exist.
     """
     passages = [f"- {hit.base}: {place_of(hit.path, hit.chunk)}\n{hit.chunk.text}" for hit in hits]
     absent = [f"- {name}: there is no knowledge base of this name." for name in missing]
@@ -79,7 +82,7 @@ def _when(hit: Hit) -> tuple[object, int]:
 
 
 def _said(memory: Memory) -> str:
-    """One line of a conversation; empty for a task that is not part of one."""
+    """Return one line of a conversation, or an empty string for a task outside of any conversation."""
     task = memory.task
     if task is None or task.action not in SAID:
         return ""
@@ -96,7 +99,9 @@ def _fact(memory: Memory) -> str:
 
 
 def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> str:
-    """The sections, each with a heading. If not all fit, the oldest line is dropped, else the last."""
+    """Return the sections with their headings. If a section doesn't fit, its oldest or its last lines are dropped,
+    depending on its direction.
+    """
     texts, share = [], most // _SHARE
     for heading, entries, direction in sections:
         room = most - text_tokens(heading)
@@ -108,7 +113,7 @@ def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> st
 
 
 def _within(entries: Sequence[str], room: int, share: int) -> Iterator[str]:
-    """The beginning of each entry, up to its share, so that a long one leaves room for others."""
+    """Return the beginning of each entry, up to its share, so that a long entry leaves room for others."""
     for entry in entries:
         most = min(room, share) - 1
         if most >= _LEAST or text_tokens(entry) <= most:

@@ -1,4 +1,4 @@
-"""What a model call sees of skills besides its conversation: the catalog, initially active skills, and a hint."""
+"""The skill components of a model call's context: the catalog, initially active skills, and a hint."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from loom.domain.skills.catalog import LOAD_SKILL, PinnedSkill, active_instructi
 
 
 def skill_parts(skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec]) -> tuple[Component, ...]:
-    """The components of the system prompt. A model that cannot load skills gets no catalog."""
+    """Return the components for the system prompt. The catalog is omitted if the model can't load skills."""
     told: list[Component] = []
     if text := active_instructions(skills):
         names = ", ".join(skill.name for skill in skills if skill.body)
@@ -24,7 +24,7 @@ def skill_parts(skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec]) -> tup
 def late_hint(
     skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec], messages: Sequence[Message]
 ) -> tuple[Component, ...]:
-    """The hint which skills fit the task, until the model has replied for the first time."""
+    """Return the hint that names skills for the task. It's shown until the model's first reply."""
     if not skills or not _can_load(tools) or any(message.role == "assistant" for message in messages):
         return ()
     text = hint(skills, next((message.text for message in messages if is_from_person(message)), ""))

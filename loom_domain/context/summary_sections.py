@@ -1,4 +1,6 @@
-"""The eight sections of a summary: the prompt for a model, parsing its reply, and building them without a model."""
+"""The eight sections of a summary: build the prompt, parse the model's reply, and build the sections without a
+model.
+"""
 
 import json
 import re
@@ -20,7 +22,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "open_issues": "what is unsolved or unknown",
     "future_plans": "the next step and those after it",
 }
-"""The content of each section, in order."""
+"""Each section's content, in order."""
 
 SYSTEM: Final = (
     "You keep the memory of an agent whose conversation has become too long for its model. Answer with text only: there"
@@ -28,13 +30,13 @@ SYSTEM: Final = (
 )
 
 _TELLING: Final = 200
-"""Characters from which a reply without sections still counts as a summary."""
+"""The minimum number of characters for a reply without sections to count as a summary."""
 _ALL_RESULTS: Final = (4000, 2000, 1000, 500, 200, 80)
-"""Characters of a result or of arguments in the record, as many as the space allows."""
+"""The number of characters of a result or of arguments in the record. The largest value that fits the space is used."""
 
 
 def question(messages: Sequence[Message], *, earlier: str, room: int, section_tokens: int) -> str:
-    """The prompt in about `room` tokens: the record and what to make of it."""
+    """Return the prompt in about `room` tokens: the record and the instructions for summarizing it."""
     words = max(20, int(section_tokens * 0.6))
     wanted = "\n".join(f"<{name}>{about}</{name}>" for name, about in SECTIONS.items())
     told = record(messages, room - text_tokens(earlier)).replace("</conversation>", "<\\/conversation>")
@@ -48,7 +50,7 @@ def question(messages: Sequence[Message], *, earlier: str, room: int, section_to
 
 
 def shorten(sections: Mapping[str, str], *, section_tokens: int) -> str:
-    """The prompt for shortening sections that are too long."""
+    """Return the prompt for shortening sections that are too long."""
     words = max(20, int(section_tokens * 0.6))
     long = "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in sections.items())
     return (
@@ -57,7 +59,9 @@ def shorten(sections: Mapping[str, str], *, section_tokens: int) -> str:
 
 
 def record(messages: Sequence[Message], room: int) -> str:
-    """The conversation as text in at most `room` tokens: with shortened results, then without its beginning."""
+    """Return the conversation as text in at most `room` tokens. Results are shortened first, and then the beginning is
+    removed.
+    """
     text = ""
     for limit in _ALL_RESULTS:
         text = "\n".join(_line(message, limit) for message in messages)
@@ -70,7 +74,7 @@ def record(messages: Sequence[Message], room: int) -> str:
 
 
 def read_sections(answer: str) -> dict[str, str]:
-    """The sections in a reply: in tags, as JSON, or under headings; else all of it."""
+    """Return the sections in a reply, from tags, JSON or headings. Otherwise, treat the whole reply as one section."""
     text = re.sub(r"<think(?:ing)?>.*?</think(?:ing)?>", "", answer, flags=re.DOTALL | re.IGNORECASE).strip()
     found = _tagged(text) or _json(text) or _headed(text)
     if not found and len(text) >= _TELLING:
@@ -80,13 +84,13 @@ def read_sections(answer: str) -> dict[str, str]:
 
 
 def tag_of(text: str, name: str) -> str:
-    """The content of the first tag with that name; empty if there is none."""
+    """Return the content of the first tag with that name, or an empty string."""
     match = re.search(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
     return match[1].strip() if match else ""
 
 
 def without_model(messages: Sequence[Message], earlier: str) -> dict[str, str]:
-    """The sections as far as counting and copying can build them, including those of the previous summary."""
+    """Return the sections built by counting and copying, including the previous summary's sections."""
     before = {name: tag_of(earlier, name) for name in SECTIONS}
     task = next((message.text for message in messages if is_from_person(message)), "")
     now = {
@@ -115,7 +119,7 @@ def _clipped(text: str, limit: int) -> str:
 
 
 def _tagged(text: str) -> dict[str, str]:
-    # If the reply was cut, an unclosed tag ends where the next one starts.
+    # If the reply was truncated, an unclosed tag ends where the next tag starts.
     names = "|".join(SECTIONS)
     pattern = rf"<({names})>(.*?)(?=</\1>|<(?:{names})>|\Z)"
     return {name.lower(): body.strip() for name, body in re.findall(pattern, text, re.DOTALL | re.IGNORECASE)}
@@ -156,7 +160,7 @@ def _usage(messages: Sequence[Message]) -> str:
 
 
 def _said(messages: Sequence[Message]) -> list[str]:
-    """The model's last texts besides its calls, newest first."""
+    """Return the model's last texts, newest first."""
     texts = [message.text for message in reversed(messages) if message.role == "assistant" and message.text.strip()]
     return [f"- {within(' '.join(text.split()), 60)}" for text in texts[:8]]
 

@@ -1,6 +1,6 @@
-"""The values that everything else is made of: messages, tool calls, tasks, requests, errors.
+"""The basic value types of the domain: messages, tool calls, tasks, requests, and errors.
 
-They know nothing of runs, agents or Temporal. `messages` comes first: messages, transcripts, and the digests that name
-them; then `tool_calls` and `requests`. `errors` is the whole tree of what can go wrong, and `tasks` is the unit of
-communication on the bus.
+These modules do not depend on runs, agents, or Temporal. `messages` defines messages, transcripts, and the digests that
+identify them. `tool_calls` and `requests` build on it. `errors` defines every error type, and `tasks` defines the unit
+of communication on the bus.
 """

@@ -1,11 +1,11 @@
-"""Every error of a run, by type.
+"""The types of all errors that a run can raise.
 
     LoomError
-    ├── BadRequest                the caller's fault: unknown field, agent, model, workspace
+    ├── BadRequest                the caller made a mistake: unknown field, agent, model, or workspace
     ├── RunNotFoundError          no run with that id
     ├── RunExistsError            a run with that id exists already
-    ├── RefusedError              the run cannot do that now: it has ended, nothing waits, the digest differs
-    ├── UnreachableError          no server, or no worker, responds
+    ├── RefusedError              the run cannot do this in its current state, for example because it has ended
+    ├── UnreachableError          the server or the workers are not responding
     ├── RecoverableError          the run can continue: retry, use another model, or inform the model
     │   ├── ToolNotFoundError
     │   ├── ToolUnavailableError
@@ -49,23 +49,23 @@ class LoomError(Exception):
 
 
 class BadRequest(LoomError):
-    """The request is invalid; `field` names the reason."""
+    """The request is invalid. `field` names the invalid field."""
 
 
 class RunNotFoundError(LoomError):
-    """There is no run with that id in this namespace."""
+    """No run with this id exists in this namespace."""
 
 
 class RunExistsError(LoomError):
-    """A run with that id was started before. Ids are used only once."""
+    """A run with this id has already been started. A run id can be used only once."""
 
 
 class RefusedError(LoomError):
-    """The run cannot do that in its current state."""
+    """The run cannot carry out the request in its current state."""
 
 
 class UnreachableError(LoomError):
-    """The Temporal server, or a worker behind it, does not respond."""
+    """The Temporal server is not responding, or no worker is polling its task queue."""
 
 
 class RecoverableError(LoomError):
@@ -79,7 +79,7 @@ class ToolNotFoundError(RecoverableError):
 
 
 class ToolUnavailableError(RecoverableError):
-    """The tool is registered but cannot work on this worker now."""
+    """The tool is registered but is currently unavailable on this worker."""
 
 
 class ToolValidationError(RecoverableError):
@@ -95,24 +95,24 @@ class ToolExecutionError(RecoverableError):
 
 
 class LLMRateLimitError(RecoverableError):
-    """The provider limits the request rate; `context["retry_after"]` is in seconds if it is known."""
+    """The provider has limited the request rate. `context["retry_after"]` is the delay in seconds, if known."""
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds to wait before the next attempt, as the provider requested."""
+        """The number of seconds that the provider asked clients to wait before the next attempt."""
         return self.context.get("retry_after")
 
 
 class LLMContextLengthError(RecoverableError):
-    """The conversation is longer than the model accepts; `context` has `tokens` and `limit` if known."""
+    """The conversation exceeds the model's context window. `context` has `tokens` and `limit`, if known."""
 
 
 class LLMUnavailableError(RecoverableError):
-    """The provider could not be reached, failed, or the connection was lost during a reply."""
+    """The provider could not be reached or failed, or the connection was lost during a reply."""
 
 
 class LLMBadResponseError(RecoverableError):
-    """The provider returned something that is not a model's reply."""
+    """The provider's response is not a valid model reply."""
 
 
 class CompressionFailedError(RecoverableError):
@@ -124,7 +124,7 @@ class TerminalError(LoomError):
 
 
 class PermissionDeniedError(TerminalError):
-    """The rules or a person denied it."""
+    """A permission rule or a person denied the action."""
 
 
 class LLMConfigurationError(TerminalError):
@@ -136,7 +136,7 @@ class LLMRefusedError(TerminalError):
 
 
 class OutputSchemaError(TerminalError):
-    """The answer does not match the output schema, even after repairs; `context` has `problems` and `answer`."""
+    """The answer does not match the output schema, even after repairs. `context` has `problems` and `answer`."""
 
 
 class ExecutionAbortedError(TerminalError):
@@ -148,23 +148,23 @@ class BudgetExceededError(TerminalError):
 
 
 class ManifestChangedError(TerminalError):
-    """The worker's tools differ from those that the run was started with, and the settings reject such runs."""
+    """The worker's tools differ from the tools that the run was started with, and the settings reject such runs."""
 
 
 class CrewFailedError(TerminalError):
-    """A crew cannot do its task: an indispensable member, or its coordinator, has failed."""
+    """The crew cannot complete its task because a required member or the coordinator has failed."""
 
 
 class NoMemberFitsError(TerminalError):
-    """A routed crew has no member for the task, and no fallback."""
+    """A routed crew has no suitable member for the task and no fallback."""
 
 
 class HookFailedError(TerminalError):
-    """A hook around the run raised, timed out or returned an invalid value; `hook` and `moment` name it."""
+    """A run hook raised an exception, timed out, or returned an invalid value. `hook` and `moment` identify it."""
 
 
 class CircuitBreakerOpenError(TerminalError):
-    """The provider has failed too often, and so has every fallback."""
+    """The provider and every fallback have failed too many times."""
 
 
 def _tree(root: type[LoomError]) -> dict[str, type[LoomError]]:
@@ -175,4 +175,4 @@ def _tree(root: type[LoomError]) -> dict[str, type[LoomError]]:
 
 
 BY_NAME: dict[str, type[LoomError]] = _tree(LoomError)
-"""All error types by name, which is also their type in Temporal's failures."""
+"""All error types, keyed by name. The name is also the `type` of the Temporal application failure."""

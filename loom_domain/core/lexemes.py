@@ -1,8 +1,7 @@
-"""Words of a text for a full-text index: for English, for source code, and for scripts without spaces.
+"""Split text into lexemes for a full-text index. English, source code, and scripts without spaces are supported.
 
-Chinese, Japanese and Korean text becomes overlapping pairs of characters. Every word of two characters is one of these
-pairs, and no dictionary is needed. A compound name (`readFile`, `web_fetch`, `src/app.py`) is found as a whole and by
-its parts.
+Chinese, Japanese, and Korean text is split into overlapping pairs of characters, so no dictionary is needed to find a
+two-character word. A compound name (`readFile`, `web_fetch`, `src/app.py`) is indexed both as a whole and by its parts.
 """
 
 import re
@@ -11,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 MOST: Final = 2_000
-"""Maximum lexemes of one text. Further ones are not searched."""
+"""The maximum number of lexemes per text. Any further lexemes are not indexed."""
 MOST_ASKED: Final = 24
-"""Maximum different lexemes of one question."""
+"""The maximum number of distinct lexemes per query."""
 
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN: Final = re.compile(rf"[{_CJK}]+|(?:(?![{_CJK}])\w)+(?:[./-](?:(?![{_CJK}])\w)+)*")
@@ -30,7 +29,7 @@ _COMMON: Final = frozenset(_COMMON_WORDS.split())
 
 
 def lexemes_of(text: str) -> list[str]:
-    """The lexemes of a text in order."""
+    """Return the lexemes of a text, in order."""
     found: list[str] = []
     for lexeme in _lexemes(text):
         found.append(lexeme)
@@ -40,7 +39,7 @@ def lexemes_of(text: str) -> list[str]:
 
 
 def asked_lexemes(text: str) -> list[str]:
-    """The different lexemes of a question, with very common words only if there are no others."""
+    """Return the distinct lexemes of a query. Very common words are included only if there are no other words."""
     asked = list(dict.fromkeys(lexemes_of(text)))
     telling = [lexeme for lexeme in asked if lexeme not in _COMMON]
     return (telling or asked)[:MOST_ASKED]
@@ -69,7 +68,7 @@ def _words(token: str) -> Iterator[str]:
 
 
 def _singular(word: str) -> str:
-    """The singular of English plurals, by the three most common rules. Other words are unchanged."""
+    """Return the singular of an English plural, using the three most common rules. Other words are unchanged."""
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
     if word.endswith("ies") and not word.endswith(("eies", "aies")):

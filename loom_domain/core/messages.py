@@ -1,12 +1,13 @@
-"""What a conversation is made of: immutable, typed, and lossless when written down and read back.
+"""Messages and transcripts: immutable, typed values that can be serialized without loss.
 
-A model's answer and the results of its tool calls belong together: a provider refuses a call without its result and a
-result without its call. So whatever leaves messages out leaves out whole groups (`groups_of`).
+A model's answer and the results of its tool calls belong together, because a provider rejects a call without its result
+and a result without its call. Code that removes messages must therefore remove whole groups (see `groups_of`).
 
-Values are named by digests, so that every byte of a conversation enters history once. The name of a transcript is its
-number of messages and a rolling digest: digest(n) = H(digest(n-1) + H(message n)). Workers keep transcripts under that
-name. A model call sends the name and what no activity has produced. A worker that does not know the name answers
-"resend" and gets the messages whole. Nothing depends on this but speed.
+Values are identified by digests, so that every byte of a conversation enters history only once. A transcript is
+identified by its number of messages and a rolling digest: digest(n) = H(digest(n-1) + H(message n)). Workers cache
+transcripts under this reference. A model call sends the reference and only the messages that no activity has produced.
+If the worker doesn't have the transcript, it replies "resend", and the next request contains all messages in full. This
+is purely a performance optimization.
 """
 
 import json
@@ -17,14 +18,14 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 JsonObject: TypeAlias = Mapping[str, Any]
-"""A decoded JSON object with any JSON values."""
+"""A decoded JSON object."""
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One part of a message: inline text, or other content by media type and base64 data or URL."""
+    """One part of a message: either inline text, or other content with a media type and base64 data or a URL."""
 
     type: Literal["text", "image", "audio", "file"]
     text: str = ""
@@ -43,7 +44,7 @@ class ToolCall:
     name: str
     arguments: JsonObject = field(default_factory=dict)
     malformed: str | None = None
-    """The argument text as the model wrote it, if it was not a JSON object."""
+    """The model's original argument text, if it is not a JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,57 +55,57 @@ class Message:
     content: str | tuple[Part, ...] = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """Set for the role `tool`: the call that this is the result of."""
+    """The id of the call that this message answers. Set only for the role `tool`."""
     name: str | None = None
     is_error: bool = False
-    """Set for the role `tool`: the call failed, and the content says why."""
+    """Whether the call failed, in which case the content gives the reason. Set only for the role `tool`."""
     id: str | None = None
     parent_id: str | None = None
     timestamp: datetime | None = None
     metadata: JsonObject = field(default_factory=dict)
-    """For people and programs around the run; never shown to the model."""
+    """Data for people and programs that use the run. It is never shown to the model."""
 
     @property
     def text(self) -> str:
-        """The textual content, with parts joined by newlines."""
+        """The message's text, with the parts joined by newlines."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if part.type == "text")
 
 
 def user(text: str, **metadata: Any) -> Message:
-    """A message from a person, or from Loom on their behalf, in which case `metadata["kind"]` says what it is."""
+    """Return a message from a person, or from Loom on their behalf. `metadata["kind"]` marks a message from Loom."""
     return Message(role="user", content=text, metadata=metadata)
 
 
 AGENT: Final = "agent"
-"""The kind of a message from another agent."""
+"""The value of `metadata["kind"]` for a message from another agent."""
 
 
 def reminder(text: str) -> Message:
-    """A short message from Loom to the model, marked as not from a person."""
+    """Return a short message from Loom to the model, marked as not written by a person."""
     return user(f"<system-reminder>{text}</system-reminder>", kind="reminder")
 
 
 def recollection(text: str, source: str) -> Message:
-    """What was recalled for the messages before it; `source` names its origin for people."""
+    """Return a message with memories recalled for the preceding messages. `source` tells people their origin."""
     inside = text.replace("</memory>", "<\\/memory>")
     return user(f"<memory>\n{inside}\n</memory>", kind="memory", by=source)
 
 
 def well_formed(text: str) -> str:
-    """The text as every store accepts it: no NUL, no half surrogate pairs."""
+    """Return the text without NUL characters and lone surrogates, so that every store accepts it."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def last_text(messages: Sequence[Message]) -> str:
-    """The assistant's last text, or an empty string."""
+    """Return the assistant's last text, or an empty string if there is none."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Tokens of one or more model calls, as the provider counts them."""
+    """The tokens used by one or more model calls, as counted by the provider."""
 
     input_tokens: int = 0
     """All prompt tokens, including cached ones."""
@@ -115,11 +116,11 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion together."""
+        """The sum of the prompt and completion tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
-        """The sum, field by field."""
+        """Add two usages field by field."""
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -129,11 +130,11 @@ class Usage:
 
 
 Group: TypeAlias = tuple[int, int]
-"""Positions of the first message of a group and of the one after its last."""
+"""A group's start and end positions. The end position is exclusive."""
 
 
 def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """The groups in order, which together are the whole conversation. A single message is a group of its own."""
+    """Split the conversation into groups, in order. A message that belongs to no other message is its own group."""
     ends = _ends(messages)
     groups: list[Group] = []
     place = 0
@@ -147,23 +148,23 @@ def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
 
 
 def last_turn(messages: Sequence[Message], groups: Sequence[Group]) -> int:
-    """The position of the model's last reply, whose results it has not seen yet; the end if there is none."""
+    """Return the position of the model's last reply, whose results it has not seen, or the end if there is none."""
     return next((start for start, _ in reversed(groups) if messages[start].role == "assistant"), len(messages))
 
 
 def unanswered(messages: Sequence[Message]) -> bool:
-    """Whether a call in these messages has no result in them."""
+    """Whether any call in these messages lacks a result."""
     called = {call.id for message in messages for call in message.tool_calls}
     return bool(called - {message.tool_call_id for message in messages if message.role == "tool"})
 
 
 def is_from_person(message: Message) -> bool:
-    """Whether a person wrote this. Reminders and recollections come from Loom."""
+    """Whether a person wrote this message. Reminders and recollections come from Loom."""
     return message.role == "user" and "kind" not in message.metadata
 
 
 def _ends(messages: Sequence[Message]) -> list[int]:
-    """For each message, the position after the last result of its calls."""
+    """Return, for each message, the position after the last result of its calls."""
     ends = [place + 1 for place in range(len(messages))]
     callers: dict[str, int] = {}
     for place, message in enumerate(messages):
@@ -174,27 +175,27 @@ def _ends(messages: Sequence[Message]) -> list[int]:
 
 
 def canonical(arguments: JsonObject) -> str:
-    """One spelling for equal arguments: sorted keys, no spaces (RFC 8785 without its number rules)."""
+    """Return canonical JSON with sorted keys and no spaces (RFC 8785 without its number rules)."""
     return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 def call_digest(run_id: str, call: ToolCall) -> str:
-    """12 hex digits that identify this call, of this run, with these arguments."""
+    """Return 12 hex digits that identify this call with these arguments in this run."""
     return short_digest("\0".join((run_id, call.id, call.name, canonical(call.arguments))))
 
 
 def short_digest(text: str) -> str:
-    """12 hex digits that identify this text (BLAKE2b-48)."""
+    """Return 12 hex digits that identify this text (BLAKE2b-48)."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def arguments_digest(arguments: JsonObject) -> str:
-    """12 hex digits that identify these arguments."""
+    """Return 12 hex digits that identify these arguments."""
     return short_digest(canonical(arguments))
 
 
 def usage_view(usage: Usage) -> JsonObject:
-    """Token counts under their public names."""
+    """Return the token counts under their public names."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -206,7 +207,7 @@ def usage_view(usage: Usage) -> JsonObject:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranscriptRef:
-    """A conversation by its digest."""
+    """A reference to a conversation by its digest."""
 
     count: int = 0
     digest: str = ""
@@ -214,30 +215,30 @@ class TranscriptRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultRef:
-    """A tool result that an activity produced, known to workers by its call and digest."""
+    """A reference to a tool result that an activity produced. Workers find it by its call and digest."""
 
     call_id: str
     digest: str
 
 
 TailItem: TypeAlias = ResultRef | Message
-"""What follows a cached transcript: results by reference, everything else inline."""
+"""One entry after a cached transcript: a tool result by reference, or any other message inline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transcript:
-    """The messages of a run's current window with their digest."""
+    """The messages in a run's current window and their digest."""
 
     messages: tuple[Message, ...] = ()
     digest: str = ""
 
     @property
     def ref(self) -> TranscriptRef:
-        """This transcript's reference."""
+        """Return a reference to this transcript."""
         return TranscriptRef(count=len(self.messages), digest=self.digest)
 
     def extended(self, messages: Iterable[Message]) -> "Transcript":
-        """A new transcript with these messages at its end."""
+        """Return a new transcript with these messages appended."""
         added = tuple(messages)
         digest = self.digest
         for message in added:
@@ -246,12 +247,12 @@ class Transcript:
 
 
 def transcript_of(messages: Iterable[Message]) -> Transcript:
-    """The transcript that has exactly these messages."""
+    """Return the transcript of these messages."""
     return Transcript().extended(messages)
 
 
 def message_digest(message: Message) -> str:
-    """12 hex digits that identify what the model sees of this message. Metadata and ids do not count."""
+    """Return 12 hex digits that identify this message's content for the model. Metadata and ids are excluded."""
     calls = [(call.id, call.name, call.arguments, call.malformed) for call in message.tool_calls]
     seen = (message.role, _content(message), calls, message.tool_call_id, message.is_error)
     return short_digest(json.dumps(seen, sort_keys=True, ensure_ascii=False, default=str))
@@ -269,14 +270,14 @@ def _part(part: Part) -> tuple[str, str, str, str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """The messages after a cached transcript, in order, each inline or by reference."""
+    """The messages that follow a cached transcript, in order. Each is inline or a reference."""
 
     base: TranscriptRef = field(default_factory=TranscriptRef)
     items: tuple[TailItem, ...] = ()
 
 
 def tail_of(base: TranscriptRef, messages: Sequence[Message], produced: frozenset[str]) -> Tail:
-    """What to send after `base`: results of the calls in `produced` by reference, the rest inline."""
+    """Return the messages to send after `base`: results of the calls in `produced` by reference, the rest inline."""
     items = tuple(
         ResultRef(call_id=message.tool_call_id, digest=message_digest(message))
         if message.role == "tool" and message.tool_call_id in produced

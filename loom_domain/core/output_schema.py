@@ -1,4 +1,4 @@
-"""Answers that must match a JSON Schema: the instructions, finding the JSON, and describing what is wrong."""
+"""Answers that must match a JSON Schema: instruct the model, find the JSON, and describe validation problems."""
 
 import json
 import re
@@ -18,20 +18,20 @@ _THOUGHT: Final = re.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTAL
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedAnswer:
-    """The result of validating an answer. Computed where the model is called, recorded, never recomputed."""
+    """The result of validating an answer. The model call's activity computes it once, and history records it."""
 
     value: Any = None
-    """The answer as a JSON value, if it is valid."""
+    """The answer's JSON value, if it is valid."""
     problems: tuple[str, ...] = ()
-    """What is wrong, each with its location."""
+    """The validation problems, each with its location."""
 
 
 class NotJson(ValueError):
-    """The answer contains no JSON; the message says why."""
+    """The answer contains no valid JSON. The message gives the reason."""
 
 
 def instructions(schema: JsonObject, *, through_done: bool) -> str:
-    """The instructions about the form of the answer."""
+    """Return the instructions that tell the model how to format its answer."""
     how = (
         "Call `done` with it as `result`, written as JSON text." if through_done else "Answer with it and nothing else."
     )
@@ -40,16 +40,16 @@ def instructions(schema: JsonObject, *, through_done: bool) -> str:
 
 
 def repair(problems: Sequence[str], *, through_done: bool = False) -> str:
-    """What the model reads if its answer does not match."""
+    """Return the message that asks the model to correct an answer that does not match the schema."""
     listed = "\n".join(f"- {problem}" for problem in problems)
     again = "Call `done` again with" if through_done else "Answer again with"
     return f"Your answer does not fit the schema that was asked for:\n{listed}\n{again} the whole corrected JSON."
 
 
 def values_of(text: str) -> tuple[Any, ...]:
-    """The JSON values that this answer may contain, most likely first; raises NotJson.
+    """Return the JSON values that this answer may contain, most likely first. Raises NotJson if there are none.
 
-    The whole answer, else the content of code fences (the last first), else what starts on a line of its own.
+    The whole answer is tried first, then code blocks from last to first, and then JSON that starts on its own line.
     """
     said = _THOUGHT.sub("", text).strip()
     try:
@@ -62,7 +62,10 @@ def values_of(text: str) -> tuple[Any, ...]:
 
 
 def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
-    """The same for a call of `done`, to which models pass it in many ways; raises NotJson."""
+    """Return the possible JSON values in a call to `done`. Models pass them in various ways.
+
+    Raises NotJson if there are none.
+    """
     given = call.arguments.get("result")
     if isinstance(given, dict | list):
         return (given,)
@@ -76,7 +79,7 @@ def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
 
 
 def read_json(text: str) -> Any:
-    """Parse strict JSON, without Python's extensions; raises NotJson."""
+    """Parse strict JSON, without Python's extensions. Raises NotJson if the text is invalid."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         json.dumps(value, ensure_ascii=False).encode()
@@ -104,7 +107,7 @@ def _all_json(texts: Iterator[str]) -> Iterator[Any]:
 
 
 def _embedded(text: str) -> Iterator[Any]:
-    """Objects and arrays that start on a line of their own, one after the other."""
+    """Yield the objects and arrays that start on their own line, in order."""
     decoder, after = json.JSONDecoder(parse_constant=_refuse), 0
     for opening in list(_OPENING.finditer(text))[:_MOST_OPENINGS]:
         if opening.end() < after:

@@ -1,4 +1,4 @@
-"""Requests and results: the public contract as types."""
+"""The types of requests and results in the public contract."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from loom.domain.core.messages import JsonObject
 
 
 class RunStatus(StrEnum):
-    """The status of a run, as in the public contract."""
+    """A run's status in the public contract."""
 
     RUNNING = "running"
     WAITING_FOR_APPROVAL = "waiting_for_approval"
@@ -28,50 +28,50 @@ ENDED: Final = frozenset(
 
 
 LONGEST_RUN: Final = 10 * 366 * 24 * 3600.0
-"""Maximum seconds of a budget."""
+"""The maximum time that a budget can specify, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What a run may use. None means unlimited."""
+    """The limits of a run. None means unlimited."""
 
     tokens: int | None = None
     cost_usd: float | None = None
     tool_calls: int | None = None
     seconds: float | None = None
-    """Wall-clock time since the start, including pauses and waiting times."""
+    """Wall-clock time since the run started, including pauses and waiting times."""
     turns: int | None = None
-    """Of the run and everything that it delegates, while `max_turns` applies to the run alone."""
+    """Applies to the run and all work that it delegates. In contrast, `max_turns` applies to the run alone."""
     depth: int | None = None
-    """Levels of sub-agents."""
+    """The maximum number of sub-agent levels."""
     children: int | None = None
-    """Total number of sub-agents."""
+    """The maximum total number of sub-agents."""
 
     def or_else(self, other: "Budget") -> "Budget":
-        """This budget, with the other's limits where it has none."""
+        """Return this budget, with missing limits taken from the other budget."""
         mine = {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
         return replace(other, **mine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForkedFrom:
-    """The turn of another run at whose end this one starts."""
+    """The turn of another run after which this run starts."""
 
     run_id: str
     turn: int
-    """0: before its first turn."""
+    """0 means before the first turn."""
     message: str | None = None
-    """A message to the agent at that point."""
+    """A message to send to the agent at that point."""
 
 
 def fork_view(forked: ForkedFrom | None) -> JsonObject | None:
-    """The run and turn at which a fork starts."""
+    """Return the run and turn from which a fork starts."""
     return None if forked is None else {"run_id": forked.run_id, "turn": forked.turn}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """The input of the workflow `AgentRun`; only `task` is required."""
+    """The input of the workflow `AgentRun`. Only `task` is required."""
 
     task: str
     agent: str = "default"
@@ -81,21 +81,21 @@ class RunRequest:
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: str | None = None
     max_turns: int | None = None
-    """None: the agent's default."""
+    """None selects the agent's default."""
     budget: Budget = field(default_factory=Budget)
     require_done_tool: bool | None = None
     skills: tuple[str, ...] = ()
-    """Skills that are active from the start, in addition to those that the agent may load."""
+    """Skills that are active when the run starts, in addition to the skills that the agent can load."""
     output_schema: JsonObject | None = None
     metadata: JsonObject = field(default_factory=dict)
     forked_from: ForkedFrom | None = None
     crew: str | JsonObject | None = None
-    """The crew that does the task in place of an agent: the name of a registered one, or its definition."""
+    """The crew that does the task instead of an agent: the name of a registered crew, or a crew definition."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunError:
-    """Why a run did not succeed; `type` is a name of `loom.domain.core.errors` or of a limit."""
+    """The reason that a run failed. `type` is the name of a type in `loom.domain.core.errors` or of a limit."""
 
     type: str
     message: str
@@ -113,12 +113,12 @@ class RunResult:
     turns: int
     usage: JsonObject
     cost: float | None
-    """US dollars; None if the price of the model is unknown."""
+    """The cost in US dollars. None if the model's price is unknown."""
     quality_metrics: JsonObject | None
     tool_calls: int
     artifacts: tuple[JsonObject, ...]
     error: RunError | None
     children: tuple[JsonObject, ...] = ()
-    """The runs that it delegated work to. Usage, cost and tool calls above include theirs."""
+    """The runs that this run delegated work to. `usage`, the cost, and the tool call count include theirs."""
     own: JsonObject | None = None
-    """Usage, cost and tool calls without theirs; None if there are none."""
+    """Usage, cost, and tool calls without child runs. None if there are no child runs."""

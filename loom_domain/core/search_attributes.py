@@ -1,5 +1,6 @@
-"""Search attributes for lists of runs, with their types. They contain names, never content, since they are not
-encrypted.
+"""The search attributes for listing runs, and their types.
+
+Search attributes aren't encrypted, so they contain only names and never content.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,9 @@
-"""Which tasks a subscriber gets: its pattern is matched against a task's action. Also, handlers as a module registers
-them.
+"""Task routing: match a subscriber's pattern against a task's action. Also defines the handlers that modules register.
 
-    pattern        matches
-    `*`            everything
-    `node.*`       every action that starts with `node.`
-    `node.error`   this action
+pattern        matches
+`*`            everything
+`node.*`       every action that starts with `node.`
+`node.error`   this action
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ _REST: Final = ".*"
 
 
 def checked(pattern: str) -> str:
-    """The pattern, if it is valid; raises BadRequest."""
+    """Return the pattern unchanged. Raises BadRequest if it is invalid."""
     named = pattern.removesuffix(_REST)
     if pattern != EVERYTHING and (not named or "*" in named or named.startswith(".") or named.endswith(".")):
         raise BadRequest(
@@ -30,7 +29,7 @@ def checked(pattern: str) -> str:
 
 
 def takes(pattern: str, action: str) -> bool:
-    """Whether a subscriber with this pattern gets tasks with this action."""
+    """Whether a subscriber with this pattern receives tasks with this action."""
     if pattern.endswith(_REST):
         return action.startswith(pattern.removesuffix("*"))
     return pattern in (EVERYTHING, action)
@@ -38,18 +37,18 @@ def takes(pattern: str, action: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskHandler:
-    """A user's function, async or not, that gets each task that matches its pattern."""
+    """A user's function, async or sync, that receives each task that matches its pattern."""
 
     name: str
-    """Workers share the tasks of one name, by which the bus also recognizes the handler after a restart."""
+    """Handlers with the same name share their tasks across workers. The bus identifies a handler by this name."""
     pattern: str
     function: Callable[..., Any]
     origin: str = ""
-    """Where it was defined, for people."""
+    """The place where the handler is defined, to show to people."""
 
 
 def check_arrives(pattern: str) -> None:
-    """Reject a pattern that never matches: no action has that name, or only fragments of text do."""
+    """Reject a pattern that can never match, because no action has this name or only text fragments do."""
     taken = [action for action in Action if takes(checked(pattern), action)]
     if not taken:
         known = ", ".join(action for action in Action if action not in SHOWN_ONLY)

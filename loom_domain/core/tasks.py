@@ -1,4 +1,4 @@
-"""The unit of communication (axiom A2): one entry of the live stream, with the same shape for every kind."""
+"""The unit of communication (axiom A2): one entry in the live stream. Every kind of entry has the same shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,63 +41,63 @@ class Action(StrEnum):
 FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
 
 SHOWN_ONLY = frozenset({Action.THINKING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
-"""Fragments of text for a screen. Another task contains the whole text, so they are not on the bus or in memory."""
+"""Text fragments for display. Another task contains the full text, so fragments aren't sent to the bus or memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """Something that happened while no activity ran. The next activity publishes it."""
+    """An event that occurred while no activity was running. The next activity publishes it."""
 
     action: Action
     key: str
-    """Identifies the task together with action and run, so that writing it twice has no effect."""
+    """Identifies the task together with its action and run, so that writing the task twice has no effect."""
     at: datetime
     parameters: JsonObject = field(default_factory=dict)
     status: str = "completed"
     result: JsonObject | None = None
     target_agent: str | None = None
-    """The agent that receives work or a message."""
+    """The agent that receives the work or the message."""
 
 
 CORRELATION: Final = "correlation_id"
-"""In the metadata of a request, if the caller has an id of its own, and of every task."""
+"""The metadata key of the caller's own id, in a request and in each of its tasks."""
 
 
 def correlation_of(metadata: Mapping[str, object]) -> str:
-    """The id in a request; empty if it has none, or it is not a string."""
+    """Return the caller's id from a request's metadata, or an empty string if there is no string."""
     given = metadata.get(CORRELATION)
     return given if isinstance(given, str) else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """The run that tasks belong to."""
+    """The run that a task belongs to."""
 
     run_id: str
     root_run_id: str = ""
     session_id: str = ""
     agent: str = "default"
     correlation_id: str = ""
-    """The caller's id of the work; empty: the root run's id."""
+    """The caller's id for the work. If it is empty, the root run's id is used."""
 
     @property
     def correlated(self) -> str:
-        """Connects everything that one request caused, in events and logs."""
+        """The id that connects all events and log lines that result from one request."""
         return self.correlation_id or self.root_run_id or self.run_id
 
     @property
     def log_ids(self) -> Mapping[str, str]:
-        """The ids in each line that a worker logs about the run."""
+        """The ids that a worker includes in each log line about the run."""
         return {"run_id": self.run_id, "correlation_id": self.correlated}
 
     @property
     def depth(self) -> int:
-        """Levels below the root."""
+        """The number of levels between this run and the root."""
         return len(runs_above(self.run_id, self.root_run_id))
 
 
 def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
-    """The runs above a run, root first: a child's id is its parent's with one more segment."""
+    """Return a run's ancestors, root first. A child's id is its parent's id with one more segment."""
     if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
         return ()
     parts = run_id.removeprefix(f"{root_run_id}/").split("/")
@@ -105,13 +105,13 @@ def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
 
 
 def is_last(task: "Task", run_id: str) -> bool:
-    """Whether this task ends the stream of that run. The last tasks of child runs do not."""
+    """Whether this task ends the run's stream. The last task of a child run does not."""
     return task.action in FINAL_ACTIONS and task.run_id == run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """One attempt at one segment of the stream. A later attempt fences off the earlier ones."""
+    """One attempt at writing a segment of the stream. A later attempt fences off earlier attempts."""
 
     name: str
     """For example `t3-model` or `t3-call-call_1`."""
@@ -120,7 +120,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A task as it is published. The store adds the offset."""
+    """A published task. The store adds the offset."""
 
     task_id: str
     run_id: str
@@ -139,10 +139,10 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """What the activity `publish` had to publish, for history: as a local activity, its input is not recorded."""
+    """The notices that the activity `publish` published. A local activity's input isn't in history, so this is."""
 
     notices: tuple[Notice, ...] = ()
-    """Without the run's last one, which the end of the history contains."""
+    """The notices without the run's last notice, which the final history event contains."""
 
 
 def task_of(
@@ -157,7 +157,7 @@ def task_of(
     parent_task_id: str | None = None,
     target_agent: str | None = None,
 ) -> Task:
-    """The task of one run with that `key`. The same key and action always give the same `task_id`."""
+    """Return the run's task with this `key`. The same key and action always produce the same `task_id`."""
     return Task(
         task_id=f"{origin.run_id}/{key}/{action}",
         run_id=origin.run_id,
@@ -176,7 +176,7 @@ def task_of(
 
 
 def task_of_notice(origin: Origin, notice: Notice) -> Task:
-    """The task that a notice becomes."""
+    """Convert a notice to a task."""
     return task_of(
         origin,
         notice.action,

@@ -1,8 +1,8 @@
-"""Estimate the tokens of a context without a tokenizer, corrected by what providers count.
+"""Estimate the number of tokens in a context without a tokenizer, corrected by the provider's counts.
 
 Four Latin letters are one token. Digits count more, two-byte letters (Cyrillic, Greek, Arabic) half a token, and a
-character of three or more bytes (Chinese, Japanese, Korean, emoji) one token: at four to a token, the estimate for
-Chinese would be four times too low. `learned` corrects the remaining error with the provider's counts.
+character of three or more bytes (Chinese, Japanese, Korean, emoji) one token. At four characters per token, the
+estimate for Chinese would be four times too low. `learned` uses the provider's counts to correct the remaining error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,16 @@ from loom.domain.core.messages import Message, Part, ToolCall, canonical
 from loom.domain.core.tool_calls import ToolSpec
 
 MESSAGE: Final = 4
-"""Tokens around a message: its role and its delimiters."""
+"""The token overhead per message, for its role and delimiters."""
 TOOL: Final = 8
-"""Tokens around a tool's description."""
+"""The token overhead per tool description."""
 IMAGE: Final = 1600
-"""What providers count for an image of usual size. They scale larger ones down."""
+"""The number of tokens that providers typically count for an image. They scale down larger images."""
 BINARY: Final = 20
-"""Base64 characters of a file or a recording per token."""
+"""The number of base64 characters per token in a file or an audio recording."""
 
 PLAUSIBLE: Final = (0.5, 3.0)
-"""Plausible ratios of a provider's count to Loom's. Others refer to something else."""
+"""The plausible range for the ratio of a provider's count to Loom's estimate. Other ratios are ignored."""
 
 _DIGITS: Final = b"0123456789"
 _TWO_BYTES: Final = bytes(range(0xC2, 0xE0))
@@ -29,7 +29,7 @@ _MORE_BYTES: Final = bytes(range(0xE0, 0xF8))
 
 
 def text_tokens(text: str) -> int:
-    """Approximate tokens of a text."""
+    """Estimate the number of tokens in a text."""
     data = text.encode("utf-8", "surrogatepass")
     digits = _count(data, _DIGITS)
     if text.isascii():
@@ -39,34 +39,34 @@ def text_tokens(text: str) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Approximate tokens of a message."""
+    """Estimate the number of tokens in a message."""
     content = message.content
     said = text_tokens(content) if isinstance(content, str) else sum(map(_part_tokens, content))
     return MESSAGE + said + sum(map(_call_tokens, message.tool_calls))
 
 
 def conversation_tokens(messages: Iterable[Message]) -> int:
-    """Approximate tokens of these messages."""
+    """Estimate the number of tokens in these messages."""
     return sum(map(message_tokens, messages))
 
 
 def tools_tokens(tools: Sequence[ToolSpec]) -> int:
-    """Approximate tokens of the descriptions of these tools."""
+    """Estimate the number of tokens in these tools' descriptions."""
     return sum(TOOL + text_tokens(tool.name + tool.description + canonical(tool.parameters)) for tool in tools)
 
 
 def learned(ratio: float, *, counted: int, estimated: int) -> float:
-    """The new ratio of the provider's count to Loom's: half of the old one, half of the latest."""
+    """Return the updated ratio of the provider's count to Loom's: the mean of the old and the latest ratio."""
     return round((ratio + counted / estimated) / 2, 3) if is_plausible(counted, estimated) else ratio
 
 
 def is_plausible(counted: int, estimated: int) -> bool:
-    """Whether a provider's count can refer to what was estimated."""
+    """Whether a provider's count is plausible for the estimated content."""
     return PLAUSIBLE[0] * estimated <= counted <= PLAUSIBLE[1] * estimated if estimated else False
 
 
 def within(text: str, most: int, note: str = " …") -> str:
-    """The beginning of the text in at most that many tokens, with a note where it was cut."""
+    """Truncate the text to at most `most` tokens and append `note` if it was truncated."""
     if text_tokens(text) <= most:
         return text
     length = len(text)

@@ -1,4 +1,4 @@
-"""Tool calls: what a model may call, how a call was judged, and its result."""
+"""Tool calls: the tools that a model can call, the permission decision on each call, and its result."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, short
 from loom.domain.core.tool_names import ASK_USER, MADE
 
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
-"""The six stages that every tool call passes through, in order."""
+"""The six stages of every tool call, in order."""
 
 ErrorType: TypeAlias = Literal[
     "validation",
@@ -24,14 +24,14 @@ ErrorType: TypeAlias = Literal[
     "lost",
     "unknown",
 ]
-"""Why a tool call failed; `lost` means that its worker died and the outcome is unknown."""
+"""The reason that a tool call failed. `lost` means that its worker died and the outcome is unknown."""
 
 
 EMPTY_OUTPUT: Final = "(the tool finished without output)"
 
 
 class Effect(StrEnum):
-    """What happens if a tool runs twice."""
+    """The consequence of running a tool twice."""
 
     READ = "read"
     IDEMPOTENT = "idempotent"
@@ -39,7 +39,7 @@ class Effect(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What the rules decide about a call."""
+    """The permission rules' decision on a call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -47,12 +47,12 @@ class Verdict(StrEnum):
 
 
 class Scope(StrEnum):
-    """Where a tool has its effects, which decides how it is confined."""
+    """Where a tool's effects occur. This determines how the tool is confined."""
 
     SANDBOXED = "sandboxed"
-    """Files inside the workspace, and nothing else."""
+    """Only files inside the workspace."""
     SYSTEM = "system"
-    """Programs and the network, each under its own guard."""
+    """Programs and the network, each with its own guard."""
     MCP = "mcp"
     """An external server."""
     CONTEXT = "context"
@@ -60,60 +60,60 @@ class Scope(StrEnum):
 
 
 STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
-"""Verdicts from the most lenient to the strictest."""
+"""The verdicts, from most lenient to strictest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
-    """A tool as the model and the run see it. It is pinned into the run at its start."""
+    """The definition of a tool for the model and the run. It is pinned when the run starts."""
 
     name: str
     description: str
     parameters: JsonObject
-    """JSON Schema of the arguments."""
+    """The JSON Schema for the arguments."""
     effect: Effect = Effect.ONCE
     parallel: bool = False
-    """Whether it may run in parallel with other calls: it only reads, or its name suggests that."""
+    """Whether calls can run in parallel with other calls, because the tool is read-only or its name suggests it."""
     timeout: float = 120.0
-    """Seconds for one call."""
+    """The timeout for one call, in seconds."""
     queue: str | None = None
-    """Task queue to run on; None: the run's own."""
+    """The task queue on which to run the tool. None selects the run's task queue."""
     scope: Scope = Scope.SANDBOXED
     declared: Verdict | None = None
-    """The verdict if no rule names the tool, from its registration; None: the built-in default."""
+    """The registered verdict that applies if no rule names the tool. None selects the built-in default."""
     ephemeral: int = 0
-    """Keep only the results of this many last uses in the context; 0: all of them."""
+    """The number of most recent results to keep in the context. 0 keeps all results."""
     source: str = ""
     """The Python code of a tool that an agent created; empty for registered tools."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedCall:
-    """What the registry and the rules say about a tool call when it is made. Recorded, never recomputed."""
+    """The result of checking a new tool call against the registry and the rules. It is recorded, never recomputed."""
 
     verdict: Verdict = Verdict.ALLOW
     rule: str = ""
-    """The rule that decided, as written; `built-in` for a default."""
+    """The text of the rule that decided, or `built-in` for a default."""
     reason: str = ""
     error: str = ""
-    """If not empty, the call cannot run (unknown tool, invalid arguments), and this says what to do."""
+    """If not empty, the call cannot run (unknown tool, invalid arguments), and this text explains how to fix it."""
     error_type: ErrorType | None = None
     effect: Effect = Effect.ONCE
     parallel: bool = False
     timeout: float = 120.0
     queue: str | None = None
     digest: str = ""
-    """Binds an approval to this tool with these arguments. Set for the verdict `ask`."""
+    """A digest that binds an approval to this tool with these arguments. Set for the verdict `ask`."""
     grants: tuple[str, ...] = ()
-    """The allow rules that an approval for the rest of the run would add. Set for the verdict `ask`."""
+    """The allow rules that an approval would add for the rest of the run. Set for the verdict `ask`."""
     interceptor: str = ""
-    """The interceptor that changed, answered or stopped the call."""
+    """The interceptor that changed, answered, or stopped the call."""
     arguments: JsonObject | None = None
-    """The interceptor's arguments, which replace the model's. They were judged, and they run."""
+    """The interceptor's arguments, which replace the model's. The rules judged these, and the tool runs with them."""
     answer: str | None = None
-    """The interceptor's result. Nothing runs."""
+    """The interceptor's result. The tool does not run."""
     stopped: str = ""
-    """Why the interceptor stopped the call."""
+    """The reason that the interceptor stopped the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,19 +124,19 @@ class ToolResult:
     status: Literal["success", "error", "warning"] = "success"
     error_type: ErrorType | None = None
     stage_ms: tuple[float, ...] = ()
-    """Milliseconds spent in each of `STAGES` that the call reached."""
+    """The milliseconds spent in each of the `STAGES` that the call reached."""
     resend: bool = False
-    """The activity needs the arguments inline. Nothing has run."""
+    """Whether the activity needs the arguments inline. If so, the tool has not run."""
     parts: tuple[Part, ...] = ()
     """Images and files in addition to the text, for models that accept them."""
     artifact: str = ""
-    """Id under which the whole output is stored, if `content` was cut."""
+    """The id of the stored full output, if `content` was truncated."""
     length: int = 0
-    """Characters of the whole output, if it was cut."""
+    """The number of characters in the full output, if it was truncated."""
 
     @property
     def metadata(self) -> JsonObject:
-        """The result's metadata, as in the public contract."""
+        """The result's metadata in the public contract."""
         return {
             "execution_time": round(sum(self.stage_ms) / 1000, 6),
             "stage_breakdown": dict(zip(STAGES, self.stage_ms, strict=False)),
@@ -148,7 +148,7 @@ class ToolResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A person's decision on a pending call, or its expiry."""
+    """A person's decision on a pending call, or the call's expiry."""
 
     approved: bool
     scope: Literal["once", "run"] = "once"
@@ -160,7 +160,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenCall:
-    """A tool call of the current turn, from its judgement to its result."""
+    """A tool call in the current turn, from the permission decision to the result."""
 
     call: ToolCall
     plan: PreparedCall
@@ -169,15 +169,15 @@ class OpenCall:
     result: ToolResult | None = None
     attempt: int = 1
     inline: bool = False
-    """The next request contains the arguments, since its worker did not have them."""
+    """Whether the next request must contain the arguments, because a worker did not have them."""
     begun: bool = False
-    """An earlier attempt may have started, and its outcome is unknown."""
+    """Whether an earlier attempt may have started. Its outcome is unknown."""
     away: int = 0
-    """Number of attempts that found the effect ledger unavailable."""
+    """The number of attempts for which the effect ledger was unavailable."""
     lost: int = 0
-    """Number of attempts whose worker died."""
+    """The number of attempts whose worker died."""
     stale: int = 0
-    """How often rules or arguments have changed since the call was judged. It has to be judged again."""
+    """How often rules or arguments have changed since the call was judged. If not 0, it must be judged again."""
 
     @property
     def awaits_person(self) -> bool:
@@ -186,17 +186,17 @@ class OpenCall:
 
 
 def artifact_id(turn: int, call_id: str) -> str:
-    """The id, within its run, of a call's whole output."""
+    """Return the id of a call's full output. The id is unique within the run."""
     return f"t{turn}-{call_id if len(call_id) <= 60 else short_digest(call_id)}"
 
 
 def kept_artifact(call_id: str, tool: str, result: ToolResult) -> JsonObject:
-    """A stored output, as a run's result names it."""
+    """Return the entry for a stored output in the run's result."""
     return {"id": result.artifact, "call_id": call_id, "tool": tool, "characters": result.length}
 
 
 def describe(call: ToolCall, width: int = 60) -> str:
-    """One short line for people: the tool and its most informative argument."""
+    """Describe the call in one short line for people: the tool and its most informative argument."""
     if call.malformed is not None:
         return f"{call.name}: malformed arguments"
     value = next((v for v in call.arguments.values() if isinstance(v, str) and v.strip()), "")
@@ -206,7 +206,7 @@ def describe(call: ToolCall, width: int = 60) -> str:
 
 
 def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
-    """The calls to run next: leading parallel ones together (at most `limit`, at least one), any other one alone."""
+    """Return the calls to run next: the leading parallel calls (at least one and at most `limit`), or a single call."""
     waiting = [call for call in calls if call.result is None]
     group: list[OpenCall] = []
     for call in waiting:
@@ -217,7 +217,7 @@ def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
 
 
 def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any] | None = None) -> Message:
-    """The result as the model reads it."""
+    """Return the message that passes the result to the model."""
     text = Part(type="text", text=result.content)
     return Message(
         role="tool",
@@ -230,12 +230,12 @@ def tool_message(call: ToolCall, result: ToolResult, metadata: Mapping[str, Any]
 
 
 def failed(content: str, error_type: ErrorType) -> ToolResult:
-    """A call that did not succeed. `content` tells the model what to try next."""
+    """Return the result of a failed call. `content` tells the model what to try next."""
     return ToolResult(content=content, status="error", error_type=error_type)
 
 
 def read_done(call: ToolCall) -> str:
-    """The answer in a `done` call, under whichever common name the model used."""
+    """Return the answer in a `done` call. Models use one of several common argument names."""
     named = (call.arguments.get(key) for key in ("result", "output", "answer", "summary", "message"))
     return next((_text_of(value) for value in named if value and isinstance(value, str | dict | list)), "")
 
@@ -245,7 +245,7 @@ def _text_of(value: str | dict[str, Any] | list[Any]) -> str:
 
 
 def made_tool(arguments: JsonObject) -> ToolSpec:
-    """The tool that a call of `create_tool` describes. The call has been executed, so it is valid."""
+    """Return the tool that a call to `create_tool` defines. The call has been executed, so it is valid."""
     return ToolSpec(
         name=f"{MADE}{arguments['name']}",
         description=str(arguments["description"]),

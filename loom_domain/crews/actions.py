@@ -1,4 +1,4 @@
-"""What a crew can do next: assign work, compare, answer, give up."""
+"""A crew's possible next actions: assign work, compare descriptions, answer, or give up."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from loom.domain.crews.log import Choice, Job, JobAttempt
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssignJobs:
-    """Assign these jobs, all at once."""
+    """Assign these jobs concurrently."""
 
     jobs: tuple[Job, ...]
     text: str
     choice: Choice | None = None
-    """Why they were assigned to these members, if this was just decided."""
+    """The reason why the jobs were assigned to these members, if it has just been decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Answer:
 
     text: str
     choice: Choice | None = None
-    """Why this answer was chosen, if this was just decided."""
+    """The reason why this answer was chosen, if it has just been decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,20 +37,20 @@ class GiveUp:
 
     error: str
     no_match: bool = False
-    """Whether this is because no member fits."""
+    """Whether the crew gave up because no member fits the task."""
 
 
 Step: TypeAlias = AssignJobs | CompareDescriptions | Answer | GiveUp
 
 
 def no_answer(over: Sequence[JobAttempt]) -> GiveUp:
-    """No member has produced anything, and why."""
+    """Return the action for a crew whose members produced no results, with the reason."""
     said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
     return GiveUp(error=f"no member came to an answer: {said}")
 
 
 def assignees(jobs: Sequence[Job]) -> str:
-    """The members that get these jobs."""
+    """Return the members that these jobs are assigned to."""
     return ", ".join(_names(jobs))
 
 

@@ -1,8 +1,9 @@
-"""What a crew in the mode `tree` does next: its branches, the judge of their answers, and the next round.
+"""Decide the next action of a crew in `tree` mode: run the branches, have their answers judged, or start the next
+round.
 
     round 1: all members ──▶ the judge ──▶ the best answer ──▶ round 2: all members improve on it … ──▶ the best answer
 
-A failed branch is dropped. A single answer needs no judge, and without scores the first answer is used.
+A failed branch is dropped. A single answer isn't judged. If there are no scores, the first answer is used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,9 @@ JUDGE: Final = "judge"
 
 
 def tree_step(crew: Crew, log: Log) -> Step:
-    """A round's branches at once, then the judge. The best answer is improved on, and finally is the crew's."""
+    """Run all branches of a round concurrently, then the judge. Later rounds improve the best answer, and the last best
+    answer is the crew's answer.
+    """
     best: Choice | None = None
     for level in range(1, crew.judge.rounds + 1):
         told = best if len(log.choices) < level - 1 else None
@@ -44,7 +47,7 @@ def tree_step(crew: Crew, log: Log) -> Step:
 
 
 def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator[JobTemplate]:
-    """The work of each member in a round."""
+    """Return each member's work in a round."""
     tried = None if best is None else log.answer_to(best.key)
     before = None if best is None or tried is None else (best, tried)
     for number, member in enumerate(crew.members, 1):
@@ -56,7 +59,9 @@ def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator
 
 
 def _best(crew: Crew, log: Log, level: int, done: Sequence[JobAttempt], before: Choice | None) -> Choice | Step:
-    """The best answer of a round, the first of equally good ones, or what has to be done to find it."""
+    """Return a round's best answer (the first, if several are equally good), or the action that is needed to
+    find it.
+    """
     if not done and before is not None:
         reason = f"no branch of level {level} came to an answer: the one before stays"
         return replace(before, by="fallback", reason=reason, scores=())

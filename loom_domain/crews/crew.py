@@ -1,14 +1,15 @@
-"""Crews: several agents on one task, and how they share it.
+"""Crews: several agents that work on one task, and the modes in which they share it.
 
-    sequential     one after the other, each with the results of those before it
-    parallel       all at once; their answers are combined
+    sequential     members work one after another, and each receives the previous results
+    parallel       all members work concurrently, and their answers are combined
     coordinated    a coordinator splits the task, assigns the work, reads the results, and answers
-    routed         the one member that fits the task best does it
-    planned        each as soon as the members that it depends on are done; a failure blocks its dependents
-    tree           all at once on the whole task; their answers are scored, and the best is used or improved on
+    routed         the member that fits the task best works on it
+    planned        each member starts when its dependencies are done, and a failure blocks its dependents
+    tree           all members work on the whole task, and the best-scored answer is used or improved
 
-A crew runs like an agent: in each turn, it assigns work to members, each of which is a run of its own. Each member
-defines what its failure means: a retry, a substitute, going on without it, or the end of the crew.
+A crew runs like an agent. In each turn, it assigns work to members, and each member runs as a separate child run. Each
+member's definition determines how the crew handles a failure: it retries the member, uses a substitute, continues
+without the member, or stops.
 """
 
 import re
@@ -27,16 +28,16 @@ AggregateBy: TypeAlias = Literal["concat", "merge", "structured"]
 OnFailure: TypeAlias = Literal["stop", "skip"]
 
 ANYBODY: Final = "default"
-"""The agent of a member that does not name one."""
+"""The agent for a member that doesn't name one."""
 FEWEST_BRANCHES: Final = 2
 MOST_BRANCHES: Final = 10
-"""Maximum members of a crew with branches."""
+"""The maximum number of members in a crew with branches."""
 MOST_LEVELS: Final = 5
-"""Maximum rounds of a crew with branches."""
+"""The maximum number of rounds in a crew with branches."""
 
 
 class CrewMode(StrEnum):
-    """How the members of a crew share a task."""
+    """How a crew's members share a task."""
 
     SEQUENTIAL = "sequential"
     PARALLEL = "parallel"
@@ -48,66 +49,70 @@ class CrewMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A member of a crew: an agent with a share of the task."""
+    """A crew member: an agent that does a share of the task."""
 
     name: str
     agent: str = ANYBODY
     description: str = ""
-    """What it is good at, for people and models that choose a member."""
+    """The member's strengths, described for the people and models that choose a member."""
     capabilities: tuple[str, ...] = ()
-    """The same as single words."""
+    """The member's strengths as single words."""
     task: str = ""
-    """Its share of every task."""
+    """The member's share of every task."""
     model: str | None = None
-    """None: the agent's model."""
+    """The member's model. If None, the agent's model is used."""
     tools: tuple[str, ...] = ()
-    """A subset of its agent's tools; empty: all of them."""
+    """A subset of its agent's tools. If empty, the member has all of them."""
     after: tuple[str, ...] = ()
-    """In a planned crew, the members whose answers it needs."""
+    """In a planned crew, the members whose answers this member needs."""
     retries: int = 1
-    """Maximum number of retries."""
+    """The maximum number of retries."""
     substitute: str = ""
     """The member that takes over after all retries."""
     on_failure: OnFailure | None = None
-    """What happens if there is none; None: sequential and routed crews stop, the others continue without it."""
+    """What happens if there is no substitute. If None, sequential and routed crews stop, and other crews continue
+    without the member.
+    """
 
     @property
     def about(self) -> str:
-        """One line for people and models that choose a member."""
+        """Return one line for the people and models that choose a member."""
         able = f"can: {', '.join(self.capabilities)}" if self.capabilities else ""
         return "; ".join(part for part in (self.description, able) if part) or self.task or f"agent {self.agent}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """Tasks that match a pattern go to a member."""
+    """A route that assigns tasks matching a pattern to a member."""
 
     match: str
-    """A regular expression, matched regardless of case."""
+    """A regular expression, matched case-insensitively."""
     member: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Router:
-    """How a routed crew finds the member for a task."""
+    """How a routed crew selects the member for a task."""
 
     by: RouteBy = "rules"
     rules: tuple[Route, ...] = ()
-    """The first match decides. Without rules, a member's capability that occurs in the task."""
+    """The routing rules. The first match decides. Without rules, the crew looks for members' capabilities in
+    the task.
+    """
     agent: str = ANYBODY
-    """The agent that chooses, for `model`."""
+    """The agent that chooses the member, for `model`."""
     model: str | None = None
     threshold: float | None = None
-    """For `embedding`: the minimum similarity of a task and a member's description; None: the default of the embedder's
-    model.
+    """For `embedding`: the minimum similarity between a task and a member's description. If None, the embedding model's
+    default is used.
     """
     fallback: str = ""
-    """The member for tasks that no member fits; empty: such a task fails."""
+    """The member for tasks that no member fits. If empty, such a task fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregation:
-    """How the answers of a parallel crew are combined."""
+    """How a parallel crew's answers are combined."""
 
     by: AggregateBy = "concat"
     agent: str = ANYBODY
@@ -124,22 +129,22 @@ class Coordinator:
     agent: str = ANYBODY
     model: str | None = None
     max_rounds: int = 3
-    """How often it may assign work before it has to answer."""
+    """The maximum number of times that the coordinator can assign work before it must answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judge:
-    """The agent that scores the answers of branches, and the number of rounds."""
+    """The agent that scores the branches' answers, and the number of rounds."""
 
     agent: str = ANYBODY
     model: str | None = None
     rounds: int = 1
-    """In each round after the first, the members improve on the best answer so far."""
+    """The number of rounds. In each round after the first, the members improve on the best answer so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crew:
-    """Several agents and how they work together. Pinned into its run at the start."""
+    """Several agents and how they work together. A crew is pinned into its run when the run starts."""
 
     name: str
     mode: CrewMode
@@ -150,17 +155,17 @@ class Crew:
     aggregate: Aggregation = field(default_factory=Aggregation)
     judge: Judge = field(default_factory=Judge)
     permissions: Mapping[str, str] = field(default_factory=dict)
-    """Rules that apply in addition to those of every member, which never has more rights."""
+    """Rules that apply in addition to every member's own rules. A member never has more rights than the crew."""
     origin: str = ""
-    """Where the crew was defined, for error messages."""
+    """The place where the crew was defined, for error messages."""
 
     def member(self, name: str) -> Member | None:
-        """The member with that name."""
+        """Return the member with that name."""
         return next((member for member in self.members if member.name == name), None)
 
     @property
     def agents(self) -> frozenset[str]:
-        """Every agent that the crew needs."""
+        """Return every agent that the crew needs."""
         extra = {
             CrewMode.COORDINATED: (self.coordinator.agent,),
             CrewMode.ROUTED: (self.router.agent,) if self.router.by == "model" else (),
@@ -173,24 +178,24 @@ class Crew:
 
     @property
     def is_answered_by_one(self) -> bool:
-        """Whether one run produces the crew's answer, so that this run can be given an output schema."""
+        """Whether a single run produces the crew's answer, so that an output schema can be passed to that run."""
         by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
         return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
     def carries_on_without(self, member: Member) -> bool:
-        """Whether the crew continues after the member has failed for good."""
+        """Whether the crew continues after the member has failed permanently."""
         if member.on_failure is not None:
             return member.on_failure == "skip"
         return self.mode not in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
 
 
 def branch_name(number: int) -> str:
-    """The name of a branch without a name of its own."""
+    """Return the name for a branch that doesn't have its own name."""
     return f"branch-{number}"
 
 
 def complaints(crew: Crew) -> Iterator[str]:
-    """What is wrong with a crew, one sentence each."""
+    """Return the crew's errors, one sentence each."""
     names = [member.name for member in crew.members]
     if not names:
         yield "it has no members: name at least one"

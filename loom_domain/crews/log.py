@@ -1,7 +1,7 @@
-"""What a crew has done so far, read from its own conversation: its assignments and their results.
+"""The log of a crew, read from its own conversation: its assignments so far and their results.
 
 A crew's turn is an assistant message with a `delegate_task` call for each assignment. The results are those calls'
-results. The message's metadata describe the turn, so that nothing has to be derived twice.
+results. The message's metadata describe the turn, so that no information has to be derived twice.
 """
 
 import json
@@ -13,27 +13,27 @@ from loom.domain.core.messages import AGENT, JsonObject, Message, ToolCall, is_f
 from loom.domain.core.tool_names import DELEGATE
 
 CREW: Final = "crew"
-"""Metadata of a message that describe a crew's turn."""
+"""The metadata keys of a message that describe a crew's turn."""
 SHOWN: Final = 2000
-"""Maximum characters of a turn's text that the stream shows."""
+"""The maximum number of characters of a turn's text that the stream shows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A piece of work for a member. Its key is its name within the crew's run."""
+    """A piece of work for a member. Its key identifies it within the crew's run."""
 
     key: str
     member: str
-    """Who does it: a member, or the crew's coordinator, router or merging agent."""
+    """The assignee: a member, or the crew's coordinator, router or merging agent."""
     agent: str
     prompt: str
     model: str | None = None
     tools: tuple[str, ...] = ()
     attempt: int = 1
     about: str = ""
-    """A short description for people; empty: the member's name."""
+    """A short description for display. If empty, the member's name is shown."""
     form: JsonObject | None = None
-    """JSON Schema that the answer must match."""
+    """The JSON Schema that the answer must match."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Score:
     """The score of an answer, from 0 to 1."""
 
     key: str
-    """The job whose answer it is."""
+    """The job that produced the answer."""
     member: str
     score: float
     reason: str = ""
@@ -49,19 +49,19 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Why the task went to a member, or why a member's answer was chosen."""
+    """The reason why the task was assigned to a member, or why a member's answer was chosen."""
 
     member: str
     by: str
     reason: str
     key: str = ""
-    """The job whose answer was chosen."""
+    """The job that produced the chosen answer."""
     scores: tuple[Score, ...] = ()
     """The scores of all candidates."""
 
     @property
     def view(self) -> JsonObject:
-        """The recorded form."""
+        """Return the form that is recorded."""
         scored = [asdict(score) for score in self.scores]
         said = {"member": self.member, "by": self.by, "reason": self.reason, "key": self.key, "scores": scored}
         return {name: value for name, value in said.items() if value}
@@ -82,28 +82,28 @@ class JobAttempt:
 
     @property
     def is_done(self) -> bool:
-        """Whether it produced an answer."""
+        """Whether the attempt produced an answer."""
         return self.status == "completed"
 
     @property
     def is_part(self) -> bool:
-        """Whether it produced no answer, but something useful."""
+        """Whether the attempt produced a useful partial result, but no answer."""
         return not self.is_done and bool(self.output.strip())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """Everything that a crew has done, and what people and agents wrote in the meantime."""
+    """A crew's assignments and results so far, and the messages from people and agents in the meantime."""
 
     task: str
     tried: tuple[JobAttempt, ...] = ()
     choices: tuple[Choice, ...] = ()
-    """The choices so far, in order: one for each round of branches."""
+    """The choices so far, in order, with one choice for each round of branches."""
     words: tuple[str, ...] = ()
     keeps: bool = True
-    """Whether long answers are stored whole."""
+    """Whether long answers are stored in full."""
     form: JsonObject | None = None
-    """JSON Schema of the crew's answer."""
+    """The JSON Schema for the crew's answer."""
 
     @property
     def choice(self) -> Choice | None:
@@ -116,23 +116,23 @@ class Log:
         return bool(self.tried) and self.tried[-1].status == "budget_exhausted"
 
     def of(self, key: str) -> tuple[JobAttempt, ...]:
-        """All attempts at a job."""
+        """Return all attempts at a job."""
         return tuple(tried for tried in self.tried if tried.key == key)
 
     @property
     def brought(self) -> tuple[JobAttempt, ...]:
-        """The result of each job: its answer, else what its last attempt found before it stopped."""
+        """Return each job's result: its answer, or if there is none, the findings of its last attempt."""
         keys = dict.fromkeys(tried.key for tried in self.tried)
         parts = {tried.key: tried for tried in self.tried if tried.is_part}
         return tuple(best for key in keys if (best := self.answer_to(key) or parts.get(key)) is not None)
 
     def answer_to(self, key: str) -> JobAttempt | None:
-        """The attempt at a job that produced an answer."""
+        """Return the attempt at a job that produced an answer."""
         return next((tried for tried in self.of(key) if tried.is_done), None)
 
 
 def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = None) -> Message:
-    """The turn in which these jobs are assigned."""
+    """Return the turn that assigns these jobs."""
     said: dict[str, Any] = {"jobs": [{"key": job.key, "member": job.member, "attempt": job.attempt} for job in jobs]}
     if choice is not None:
         said["choice"] = choice.view
@@ -141,31 +141,31 @@ def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = N
 
 
 def answer_message(text: str, choice: Choice | None = None) -> Message:
-    """The crew's message that answers the task."""
+    """Return the crew's message that answers the task."""
     answer = Message(role="assistant", content=text)
     return answer if choice is None else replace(answer, metadata={CREW: {"choice": choice.view}})
 
 
 def choice_in(message: Message) -> JsonObject | None:
-    """The choice that was made in this turn of a crew."""
+    """Return the choice that was made in this crew turn."""
     chosen: JsonObject | None = message.metadata.get(CREW, {}).get("choice")
     return chosen
 
 
 def last_choice(messages: Sequence[Message]) -> JsonObject | None:
-    """The latest choice of the crew with this conversation."""
+    """Return the latest choice of the crew that has this conversation."""
     return next((chosen for message in reversed(messages) if (chosen := choice_in(message)) is not None), None)
 
 
 def plan_view(message: Message, turn: int) -> dict[str, Any]:
-    """What the stream shows of such a turn."""
+    """Return the stream's view of such a turn."""
     said = message.metadata.get(CREW, {})
     shown = {name: said[name] for name in ("jobs", "choice") if name in said}
     return {"turn": turn, "text": message.text[:SHOWN], **shown}
 
 
 def read_log(messages: Sequence[Message]) -> Log:
-    """The log of the crew with this conversation."""
+    """Return the log of the crew that has this conversation."""
     results = {message.tool_call_id: message for message in messages if message.role == "tool"}
     people = [m.text for m in messages if is_from_person(m) or m.metadata.get("kind") == AGENT]
     return Log(
@@ -189,7 +189,7 @@ def _tried(messages: Sequence[Message], results: Mapping[str | None, Message]) -
 
 
 def _outcome(result: Message) -> tuple[str, str, str]:
-    """Status, output and error of a member's run. One that never started has failed."""
+    """Return the status, output and error of a member's run. A run that never started counts as failed."""
     try:
         told = json.loads(result.text)
     except ValueError:

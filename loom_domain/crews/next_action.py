@@ -1,7 +1,7 @@
-"""What a crew does next, from its log alone: assign work, choose a member, answer, or give up.
+"""Decide a crew's next action from its log alone: assign work, choose a member, answer, or give up.
 
-`next_crew_action` is called once a turn. A failed job is retried as its member allows, then assigned to the member's
-substitute. Only then does the crew continue without it or stop.
+`next_crew_action` is called once per turn. A failed job is retried as often as its member allows, and then assigned to
+the member's substitute. If the substitute fails too, the crew continues without the job or stops.
 """
 
 import json
@@ -34,7 +34,7 @@ EDITOR: Final = "editor"
 
 
 def next_crew_action(crew: Crew, log: Log) -> Step:
-    """What the crew does next."""
+    """Return the crew's next action."""
     match crew.mode:
         case CrewMode.SEQUENTIAL:
             return _sequential(crew, log)
@@ -51,7 +51,7 @@ def next_crew_action(crew: Crew, log: Log) -> Step:
 
 
 def so_far(log: Log) -> str:
-    """What a crew has produced if it must stop early."""
+    """Return the crew's results so far, for a crew that must stop early."""
     best = None if log.choice is None else log.answer_to(log.choice.key)
     tried = log.brought if best is None else [best]
     brought = [f"## {each.member}{'' if each.is_done else ' (not done)'}\n\n{each.output}" for each in tried]
@@ -59,7 +59,7 @@ def so_far(log: Log) -> str:
 
 
 def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:
-    """What follows after a member was looked for. If none fits, it is the fallback, or the end."""
+    """Return the action that follows the search for a member. If no member fits, use the fallback or give up."""
     if choice is None and crew.router.fallback:
         choice = Choice(member=crew.router.fallback, by="fallback", reason=f"nobody fits{tried}")
     if choice is None:
@@ -105,7 +105,7 @@ def _parallel(crew: Crew, log: Log) -> Step:
 
 
 def _planned(crew: Crew, log: Log) -> Step:
-    """All members whose dependencies are done, at once. The answer contains the outcome of each step."""
+    """Assign all members whose dependencies are done. The answer contains the outcome of each step."""
     done = {member.name: answer for member in crew.members if (answer := log.answer_to(_step(member.name))) is not None}
     work = [
         JobTemplate(
@@ -214,7 +214,7 @@ def _ask(unanswered: NextQuestion | Unrecoverable, text: str) -> Step:
 
 
 def _value(output: str) -> Any:
-    """A member's answer as a JSON value, if it is one."""
+    """Return a member's answer parsed as JSON if possible."""
     try:
         return json.loads(output)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The prompts for the members of a crew, and parsing the replies of a coordinator or router."""
+"""Build the prompts for a crew's members, and parse the replies of a coordinator or router."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,14 @@ from loom.domain.crews.crew import Crew, Member
 from loom.domain.crews.log import Choice, JobAttempt, Log
 
 INLINE: Final = 6000
-"""Maximum characters of a member's answer that others see. The rest is an artifact that they can read."""
+"""The maximum number of characters of a member's answer that other members see. They can read the rest as an
+artifact.
+"""
 
 CREW_TASK: Final = "The crew's task: "
 HEARD: Final = "People have said since:"
 BROUGHT: Final = "What members have brought:"
-"""Headings of the sections of a member's prompt."""
+"""The section headings of a member's prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,23 +29,23 @@ class Assigned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """A coordinator's decision: assign work, or answer."""
+    """A coordinator's decision to assign work or to answer."""
 
     work: tuple[Assigned, ...] = ()
     answer: str | None = None
 
 
 class Unreadable(ValueError):
-    """A reply without the required form; the message tells the model what to do."""
+    """A reply that isn't in the required form. The message tells the model how to fix it."""
 
 
 def artifact_of(key: str) -> str:
-    """The id under which a job's whole answer is stored for the crew."""
+    """Return the id under which a job's full answer is stored for the crew."""
     return f"crew-{key}"
 
 
 def part_prompt(crew: Crew, log: Log, before: Sequence[JobAttempt], member: Member) -> str:
-    """A member's share of the crew's task."""
+    """Return the prompt for a member's share of the crew's task."""
     return _joined(
         f"You are {member.name!r} in the crew {crew.name!r}. {member.description}".strip(),
         f"Your part: {member.task}" if member.task else "",
@@ -54,7 +56,9 @@ def part_prompt(crew: Crew, log: Log, before: Sequence[JobAttempt], member: Memb
 
 
 def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttempt] | None, member: Member) -> str:
-    """A branch's task: the whole task with its own approach, and from the second round on the answer to improve on."""
+    """Return the prompt for a branch: the whole task, the branch's approach, and from the second round on, the answer
+    to improve.
+    """
     improve = ""
     if best is not None:
         choice, tried = best
@@ -74,7 +78,7 @@ def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttem
 
 
 def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
-    """The outcome of each step of a plan, for the agent that created it; None: it did not start."""
+    """Report the outcome of each step to the agent that created the plan. None means that a step didn't start."""
     told = []
     for name, tried in steps:
         if tried is None:
@@ -87,7 +91,7 @@ def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
 
 
 def assigned_prompt(crew: Crew, log: Log, task: str, member: Member) -> str:
-    """The work that the coordinator assigns to a member."""
+    """Return the prompt for work that the coordinator assigns to a member."""
     return _joined(
         f"You are {member.name!r} in the crew {crew.name!r}. {member.description}".strip(),
         f"Your part: {member.task}" if member.task else "",
@@ -97,7 +101,7 @@ def assigned_prompt(crew: Crew, log: Log, task: str, member: Member) -> str:
 
 
 def lead_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt], *, is_last: bool) -> str:
-    """What the coordinator decides about, with all results so far."""
+    """Return the prompt for the coordinator's decision, with all results so far."""
     form = (
         'Answer now, with JSON and nothing else: {"answer": "…"}. There is no more time to give out work.'
         if is_last
@@ -117,7 +121,7 @@ def lead_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt], *, is_last: bo
 
 
 def merge_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt]) -> str:
-    """The answers that one agent merges into one."""
+    """Return the prompt for an agent that merges several answers into one."""
     return _joined(
         crew.aggregate.task or "Make one answer of what the members of a crew have brought. Say where they disagree.",
         f"The task was: {log.task}",
@@ -127,7 +131,7 @@ def merge_prompt(crew: Crew, log: Log, came: Iterable[JobAttempt]) -> str:
 
 
 def route_prompt(crew: Crew, log: Log) -> str:
-    """The prompt for choosing a member."""
+    """Return the prompt for choosing a member."""
     return _joined(
         "Choose the one member of a crew that fits a task best. Do nothing of the task yourself.",
         f"The task: {log.task}",
@@ -137,13 +141,13 @@ def route_prompt(crew: Crew, log: Log) -> str:
 
 
 def again(prompt: str, tried: JobAttempt) -> str:
-    """The same prompt again, with what went wrong."""
+    """Return the same prompt with a description of the problem."""
     wrong = f"{tried.error or f'it ended as {tried.status}'}{_part(tried)}"
     return f"{prompt}\n\nAn earlier attempt at this ({tried.member}, attempt {tried.attempt}) failed: {wrong}"
 
 
 def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
-    """Parse a coordinator's reply; raises Unreadable."""
+    """Parse a coordinator's reply. Raises Unreadable if it isn't in the required form."""
     said = _json_in(answer)
     text = said.get("answer")
     if isinstance(text, str) and text.strip():
@@ -156,7 +160,9 @@ def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
 
 
 def read_choice(crew: Crew, answer: str) -> tuple[str | None, str]:
-    """Parse a router's answer: the chosen member, or None, and the reason. Raises Unreadable."""
+    """Return the chosen member, or None, and the reason from a router's answer. Raises Unreadable if the answer isn't
+    in the required form.
+    """
     said = _json_in(answer)
     name, reason = said.get("member"), str(said.get("reason") or "no reason given")
     if name is not None and crew.member(str(name)) is None:
@@ -174,7 +180,7 @@ def _assigned(crew: Crew, each: Any) -> Assigned:
 
 
 def _json_in(answer: str) -> Mapping[str, Any]:
-    """The JSON object in a reply, with any surrounding text."""
+    """Return the JSON object in a reply that may contain surrounding text."""
     start, end = answer.find("{"), answer.rfind("}")
     try:
         found = json.loads(answer[start : end + 1]) if 0 <= start < end else None
@@ -201,7 +207,7 @@ def _answer(log: Log, tried: JobAttempt) -> str:
 
 
 def _part(tried: JobAttempt) -> str:
-    """What it found before it stopped, if anything."""
+    """Return the member's findings before it stopped, if any."""
     if not tried.is_part:
         return ""
     cut = tried.output if len(tried.output) <= INLINE else f"{tried.output[:INLINE]}\n[…cut after {INLINE} characters]"

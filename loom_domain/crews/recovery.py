@@ -1,6 +1,7 @@
-"""Failed work of a crew: retried by the same member, then by its substitute, then skipped or given up.
+"""Recover from failed jobs of a crew. A job is retried by the same member, then assigned to its substitute, and finally
+skipped, or the crew gives up.
 
-A coordinator, router or merging agent is also asked again if its reply does not have the required form.
+The crew also asks a coordinator, router or merging agent again if its reply isn't in the required form.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +16,19 @@ from loom.domain.crews.prompts import Unreadable, again
 T = TypeVar("T")
 
 MAX_FORMAT_ATTEMPTS: Final = 3
-"""Maximum attempts at a reply with the required form."""
+"""The maximum number of attempts to obtain a reply in the required form."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unrecoverable:
-    """The crew cannot continue without what failed."""
+    """The crew cannot continue without the failed job."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextQuestion:
-    """An agent has to be asked, or asked again."""
+    """An agent must be asked, or asked again."""
 
     job: Job
     because: str = ""
@@ -35,17 +36,17 @@ class NextQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobProgress:
-    """The progress of some jobs."""
+    """The progress of a set of jobs."""
 
     open: tuple[Job, ...]
-    """Jobs to assign now."""
+    """The jobs to assign next."""
     over: tuple[JobAttempt, ...]
-    """In the order of the jobs, the outcomes of those that need no further attempt."""
+    """The outcomes of the jobs that need no further attempt, in job order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTemplate:
-    """Work for a member or its substitute."""
+    """A template for a job that a member or its substitute can do."""
 
     key: str
     member: Member
@@ -54,7 +55,7 @@ class JobTemplate:
     form: JsonObject | None = None
 
     def job(self, member: Member, attempt: int = 1, before: JobAttempt | None = None) -> Job:
-        """The job as this member is to do it."""
+        """Return the job as assigned to this member."""
         prompt = self.prompt(member)
         return Job(
             key=self.key,
@@ -70,7 +71,7 @@ class JobTemplate:
 
 
 def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgress | Unrecoverable:
-    """The work after all attempts so far; raises GivenUp if an indispensable job has failed."""
+    """Return the jobs' progress after all attempts so far. Raises GivenUp if an indispensable job has failed."""
     open_ones: list[Job] = []
     over: list[JobAttempt] = []
     for one in work:
@@ -90,7 +91,9 @@ def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgres
 
 
 def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion | Unrecoverable:
-    """The reply of one of the crew's own agents, parsed with `read`; or Unrecoverable if it stays invalid."""
+    """Return a coordinator's, router's or merging agent's reply parsed with `read`, or Unrecoverable if it remains
+    invalid.
+    """
     tried, wrong = log.of(job.key), ""
     for attempt in tried:
         try:
@@ -108,7 +111,7 @@ def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion 
 
 
 def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) -> Job | None:
-    """The next attempt at the job: by its member, then by the substitute; None if there is none."""
+    """Return the next attempt at the job, by its member or then by the substitute, or None if no attempts are left."""
     if not tried:
         return work.job(work.member)
     last = tried[-1]
@@ -116,7 +119,7 @@ def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) ->
     if member is None:
         return None
     own = [each for each in tried if each.member == member.name]
-    # A member that a person aborted is not retried, and an exhausted budget stays exhausted.
+    # A member that a person aborted isn't retried. An exhausted budget remains exhausted, so a retry is useless.
     if last.status not in ("aborted", "budget_exhausted") and len(own) <= member.retries:
         return work.job(member, last.attempt + 1, last)
     substitute = crew.member(member.substitute)

@@ -1,4 +1,4 @@
-"""Which member of a crew gets a task, and why: by rules, or by similarity to the members' descriptions."""
+"""Select the crew member for a task, and record why, by rules or by similarity to the members' descriptions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,26 +9,30 @@ from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Choice
 
 ALIKE: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.8}
-"""For each model, the minimum cosine of a task and a matching description. E5 gives 0.7 and more to anything."""
+"""For each embedding model, the minimum cosine similarity between a task and a matching description. E5 scores at least
+0.7 for almost any pair of texts.
+"""
 ALIKE_OTHERWISE: Final = 0.3
 
 
 def by_rules(crew: Crew, task: str) -> Choice | None:
-    """The member of the first matching rule. Without rules, the one with the most capabilities in the task."""
+    """Return the member that the first matching rule names. Without rules, return the member with the most capabilities
+    that occur in the task.
+    """
     for route in crew.router.rules:
         if (found := re.search(route.match, task, re.IGNORECASE)) is not None:
             return Choice(member=route.member, by="rules", reason=f"{found.group(0)!r} matches {route.match!r}")
     if crew.router.rules:
         return None
     words = {member.name: [able for able in member.capabilities if _says(task, able)] for member in crew.members}
-    best = max(crew.members, key=lambda member: len(words[member.name]))  # the first of equally good ones
+    best = max(crew.members, key=lambda member: len(words[member.name]))  # the first of several equally good members
     if not words[best.name]:
         return None
     return Choice(member=best.name, by="rules", reason=f"the task says {', '.join(map(repr, words[best.name]))}")
 
 
 def descriptions(crew: Crew) -> tuple[str, ...]:
-    """The text of each member that is compared with a task."""
+    """Return the text for each member that is compared with a task."""
     return tuple(
         ". ".join(p for p in (m.description, ", ".join(m.capabilities), m.task) if p) or m.name for m in crew.members
     )
@@ -37,9 +41,10 @@ def descriptions(crew: Crew) -> tuple[str, ...]:
 def by_similarity(
     crew: Crew, task: Sequence[float], members: Sequence[Sequence[float]], model: str = ""
 ) -> tuple[Choice | None, str]:
-    """The member whose vector is most similar to the task's, if it is similar enough, and the highest similarity.
+    """Return a choice and an explanation. The choice is the member whose vector is most similar to the task's, or None
+    if that member isn't similar enough.
 
-    Without a threshold in the router, it depends on the model of the vectors.
+    If the router sets no threshold, the embedding model's default applies.
     """
     asked = crew.router.threshold
     needed = asked if asked is not None else ALIKE.get(model, ALIKE_OTHERWISE)
@@ -55,7 +60,7 @@ def by_similarity(
 
 
 def no_match(crew: Crew, tried: str = "") -> str:
-    """Why no member gets the task, and what the crew can do."""
+    """Explain why no member fits the task, and list the crew's capabilities."""
     able = "; ".join(f"{member.name} ({', '.join(member.capabilities) or member.about})" for member in crew.members)
     return (
         f"no member of the crew {crew.name!r} fits the task{tried}. It has {able}. Name a fallback, or ask another crew"

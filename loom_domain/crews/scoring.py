@@ -1,7 +1,7 @@
-"""Select the best of several answers to one task: the prompt for a judge, and parsing its scores.
+"""Select the best of several answers to one task: build the judge's prompt and parse its scores.
 
-A judge's reply is validated against its schema, so the run that scores repairs it itself. If it still cannot be parsed,
-the first answer is used, and the reason says so.
+The judge's reply is validated against its schema, so the judge's run can repair an invalid reply. If the reply still
+can't be parsed, the first answer is used, and the recorded reason states this.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from loom.domain.core.tokens import within
 from loom.domain.crews.log import Choice, JobAttempt, Log, Score
 
 ANSWER_TOKENS: Final = 3000
-"""Maximum tokens of each answer that the judge sees."""
+"""The maximum number of tokens of each answer that the judge sees."""
 REASON: Final = 300
-"""Maximum characters of a reason that are stored."""
+"""The maximum number of characters of a reason that are stored."""
 
 
 def score_prompt(log: Log, answers: Sequence[JobAttempt]) -> str:
-    """The judge's prompt."""
+    """Return the judge's prompt."""
     shown = "\n\n".join(
         f'<answer name="{_name(number)}">\n{_enclosed(tried.output)}\n</answer>'
         for number, tried in enumerate(answers, 1)
@@ -35,7 +35,7 @@ def score_prompt(log: Log, answers: Sequence[JobAttempt]) -> str:
 
 
 def form_of(answers: Sequence[JobAttempt]) -> JsonObject:
-    """JSON Schema of the judge's reply."""
+    """Return the JSON Schema for the judge's reply."""
     score = {
         "type": "object",
         "properties": {"reason": {"type": "string"}, "score": {"type": "number", "minimum": 0, "maximum": 1}},
@@ -46,7 +46,9 @@ def form_of(answers: Sequence[JobAttempt]) -> JsonObject:
 
 
 def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
-    """The answer with the best score, the first of equally good ones; without scores, the first answer."""
+    """Return the answer with the best score, or the first of several such answers. Without scores, return the first
+    answer.
+    """
     try:
         scores = read_scores(answers, judge)
     except NotJson as error:
@@ -60,7 +62,7 @@ def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
 
 
 def read_scores(answers: Sequence[JobAttempt], judge: JobAttempt) -> tuple[Score, ...]:
-    """The score of each answer; raises NotJson, which says why there is none."""
+    """Return each answer's score. Raises NotJson, which explains the problem, if the scores can't be parsed."""
     if not judge.is_done:
         raise NotJson(judge.error or f"the judge's run ended as {judge.status}")
     given = next((value for value in values_of(judge.output) if isinstance(value, dict)), None)

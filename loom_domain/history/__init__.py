@@ -1,5 +1,5 @@
-"""What Temporal's history says about a run: its turns, its tasks, and where a fork starts.
+"""Read a run from Temporal's history: its turns, its tasks, and the starting point of a fork.
 
-`facts` is the decoded history, `past_turns` the run turn by turn, `task_rebuilding` recreates the tasks of its stream,
-`forks` starts a new run from one of its turns, and `diffs` compares two runs.
+`facts` contains the decoded history, `past_turns` reconstructs the run turn by turn, `task_rebuilding` rebuilds the
+tasks in the run's stream, `forks` starts a new run from one of the turns, and `diffs` compares two runs.
 """

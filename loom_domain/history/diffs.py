@@ -1,4 +1,4 @@
-"""Compare two runs: where they differ, and how each ended.
+"""Compare two runs to find where they differ and how each of them ended.
 
 Turns are compared by the model's text, its tool calls with their arguments, and their results. The first turn of a fork
 is aligned with the other run's turn after the fork point.
@@ -15,35 +15,37 @@ from loom.domain.core.requests import ForkedFrom
 from loom.domain.history.past_turns import PastTurn
 
 Aspect: TypeAlias = Literal["model", "text", "calls", "results"]
-"""In what two turns can differ. A missing turn differs in all of them."""
+"""The aspects in which two turns can differ. A missing turn differs in all of them."""
 
 _ASPECTS: tuple[Aspect, ...] = ("model", "text", "calls", "results")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnSeen:
-    """A turn as far as it is compared."""
+    """The parts of a turn that are compared."""
 
     number: int
-    """Its number in its own run."""
+    """The turn's number in its own run."""
     model: str
     text: str
     calls: tuple[str, ...]
-    """Names and arguments."""
+    """The calls' names and arguments."""
     results: tuple[str, ...]
-    """In the order of the calls; empty for a call without a result."""
+    """The results, in call order. A call without a result has an empty string."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnPair:
-    """The same turn in both runs; None: this run has no such turn."""
+    """The corresponding turns of both runs. None means that a run has no such turn."""
 
     a: TurnSeen | None
     b: TurnSeen | None
 
     @property
     def differs(self) -> tuple[Aspect, ...]:
-        """In what they differ; empty if they are the same. Another model with the same output is no difference."""
+        """The aspects in which the turns differ, or an empty tuple if they're the same. Different models with the same
+        output don't count as a difference.
+        """
         a, b = self.a, self.b
         if a is None or b is None:
             return _ASPECTS[1:]
@@ -61,7 +63,7 @@ class Side:
 
 
 def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
-    """The aligned turns of both runs, from the first that they do not share."""
+    """Return the aligned turns of both runs, starting with the first turn that they don't share."""
     skip_a, skip_b = _shared(a, b)
     ours = [_seen(turn) for turn in a.turns if turn.number > skip_a]
     theirs = [_seen(turn) for turn in b.turns if turn.number > skip_b]
@@ -69,12 +71,12 @@ def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
 
 
 def first_difference(pairs: Sequence[TurnPair]) -> TurnPair | None:
-    """The first turn that differs; None if all are the same."""
+    """Return the first turn that differs, or None if all turns are the same."""
     return next((pair for pair in pairs if pair.differs), None)
 
 
 def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
-    """How many results each tool has returned."""
+    """Return the number of results that each tool has returned."""
     done = {(tool.request.call_id, tool.request.tool) for turn in turns for tool in turn.tools if tool.result}
     for turn in turns:
         handed_on = {child.call_id for child in turn.children}
@@ -83,7 +85,9 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:
-    """The number of initial turns of each that they share, as one is a fork of the other, or both of a third."""
+    """Return the number of initial turns in each run that both share, because one is a fork of the other or both are
+    forks of a third run.
+    """
     at_a, at_b = a.forked_from, b.forked_from
     if at_b is not None and at_b.run_id == a.run_id:
         return at_b.turn, 0

@@ -1,4 +1,4 @@
-"""The decoded history of a run: its activities with their inputs and results, and how the run ended."""
+"""A run's decoded history: its activities with their inputs and results, and the outcome of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from loom.domain.run.activity_payloads import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptFailure:
-    """How an attempt failed."""
+    """The details of an attempt's failure."""
 
     type: str
     message: str
@@ -53,7 +53,7 @@ ActivityOutcome: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSettings:
-    """The settings of the agent's spec that events show."""
+    """The spec's settings that events show."""
 
     model: str = ""
     approval_timeout: float | None = None
@@ -65,18 +65,18 @@ class ExecutionStarted:
 
     origin: Origin
     pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
-    """What is known of the spec in the run's input, by its digest."""
+    """The known settings of the spec in the run's input, by the spec's digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActivityAttempt:
-    """One finished attempt at one activity."""
+    """One finished attempt at an activity."""
 
     request: ActivityRequest
     outcome: ActivityOutcome | None = None
-    """None if the worker died or the attempt was cancelled."""
+    """The result. None if the worker died or the attempt was cancelled."""
     began: datetime | None = None
-    """None: no worker has started it."""
+    """The start time. None if no worker has started the attempt."""
     ended: datetime
 
 
@@ -99,7 +99,7 @@ Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnd
 
 
 class History:
-    """What facts tell about each other."""
+    """Information that the facts in one history provide for each other."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)
@@ -111,11 +111,13 @@ class History:
             self._learn(fact)
 
     def pinned(self, request: ModelRequest | CompressRequest | EvaluateRequest) -> PinnedSettings:
-        """What is known of the spec that the activity used."""
+        """Return the known settings of the spec that the activity used."""
         return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
-        """The run that the tasks belong to if it did nothing. A rejected request does not tell."""
+        """Return the origin of the tasks of a run without activities. For a rejected request, it contains only the run
+        id.
+        """
         began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))
         errors = [fact.result.error for fact in self.facts if isinstance(fact, RunEnded)]
         refused = any(error is not None and error.type == "BadRequest" for error in errors)
@@ -124,7 +126,7 @@ class History:
     def _learn(self, fact: Fact) -> None:
         match fact:
             case ExecutionStarted(pinned=pinned):
-                self._pinned = {**pinned, **self._pinned}  # the result of prepare_run tells more
+                self._pinned = {**pinned, **self._pinned}  # the result of prepare_run contains more settings
             case ActivityAttempt(
                 request=ModelRequest(spec=AgentSpec() as spec) | CompressRequest(spec=AgentSpec() as spec) as request
             ):

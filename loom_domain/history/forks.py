@@ -1,8 +1,10 @@
-"""A new run from a past turn of another one: with its conversation at that point, and nothing repeated.
+"""Fork a run: start a new run from a past turn of another run, with its conversation at that point, without repeating
+work.
 
-A fork starts between two turns: every call of the turn before it has its result. The conversation is the input of the
-next model call. If there is none, it is assembled from the turn's own reply and results. The agent continues as it was
-pinned at that point. Budget, approvals and open calls are not copied, since they belong to the other run.
+A fork starts between two turns, when every call of the preceding turn has its result. The conversation is the input of
+the next model call. If there is no next call, the conversation is assembled from the turn's own reply and results. The
+agent continues with the spec that was pinned at that point. Budget, approvals and open calls are not copied, because
+they belong to the other run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,7 @@ from loom.domain.run.state import RunState, Work
 from loom.domain.tools.todos import Todos, read_todos
 
 _TASK: Final = 1
-"""Messages at the start of a run that is not a fork."""
+"""The messages at the start of a run that isn't a fork."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,15 +33,17 @@ class ForkPoint:
     """A run at the end of one of its turns."""
 
     request: RunRequest
-    """The request of the run."""
+    """The run's request."""
     spec: AgentSpec
     earlier: Earlier
     later_effects: int = 0
-    """Number of calls of later turns that may have changed something, which a fork does not undo."""
+    """The number of calls in later turns that may have had side effects, which a fork doesn't undo."""
 
 
 def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
-    """The run at the end of `turn`, 0 being its start; raises BadRequest if no run can start there."""
+    """Return the run's state at the end of `turn`, where 0 is the run's start. Raises BadRequest if no run can start at
+    that point.
+    """
     turns = {past.number: past for past in turns_of(records)}
     request = next((asked for record in records if (asked := _asked_for(record)) is not None), None)
     if request is None or not turns:
@@ -59,7 +63,9 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
 
 
 def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
-    """The request of the new run: the other's task and limits. Its agent, rules and folder come with its state."""
+    """Return the new run's request, with the other run's task and limits. Its agent, rules and folder come from the
+    other run's state.
+    """
     request = point.request
     limits = {name: value for name, value in asdict(request.budget).items() if value is not None}
     asked = {
@@ -76,7 +82,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
 
 
 def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
-    """Reject changes that a fork would ignore, because it uses the agent, or the crew, as it was pinned."""
+    """Reject changes that a fork would ignore, because it uses the pinned agent or crew."""
     was, options = point.request, request.metadata.get(KEY)
     changed = {
         "skills": request.skills not in ((), was.skills),
@@ -97,7 +103,9 @@ def _asked_for(record: Record) -> RunRequest | None:
 
 
 def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
-    """The same with the fork's own message; raises BadRequest if the model would have nothing to reply to."""
+    """Return the same fork point with the fork's own message. Raises BadRequest if the model would have nothing to
+    reply to.
+    """
     earlier = point.earlier
     if forked.message is not None:
         messages = (*earlier.messages, user(forked.message))
@@ -111,7 +119,9 @@ def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
 
 
 def _effects(turns: Sequence[PastTurn]) -> int:
-    """How many calls may have changed something, without those of sub-agents, which are not visible here."""
+    """Return the number of calls that may have had side effects. Calls by sub-agents are not in this history and aren't
+    counted.
+    """
     asked = (tool.request for turn in turns for tool in turn.tools)
     changed = {request.call_id for request in asked if request.effect is not Effect.READ}
     replies = (call.attempt.reply.message for turn in turns for call in turn.calls if call.attempt.reply)
@@ -128,18 +138,18 @@ def _conversation(
     sent = following.calls[0].messages
     if sent is None:
         raise BadRequest(f"the history does not go back far enough to say what turn {turn} left", field="turn")
-    # Messages from people after the turn, and reminders, are not part of it.
+    # Messages from people after the turn, and reminders, don't belong to the turn.
     ends = (number for number, message in enumerate(sent, 1) if message.role in ("assistant", "tool"))
     return sent[: max(ends, default=beginning) if turn > 0 else beginning]
 
 
 def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
-    """The answers of child runs, by the calls that started them."""
+    """Return child runs' answers, by the calls that started them."""
     return {record.call_id: record.answer for record in records if isinstance(record, ChildRun)}
 
 
 def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:
-    """The conversation after a last turn, whose results are in its records or in its children's."""
+    """Return the conversation after a last turn, with results from its records or from its child runs."""
     asked = next((call for call in reversed(turn.calls) if call.attempt.reply and call.attempt.reply.message), None)
     reply = asked.attempt.reply if asked else None
     if asked is None or reply is None or reply.message is None or asked.messages is None:
@@ -166,7 +176,9 @@ def _not_over(turn: int) -> BadRequest:
 
 
 def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
-    """The agent after the turn: that of the next call, else with the tools that the turn itself created."""
+    """Return the agent after the turn: the next call's agent, or the turn's agent with the tools that the turn
+    created.
+    """
     following, own = turns.get(turn + 1), turns.get(turn)
     if following is not None and following.calls:
         spec = following.calls[0].spec
@@ -187,7 +199,7 @@ def _beginning(records: Sequence[Record]) -> int:
 
 
 def _todos(records: Sequence[Record], turns: dict[int, PastTurn], until: int) -> Todos:
-    """The to-do list as it was. Its age starts anew, like the turns."""
+    """Return the to-do list at that point. Its age restarts at zero, as does the turn count."""
     todos = Todos()
     for record in records:
         match record:
@@ -223,7 +235,7 @@ def _succeeded(tool: ToolAttempt) -> bool:
 
 
 def _arguments(turn: PastTurn, tool: ToolAttempt) -> JsonObject:
-    """The tool's arguments: inline, or as in the model's reply."""
+    """Return the tool's arguments, either inline or from the model's reply."""
     if tool.request.arguments is not None:
         return tool.request.arguments
     answers = (call.attempt.reply.message for call in turn.calls if call.attempt.reply and call.attempt.reply.message)

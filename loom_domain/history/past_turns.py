@@ -1,7 +1,8 @@
-"""A run from its history, turn by turn: what each model call saw, its reply, and the results of its tools.
+"""Reconstruct a run from its history, turn by turn: each model call's context and reply, and the tool results.
 
-Every byte of a conversation is in history once, under a digest. `turns_of` assembles it again from the inputs and
-results of the run's activities, in the order in which they were recorded. It needs neither a worker nor a live run.
+The history stores each part of a conversation once, under a digest. `turns_of` reassembles the conversation from the
+inputs and results of the run's activities, in the order in which they were recorded. It needs neither a worker nor a
+live run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +46,7 @@ class ModelAttempt:
     request: ModelRequest
     reply: ModelReply | None = None
     error: str = ""
-    """Why there is no reply; empty while the attempt runs."""
+    """The reason why there is no reply. Empty while the attempt is running."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ class ToolAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionAttempt:
-    """One attempt at compressing the context."""
+    """One attempt to compress the context."""
 
     request: CompressRequest
     done: Compressed | None = None
@@ -76,45 +77,46 @@ class ChildRun:
 
     @property
     def call_id(self) -> str:
-        """The call that started it."""
+        """The id of the call that started the child run."""
         return call_of(self.lineage)
 
     @property
     def answer(self) -> ToolResult:
-        """The result of that call."""
+        """The result of the call that started the child run."""
         result, told = self.result, self.lineage.description
         return child_answer(told, self.run_id, status=result.status, output=result.output, error=result.error)
 
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
-"""A record in the history of a run. The first is the request, and a state is what one execution passed on to the next.
+"""A record in a run's history. The first record is the request. A state record is passed from one execution to the
+next.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beginning:
-    """How a run's last execution started, as far as its history shows."""
+    """The start of a run's last execution, as far as its history shows it."""
 
     given: tuple[Any, ...] = ()
-    """Its input as plain JSON: the request, and what an earlier execution or a parent passed on."""
+    """The execution's input as plain JSON: the request, and any data passed on by an earlier execution or a parent."""
     goes_on: bool = False
     """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
-    """Also None if it was prepared earlier, or not yet."""
+    """The prepared run. It's also None if the run was prepared in an earlier execution or hasn't been prepared yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastCall:
-    """An attempt at a model call with its context."""
+    """An attempt at a model call, with its context."""
 
     attempt: ModelAttempt
     spec: AgentSpec | None
     messages: tuple[Message, ...] | None
-    """The conversation before it; None if the history does not go back far enough."""
+    """The conversation before the call, or None if the history doesn't go back far enough."""
 
     @property
     def context(self) -> tuple[ContextPart, ...] | None:
-        """Each component of what the model saw, or None if it is no longer known."""
+        """The components of the model's context, or None if they are no longer known."""
         if self.spec is None or self.messages is None:
             return None
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
@@ -132,17 +134,17 @@ class PastTurn:
     compressions: tuple[CompressionAttempt, ...] = ()
     tools: tuple[ToolAttempt, ...] = ()
     children: tuple[ChildRun, ...] = ()
-    """Runs that received work in this turn and have ended."""
+    """The child runs that received work in this turn and have ended."""
 
     @property
     def answer(self) -> Message | None:
-        """The model's final text; None until there is one."""
+        """The model's final text, or None if there is none yet."""
         answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
         return next((message for message in answers if message is not None), None)
 
 
 def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
-    """The turns in these records, in order."""
+    """Return the turns in these records, in order."""
     past = _Past()
     turns: dict[int, PastTurn] = {}
     children: list[ChildRun] = []
@@ -158,7 +160,7 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Past:
-    """What is known by digest at one point of a history."""
+    """The values known by digest at one point in a history."""
 
     specs: Mapping[str, AgentSpec] = field(default_factory=dict)
     last_spec: AgentSpec | None = None
@@ -166,7 +168,7 @@ class _Past:
     results: Mapping[ResultRef, Message] = field(default_factory=dict)
 
     def conversation(self, tail: Tail) -> Transcript | None:
-        """The conversation that a request refers to."""
+        """Return the conversation that a request refers to."""
         base = Transcript() if tail.base == TranscriptRef() else self.transcripts.get(tail.base)
         items = [self.results.get(item) if isinstance(item, ResultRef) else item for item in tail.items]
         if base is None or None in items:
@@ -174,13 +176,13 @@ class _Past:
         return base.extended(item for item in items if item is not None)
 
     def with_transcripts(self, *transcripts: Transcript) -> "_Past":
-        """The same with these conversations added."""
-        # Only the last ones: a request refers to the previous one, or to what a state passed on.
+        """Return the same values with these conversations added."""
+        # Keep only the last conversations. A request refers to the previous one, or to one from a state.
         recent = dict([*self.transcripts.items()][-3:])
         return replace(self, transcripts={**recent, **{each.ref: each for each in transcripts}})
 
     def with_spec(self, digest: str, spec: AgentSpec) -> "_Past":
-        """This value with one more spec."""
+        """Return the same values with one more spec."""
         return replace(self, specs={**self.specs, digest: spec}, last_spec=spec)
 
 
@@ -210,7 +212,7 @@ def _with_spec(past: _Past, request: ModelRequest | CompressRequest) -> _Past:
 def _with_result(past: _Past, request: ToolRequest, result: ToolResult) -> _Past:
     message = tool_message(ToolCall(id=request.call_id, name=request.tool), result)
     ref = ResultRef(call_id=request.call_id, digest=message_digest(message))
-    # Only as many as one turn has calls: later requests refer to the conversation that includes the results.
+    # Keep at most as many as one turn has calls. Later requests refer to the conversation that includes the results.
     recent = dict([*past.results.items()][-_RESULTS:])
     return replace(past, results={**recent, ref: message})
 

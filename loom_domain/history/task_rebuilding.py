@@ -1,4 +1,4 @@
-"""Rebuild the tasks of a run from its history, with the same ids and contents as its activities published.
+"""Rebuild a run's tasks from its history, with the same ids and contents that its activities published.
 
     history                                              tasks
     a prepared run                                       node.start
@@ -13,10 +13,10 @@
     calls judged again, a compressed conversation        an approval requested for each `ask`; node.compression
     the end                                              node.complete, node.error
 
-Fragments of text are not rebuilt, since the whole text is in the reply. Neither are `node.manifest`, which describes a
-worker, and the skipped skills in `node.start`. What only the activity knew is derived from history's own times
-(`created_at`, `ms`). An attempt whose worker died is assumed to have published its first task. There may thus be a task
-that was never live, but none is missing.
+Text fragments are not rebuilt, because the reply contains the whole text. `node.manifest`, which describes a worker,
+and the skipped skills in `node.start` are not rebuilt either. Values that only the activity knew (`created_at`, `ms`)
+are derived from the timestamps in the history. An attempt whose worker died is assumed to have published its first
+task. The result can therefore include a task that was never published, but no task is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -85,19 +85,19 @@ _BEFORE_THE_TURN: Final = "ManifestChangedError"
 
 
 class Mask(Protocol):
-    """Redacts secrets in what a task shows."""
+    """Redacts secrets in the content of a task."""
 
     def clean(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         ...
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
-        """The arguments without secrets."""
+        """Return the arguments without secrets."""
         ...
 
 
 def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
-    """Every task of a run, oldest first, each once, from all of its executions in order."""
+    """Return all of a run's tasks, oldest first and without duplicates, from all of its executions in order."""
     known = History(facts)
     made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
     return tuple(sorted(made.values(), key=lambda task: task.created_at))

@@ -1,5 +1,6 @@
-"""Memory: four layers of what past runs left, notes in scopes, and knowledge bases.
+"""Memory: four layers of memories of past runs, notes in scopes, and knowledge bases.
 
-`layers` defines the entries and the queries, `content` and `importance` derive them from a task, `scopes` are the notes
-that runs of one tree share, `knowledge` and `chunks` are the documents, and `rank_fusion` fuses several rankings.
+`layers` defines the entries and the queries, and `content` and `importance` derive entries from a task. `scopes`
+contains the notes that the runs in one tree share, `knowledge` and `chunks` handle documents, and `rank_fusion`
+combines several rankings.
 """

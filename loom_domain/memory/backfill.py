@@ -1,4 +1,4 @@
-"""The input and result of the activity `catch_up`."""
+"""The input and the result of the `catch_up` activity."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,41 +6,41 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatchUpRequest:
-    """Read runs that have ended since then, and all that have not."""
+    """A request to read the runs that have ended since a given time, and all runs that haven't ended."""
 
     since: datetime | None = None
-    """The `until` of the previous result; None: everything that the server still has."""
+    """The `until` value of the previous result. If None, everything that the server still has is read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaughtUp:
-    """Memory has everything that happened until then."""
+    """The result. Memory contains everything that happened before `until`."""
 
     until: datetime
     runs: int = 0
-    """Number of runs whose history was read."""
+    """The number of runs whose history was read."""
     tasks: int = 0
-    """Number of tasks that memory did not have."""
+    """The number of tasks that were missing from memory."""
     unreadable: tuple[str, ...] = ()
-    """Runs whose history this worker cannot decode, at most a hundred."""
+    """Runs with a history that this worker can't decode, limited to 100 runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepRequest:
-    """The input of the upkeep workflow."""
+    """The upkeep workflow's input."""
 
     since: datetime | None = None
-    """Memory has everything that happened until then."""
+    """The time up to which memory is complete."""
     rounds: int = 200
-    """Rounds of one execution. Then it continues as new."""
+    """The number of rounds in one execution. After that, the workflow continues as new."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepDone:
-    """The outcome of one round. The next one starts where it ended."""
+    """The result of one round. The next round starts where this round ended."""
 
     until: datetime | None = None
-    """Memory has everything that happened until then."""
+    """The time up to which memory is complete."""
     caught_up: int = 0
     promoted: int = 0
     expired: int = 0

@@ -1,9 +1,10 @@
-"""Documents cut into chunks that a search can find and a reader can look up again.
+"""Split documents into chunks that a search can find and that a reader can locate in the document.
 
-First a document is split into sections by its kind: below the headings of Markdown, within the definitions of source
-code, by page. No grammar is parsed: a line that is not understood stays in the section it is in. Then each section is
-cut into chunks. A chunk never crosses sections, ends at a paragraph where it can, and repeats the end of the chunk
-before it, so that no sentence stands alone. Sizes are in tokens: a Chinese character, or about four letters, is one.
+First, a document is split into sections according to its kind: at Markdown headings, at source code definitions, or at
+page breaks. Splitting doesn't parse a grammar, so a line that isn't recognized remains in the current section. Then
+each section is split into chunks. A chunk never spans sections and ends at a paragraph boundary if possible. It repeats
+the end of the previous chunk, so that every sentence has context. Sizes are in tokens. A Chinese character, or about
+four letters, counts as one token.
 """
 
 import re
@@ -16,31 +17,31 @@ from typing import Final
 from loom.domain.core.tokens import text_tokens
 
 MOST: Final = 2_000
-"""Maximum chunks of one document. Further text is not searched."""
+"""The maximum number of chunks in one document. Text beyond this limit is not searched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkSize:
-    """The length of chunks in tokens."""
+    """The size of chunks, in tokens."""
 
     most: int = 320
     overlap: int = 40
-    """Maximum overlap with the previous chunk."""
+    """The maximum overlap with the previous chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line of a document, or a piece of a very long one."""
+    """A line of a document, or part of a very long line."""
 
     number: int
     text: str
     opens: bool = False
-    """Whether a paragraph, an item or a definition starts here."""
+    """Whether a paragraph, an item or a definition starts with this line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """Lines that belong together, under their headings, outermost first."""
+    """Lines that belong together, with their headings, outermost first."""
 
     lines: tuple[Line, ...]
     headings: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """A chunk of a document with its location."""
+    """A chunk of a document, with its location."""
 
     text: str
     headings: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ class Chunk:
 
 
 def chunks_of(sections: Iterable[Section], size: ChunkSize = ChunkSize()) -> tuple[Chunk, ...]:
-    """The chunks of a document in order, without empty ones."""
+    """Return a document's chunks in order, without empty chunks."""
     found: list[Chunk] = []
     for section in sections:
         for chunk in _pieces(section, size):
@@ -83,7 +84,9 @@ def _pieces(section: Section, size: ChunkSize) -> Iterator[Chunk]:
 
 
 def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> int:
-    """Where a chunk from `start` ends: at the last paragraph in its second half, else when it is full."""
+    """Return the end of the chunk that begins at `start`: the last paragraph boundary in its second half, or the point
+    where it's full.
+    """
     end, cost, half, opening = start, 0, start, None
     while end < len(lines) and (end == start or cost + costs[end] <= most):
         cost += costs[end]
@@ -95,7 +98,9 @@ def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> 
 
 
 def _next(costs: Sequence[int], end: int, size: ChunkSize) -> int:
-    """Where the chunk after the one that ends at `end` starts: before that by at most the overlap."""
+    """Return the start of the chunk that follows the one ending at `end`. The two chunks overlap by at most the maximum
+    overlap.
+    """
     start, cost = end, 0
     most = min(size.overlap, size.most // 2)
     while start > 0 and cost + costs[start - 1] <= most:
@@ -126,7 +131,7 @@ def _joined(lines: Sequence[Line]) -> str:
 
 
 def _parts(line: Line, most: int) -> Iterator[Line]:
-    """The line, or its pieces, which end after a sentence or a word if possible."""
+    """Return the line, or its parts if it's too long. Parts end after a sentence or a word if possible."""
     at, end = 0, len(line.text)
     while (rest := end - at) > 4 * most or text_tokens(line.text[at:] + "\n") > most:
         cut = _cut(line.text[at : at + min(rest - 1, 4 * most)], most)
@@ -136,7 +141,7 @@ def _parts(line: Line, most: int) -> Iterator[Line]:
 
 
 def _cut(text: str, most: int) -> int:
-    """The number of characters from the beginning of the text that fit."""
+    """Return the number of characters that fit, counted from the beginning of the text."""
     length = len(text)
     while length > 1 and (size := text_tokens(text[:length] + "\n")) > most:
         length = max(1, min(length - 1, length * most // size))
@@ -147,7 +152,7 @@ def _cut(text: str, most: int) -> int:
 
 
 class Kind(StrEnum):
-    """The format of a document."""
+    """A document's format."""
 
     MARKDOWN = "markdown"
     CODE = "code"
@@ -157,7 +162,7 @@ class Kind(StrEnum):
 
 
 DEEPEST: Final = 3
-"""Maximum headings that are shown above a definition."""
+"""The maximum number of headings that are shown with a definition."""
 
 _FENCE: Final = re.compile(r"^ {0,3}(```+|~~~+)")
 _HEADING: Final = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$")
@@ -176,7 +181,7 @@ _LONGEST_HEADING: Final = 120
 
 
 def sections_of(text: str, kind: Kind) -> tuple[Section, ...]:
-    """The sections of a document in order. Every line is in one of them."""
+    """Return a document's sections in order. Every line belongs to one section."""
     if kind is Kind.PAGES:
         return tuple(_pages(text))
     lines = _lines(text)
@@ -186,7 +191,7 @@ def sections_of(text: str, kind: Kind) -> tuple[Section, ...]:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as editors count them."""
+    """Split text into lines as editors do."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
@@ -211,7 +216,7 @@ def _markdown(lines: Sequence[str]) -> Iterator[Section]:
     above: dict[int, str] = {}
     start = 0
     for at, level, heading in _headings(lines):
-        if _says(lines[start:at]):  # a heading right above another one stays with it
+        if _says(lines[start:at]):  # a heading directly after another heading stays in its section
             yield _plain(lines[start:at], start + 1, tuple(above.values()))
             start = at
         above = {depth: name for depth, name in above.items() if depth < level} | {level: heading}
@@ -219,14 +224,14 @@ def _markdown(lines: Sequence[str]) -> Iterator[Section]:
 
 
 def _says(lines: Sequence[str]) -> bool:
-    """Whether there is text below the headings at the start of these lines."""
+    """Whether text follows the headings at the start of these lines."""
     said = [line for line in lines if line.strip() and not _HEADING.match(line)]
     rules = sum(1 for line in said if _UNDERLINE.match(line))
-    return len(said) > 2 * rules  # each underline has its heading above it
+    return len(said) > 2 * rules  # each underline belongs to the heading before it
 
 
 def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Index, level and words of each heading outside of fenced code."""
+    """Return the index, level and words of each heading outside of fenced code."""
     fence = ""
     for at, line in enumerate(lines):
         if found := _FENCE.match(line):
@@ -238,14 +243,16 @@ def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _fenced(open_fence: str, found: str) -> str:
-    """The open fence after this line. Only an equally long one of the same kind closes it."""
+    """Return the fence that is open after this line. Only a fence of the same kind and at least the same length closes
+    it.
+    """
     if not open_fence:
         return found
     return "" if found.startswith(open_fence) else open_fence
 
 
 def _is_title(lines: Sequence[str], at: int, underline: str) -> bool:
-    """Whether a line above an underline is a heading, and not the text above a rule or a table."""
+    """Whether a line before an underline is a heading, rather than text before a rule or a table."""
     title = lines[at].strip()
     alone = at == 0 or not lines[at - 1].strip() or bool(_UNDERLINE.match(lines[at - 1]))
     return bool(title) and alone and not _HEADING.match(title) and "|" not in title and len(underline.strip()) >= 2
@@ -264,7 +271,7 @@ def _code(lines: Sequence[str]) -> Iterator[Section]:
 
 
 def _definitions(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Index, indentation and name of each definition that is not deeply nested."""
+    """Return the index, indentation and name of each definition that isn't deeply nested."""
     depths: list[int] = []
     for at, line in enumerate(lines):
         if not (found := _DEFINITION.match(line)):
@@ -277,7 +284,7 @@ def _definitions(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _with_attached(lines: Sequence[str], at: int, least: int) -> int:
-    """Where a definition starts, including its decorators and the comment above it."""
+    """Return the start of a definition, including its decorators and the preceding comment."""
     while at > least and _ATTACHED.match(lines[at - 1]):
         at -= 1
     return at

@@ -1,4 +1,4 @@
-"""The text of a task that is searched, summarized and shown."""
+"""Derive the text of a task that Loom searches, summarizes and displays."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from loom.domain.core.messages import canonical, well_formed
 from loom.domain.core.tasks import Task
 
 LONGEST: Final = 8_000
-"""Maximum characters of a task's text that are searched. The task keeps all of it."""
+"""The maximum number of characters of a task's text that are searched. The task itself keeps the full text."""
 MOST_FACTS: Final = 3
 
 _TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
@@ -30,7 +30,7 @@ _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n'
 
 
 def content_of(task: Task) -> str:
-    """The text of a task: first what was said, then other facts, one per line."""
+    """Return a task's text: the spoken text first, and then other facts, one per line."""
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
@@ -38,7 +38,7 @@ def content_of(task: Task) -> str:
 
 
 def is_small_talk(text: str) -> bool:
-    """Whether the words mean nothing by themselves, in English or Chinese, whoever wrote them."""
+    """Whether the text, in English or Chinese, has no meaning without its context, regardless of the speaker."""
     said = " ".join(line for line in text.splitlines() if not line.startswith("by: "))
     words = _NOT_WORDS.sub("_", said.casefold()).strip("_")
     return not words or words in _SMALL_TALK
@@ -50,7 +50,7 @@ def is_trivial(text: str, below: int) -> bool:
 
 
 def summary_of(text: str, limit: int) -> str:
-    """The first sentences that fit; if they would be too short, as much as fits."""
+    """Return the first sentences that fit. If they would be too short, return as much text as fits."""
     line = " ".join(text.split())
     if len(line) <= limit:
         return line
@@ -63,7 +63,7 @@ def summary_of(text: str, limit: int) -> str:
 
 
 def facts_from(distilled: Sequence[str], limit: int) -> tuple[str, ...]:
-    """A distiller's reply as at most three short facts without duplicates."""
+    """Return up to three short facts from a distiller's reply, without duplicates."""
     facts: dict[bytes, str] = {}
     for fact in distilled:
         if fact.strip():
@@ -72,13 +72,13 @@ def facts_from(distilled: Sequence[str], limit: int) -> tuple[str, ...]:
 
 
 def fingerprint(text: str) -> bytes:
-    """The same for texts that only differ in case, width and spaces."""
+    """Return a fingerprint that is the same for texts that differ only in case, width and spaces."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def says_the_same(one: str, other: str) -> bool:
-    """Whether two texts with similar meaning agree in numbers and negations, which vectors hardly reflect."""
+    """Whether two texts with similar meaning also have the same numbers and negations, which vectors barely reflect."""
     return _marks(one) == _marks(other)
 
 

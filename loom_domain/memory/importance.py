@@ -1,4 +1,4 @@
-"""The importance of a task, from 0 to 1: as its metadata say, or by its action."""
+"""A task's importance, from 0 to 1, according to its metadata or its action."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from loom.domain.core.tasks import Action, Task
 
 MISSING: Final = 0.5
-"""The importance of a task if neither its metadata nor its action determine it."""
+"""The importance of a task if neither its metadata nor its action determines it."""
 
 BY_ACTION: Final[Mapping[str, float]] = {
     Action.START: 0.8,
@@ -26,14 +26,14 @@ BY_ACTION: Final[Mapping[str, float]] = {
     Action.MODEL_CALL: 0.2,
     Action.TURN: 0.1,
 }
-"""Messages, decisions and results are more important than what happens in between."""
+"""The importance of each action. Messages, decisions and results are more important than intermediate actions."""
 
 FAILED: Final = 0.7
-"""Minimum importance of a failure, so that it is not repeated the same way."""
+"""The minimum importance of a failure, which helps agents avoid repeating it."""
 
 
 def judged_importance(task: Task) -> float:
-    """The importance in the task's metadata, else by its action and outcome."""
+    """Return the importance from the task's metadata, or else from its action and outcome."""
     said = _said(task)
     if said is not None:
         return said

@@ -1,6 +1,7 @@
-"""Knowledge bases: folders of documents that runs can search, and search results.
+"""Knowledge bases, which are folders of documents that runs can search, and their search results.
 
-A knowledge base has documents, a document has chunks (`loom.domain.memory.chunks`), and every passage has a citation.
+A knowledge base contains documents, a document consists of chunks (`loom.domain.memory.chunks`), and every passage has
+a citation.
 """
 
 import re
@@ -16,22 +17,24 @@ NAME: Final = r"^[\w.-]{1,64}$"
 """Valid names of knowledge bases."""
 MOST_HITS: Final = 5
 RELEVANT: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.82}
-"""For each model, the minimum cosine of a relevant chunk. E5 rarely gives less than 0.7 to anything."""
+"""For each embedding model, the minimum cosine similarity of a relevant chunk. E5 rarely scores any chunk below 0.7."""
 RELEVANT_OTHERWISE: Final = 0.25
 COVERED: Final = 0.5
-"""The share of a question's words, weighted by rarity, that makes a chunk relevant."""
+"""The share of a question's words, weighted by rarity, that a chunk must contain to be relevant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeQuery:
-    """A search in knowledge bases."""
+    """A query that searches knowledge bases."""
 
     text: str
     bases: Sequence[str] = ()
-    """Empty: all of them."""
+    """The knowledge bases to search. If empty, all of them are searched."""
     limit: int = MOST_HITS
     threshold: float | None = None
-    """Minimum cosine of a chunk with fewer words than COVERED; None: the model's value in RELEVANT."""
+    """The minimum cosine similarity of a chunk that contains a smaller share of the words than COVERED. If None, the
+    model's value in RELEVANT is used.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,23 +45,25 @@ class KnowledgeHit:
     path: str
     chunk: Chunk
     score: float
-    """1: first by words and by meaning. Only comparable within one result."""
+    """The score. A score of 1 means that the chunk ranks first both by words and by meaning. Scores are comparable only
+    within one result.
+    """
     similarity: float | None = None
-    """Cosine similarity to the question; None: not found by meaning."""
+    """The cosine similarity to the question, or None if the chunk wasn't found by meaning."""
     covered: float = 0.0
-    """Share of the question's words that it contains, weighted by rarity."""
+    """The share of the question's words, weighted by rarity, that the chunk contains."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeBase:
-    """The content of a knowledge base."""
+    """A knowledge base's content."""
 
     name: str
     folder: str
     documents: int
     chunks: int
     vectors: Mapping[str, int] = field(default_factory=dict)
-    """Number of chunks that have a vector, by model."""
+    """The number of chunks with a vector, for each model."""
     updated_at: datetime | None = None
 
 
@@ -69,12 +74,12 @@ class KnowledgeFolder:
     name: str
     path: str
     origin: str
-    """Where it was registered, for error messages."""
+    """The place where the folder was registered, for error messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingested:
-    """The outcome of indexing a folder."""
+    """The result of indexing a folder."""
 
     name: str
     added: int = 0
@@ -82,35 +87,35 @@ class Ingested:
     unchanged: int = 0
     removed: int = 0
     chunks: int = 0
-    """Number of chunks of the documents that were added or changed."""
+    """The number of chunks in the documents that were added or changed."""
     embedded: int = 0
     waiting: int = 0
-    """Number of chunks that have no vector yet and are found by words only."""
+    """The number of chunks that have no vector yet and can only be found by words."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Files that were skipped, and why."""
+    """The files that were skipped, with the reason for each."""
     without_vectors: str = ""
-    """Why chunks wait for their vectors."""
+    """The reason why chunks are waiting for their vectors."""
 
 
 def checked_name(name: str) -> str:
-    """The name, if it is valid for a knowledge base; raises BadRequest."""
+    """Return the name if it's valid for a knowledge base. Raises BadRequest if it isn't."""
     if not re.fullmatch(NAME, name):
         raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
     return name
 
 
 def is_relevant(hit: KnowledgeHit, threshold: float) -> bool:
-    """Whether a hit is related to the question at all."""
+    """Whether a hit is relevant to the question."""
     return hit.covered >= COVERED or (hit.similarity is not None and hit.similarity >= threshold)
 
 
 def threshold_of(model: str | None, asked: float | None) -> float:
-    """The minimum cosine for vectors of this model."""
+    """Return the minimum cosine similarity for this model's vectors."""
     return asked if asked is not None else RELEVANT.get(model or "", RELEVANT_OTHERWISE)
 
 
 def place_of(path: str, chunk: Chunk) -> str:
-    """The citation of a chunk: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
+    """Return a chunk's citation: `guide.md:12-20 (Install > Linux)`, `paper.pdf, page 3`."""
     if chunk.page is not None:
         return f"{path}, page {chunk.page}"
     lines = str(chunk.first_line) if chunk.first_line == chunk.last_line else f"{chunk.first_line}-{chunk.last_line}"
@@ -119,12 +124,12 @@ def place_of(path: str, chunk: Chunk) -> str:
 
 
 def told_text(path: str, chunk: Chunk) -> str:
-    """The searchable text of a chunk: its headings and its text."""
+    """Return a chunk's searchable text: its headings and its text."""
     return "\n".join((" > ".join((path, *chunk.headings)), chunk.text))
 
 
 def knowledge_view(hit: KnowledgeHit) -> dict[str, Any]:
-    """A hit with the keys of the public contract."""
+    """Return a hit under the public contract's keys."""
     return {
         "base": hit.base,
         "path": hit.path,

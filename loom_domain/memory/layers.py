@@ -1,12 +1,13 @@
-"""What Loom remembers about its runs: four layers, their entries, and queries.
+"""Loom's memory of its runs: four layers, their entries, and queries.
 
-    L1  every recent task, whole                    50 newest, 1 hour     a whole row
-    L2  important tasks, whole                      50, 24 hours          a whole, important row
+    L1  every recent task, in full                  50 newest, 1 hour     a whole row
+    L2  important tasks, in full                    50, 24 hours          a whole, important row
     L3  summaries of important tasks                500, 7 days           a row of at most 200 characters
-    L4  the same, found by meaning, permanently                           such a row with a vector, or one that left L3
+    L4  permanent summaries, found by meaning                             an L3 row with a vector, or an expired L3 row
 
-Limits apply per node and session. A row is stored in one layer and is also found in others that it fits: an important
-task of the last hour in L1 and L2, a summary with a vector in L3 and L4.
+Limits apply per node and session. Each row is stored in one layer, but queries also find it in the other layers whose
+criteria it meets. For example, an important task from the last hour is found in L1 and L2, and a summary with a vector
+is found in L3 and L4.
 """
 
 from collections.abc import Mapping, Set
@@ -19,7 +20,7 @@ from loom.domain.core.tasks import Task
 
 
 class Layer(StrEnum):
-    """The layer of a memory."""
+    """A memory's layer."""
 
     L1 = "L1"
     L2 = "L2"
@@ -28,13 +29,15 @@ class Layer(StrEnum):
 
 
 LEAST_SUMMARY: Final = 20
-"""Characters below which a summary is useless."""
+"""The minimum number of characters for a useful summary."""
 WHOLE: Final = frozenset({Layer.L1, Layer.L2})
 """The layers that contain whole tasks."""
 
 
 class MemoryScope(StrEnum):
-    """Who can see a memory, nearest first, in the order in which they are read."""
+    """The scopes in which a memory is visible, from nearest to farthest, which is also the order in which they are
+    read.
+    """
 
     LOCAL = "local"
     SHARED = "shared"
@@ -44,37 +47,37 @@ class MemoryScope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemorySettings:
-    """How much is stored of each layer for how long, per node and session."""
+    """How many memories each layer stores and for how long, per node and session."""
 
     recent: int = 50
     recent_for: timedelta = timedelta(hours=1)
     important: int = 50
     important_for: timedelta = timedelta(hours=24)
     important_over: float = 0.6
-    """A task of more than this importance is important."""
+    """The importance above which a task counts as important."""
     summaries: int = 500
     summaries_for: timedelta = timedelta(days=7)
     summary_length: int = 200
-    """Maximum characters of a summary or a fact."""
+    """The maximum number of characters in a summary or a fact."""
     trivial_below: int = 50
-    """Characters. A shorter text is neither distilled nor given a vector."""
+    """The minimum number of characters for a text to be distilled or embedded."""
     distill_over: int = 100
-    """Tokens. A longer text is distilled by the model, if there is one."""
+    """The number of tokens above which the model distills a text, if a model is available."""
     batch: int = 10
-    """Number of texts that are embedded at once."""
+    """The number of texts that are embedded in one batch."""
     same_from: float = 0.98
-    """Cosine similarity from which two summaries of a session count as duplicates."""
+    """The cosine similarity at which two summaries in a session count as duplicates."""
     recall_recent: int = 10
-    """Maximum entries of L1 that are recalled when a person has written."""
+    """The maximum number of L1 entries that are recalled when a person has written."""
     recall_important: int = 10
-    """The same for L2."""
+    """The maximum number of L2 entries that are recalled."""
     recall_summaries: int = 5
-    """The same for L3 and L4."""
+    """The maximum number of L3 and L4 entries that are recalled."""
     recall_tokens: int = 4_000
-    """Maximum tokens of all of these together."""
+    """The maximum number of tokens of all recalled entries together."""
 
     def __post_init__(self) -> None:
-        """Reject inconsistent values; raises ValueError, which names the setting."""
+        """Reject inconsistent values. Raises ValueError, which names the setting."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             least: Any = timedelta(0) if isinstance(value, timedelta) else 0
@@ -89,7 +92,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """One row: a whole task, or what remains of one."""
+    """One row: a whole task, or a summary of a task."""
 
     id: int
     layer: Layer
@@ -97,11 +100,11 @@ class Memory:
     session_id: str
     run_id: str
     task_id: str
-    """The task that it is, or comes from."""
+    """The task that the row contains or is derived from."""
     turn: int
-    """The turn of that task; 0: outside of turns."""
+    """The task's turn, or 0 outside of turns."""
     ordinal: int
-    """The task's number in its run, in order of storage."""
+    """The task's number in its run, in storage order."""
     node: str
     action: str
     importance: float
@@ -111,10 +114,10 @@ class Memory:
     parent_task_id: str | None = None
     root_run_id: str = ""
     model: str | None = None
-    """The embedding model of its vector; None without a vector."""
+    """The model that embedded the vector, or None if there is no vector."""
     valid_to: datetime | None = None
     superseded_by: int | None = None
-    """The newer row that replaces this one, which then stays but is no longer found."""
+    """The newer row that replaces this row. A replaced row is kept, but queries no longer find it."""
     task: Task | None = None
     """The whole Task, if the row is in L1 or L2."""
 
@@ -124,21 +127,23 @@ class View:
     """A filter for memories. An empty field excludes nothing."""
 
     session_id: str | None
-    """None: all sessions, for operators. A session sees its own memories and global ones."""
+    """The session to search. None means all sessions, for operators. A session sees its own memories and global
+    memories.
+    """
     layers: Set[Layer] = frozenset()
     actions: Set[str] = frozenset()
     nodes: Set[str] = frozenset()
     scopes: Set[MemoryScope] = frozenset()
     without_run: str | None = None
-    """Exclude what this run itself did."""
+    """Exclude this run's own memories."""
     task_id: str | None = None
-    """Only this task, or what comes from it."""
+    """Include only this task and memories derived from it."""
     children_of: str | None = None
-    """Only tasks of the runs that this run has started."""
+    """Include only tasks of this run's child runs."""
     below: str | None = None
-    """Only tasks of runs with this run as their root."""
+    """Include only tasks of runs that have this run as their root."""
     only_roots: bool = False
-    """Exclude what sub-agents did."""
+    """Exclude memories of sub-agents."""
     min_importance: float = 0.0
     since: datetime | None = None
     limit: int = 5
@@ -151,71 +156,75 @@ class Query:
     text: str
     view: View
     threshold: float = 0.0
-    """Minimum cosine similarity of results that are found by meaning alone."""
+    """The minimum cosine similarity of results that are found only by meaning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """A memory that was found."""
+    """A memory that a query found."""
 
     memory: Memory
     layer: Layer
-    """The layer in which it was found: the memory's own, or another one that it fits."""
+    """The layer in which the memory was found: its own layer, or another layer whose criteria it meets."""
     score: float
-    """1: first in every search that found anything. Only comparable within one result."""
+    """The score. A score of 1 means that the memory ranks first in every search that returned results. Scores are
+    comparable only within one result.
+    """
     similarity: float | None = None
-    """Cosine similarity to the question; None: not found by meaning."""
+    """The cosine similarity to the question, or None if the memory wasn't found by meaning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryStats:
-    """How much is stored."""
+    """The amount of data in memory."""
 
     sessions: int = 0
     tasks: int = 0
-    """Number of tasks stored so far, including those of which nothing is left."""
+    """The number of tasks stored so far, including tasks that have since been deleted completely."""
     layers: Mapping[str, int] = field(default_factory=dict)
-    """Memories by the layer in which they are stored."""
+    """The number of memories in each layer, counted where they are stored."""
     superseded: int = 0
     vectors: Mapping[str, int] = field(default_factory=dict)
-    """Vectors by embedding model."""
+    """The number of vectors for each embedding model."""
     waiting: int = 0
-    """Number of memories that still need a vector."""
+    """The number of memories that still need a vector."""
     notes: int = 0
-    """Versions of notes that agents wrote for themselves and each other."""
+    """The number of versions of notes that agents wrote for themselves and each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forgotten:
-    """Numbers of deleted entries of a session."""
+    """The numbers of entries that were deleted for a session."""
 
     memories: int = 0
     notes: int = 0
-    """Versions of notes that its agents wrote for themselves and each other."""
+    """The number of versions of notes that the session's agents wrote for themselves and each other."""
     artifacts: int = 0
-    """Long outputs."""
+    """The number of long outputs."""
     effects: int = 0
-    """Results of calls with effects."""
+    """The number of results of calls with side effects."""
     effects_left: int = 0
-    """The same of runs that may still be going on: without them, they would repeat the calls."""
+    """The number of such results of runs that may still be in progress. The results are kept because those runs would
+    otherwise repeat the calls.
+    """
     runs: tuple[str, ...] = ()
     """The session's runs."""
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:
-    """The layer to name for a memory that a query of these layers has found."""
+    """Return the layer to name for a memory that a query of these layers has found."""
     if not asked or stored in asked:
         return stored
     return Layer.L1 if stored is Layer.L2 else Layer.L4
 
 
 def hit_view(hit: Hit) -> dict[str, Any]:
-    """A hit with the keys of the public contract."""
+    """Return a hit under the public contract's keys."""
     found = memory_view(hit.memory)
     return {**found, "layer": hit.layer, "score": round(hit.score, 4), "similarity": hit.similarity}
 
 
 def memory_view(memory: Memory, *, whole: bool = False) -> dict[str, Any]:
-    """A memory with the keys of the public contract; the whole task only on request."""
+    """Return a memory under the public contract's keys. The whole task is included only on request."""
     view = {name: getattr(memory, name) for name in Memory.__slots__ if name != "task"}
     return {**view, "task": None if memory.task is None else asdict(memory.task)} if whole else view

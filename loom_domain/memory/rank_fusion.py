@@ -1,19 +1,22 @@
-"""Combine rankings by reciprocal rank fusion: what two searches agree on ranks above what only one puts first.
+"""Combine rankings by reciprocal rank fusion. An item that two searches find ranks above an item that only one search
+ranks first.
 
-Scores of different searches are not comparable, but ranks are.
+Unlike ranks, the scores of different searches are not comparable.
 """
 
 from collections.abc import Hashable, Sequence
 from typing import Final, TypeVar
 
 K: Final = 60
-"""Constant that reduces the weight of the first ranks; the usual value."""
+"""A constant that reduces the weight of the first ranks. This is the commonly used value."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Every item with its score, best first. 1 for an item that is first in all non-empty rankings."""
+    """Return every item with its score, best first. An item that ranks first in all non-empty rankings has the
+    score 1.
+    """
     scores: dict[T, float] = {}
     share = (k + 1) / max(1, sum(map(bool, rankings)))
     for ranking in rankings:

@@ -1,15 +1,16 @@
-"""Notes that runs of one tree write for themselves and each other, in four scopes.
+"""Notes that the runs in one tree write for themselves and each other, in four scopes.
 
-    LOCAL      a node's own; no other node reads it
-    SHARED     of one line: a node, those above it and those below it read and write it
-    INHERITED  what the parent can read, from outside this node's line; read-only
-    GLOBAL     for all nodes of all sessions
+    LOCAL      a node's own notes, which no other node can read
+    SHARED     notes that a node, its ancestors and its descendants can read and write
+    INHERITED  notes from outside this node's line that its parent can read; read-only
+    GLOBAL     notes for all nodes in all sessions
 
-Reading an id searches in that order and returns the first match. A node is its path, from the root run to itself.
+Reading an id searches the scopes in that order and returns the first match. A node is identified by its path from the
+root run.
 
 Every write creates a new version, and versions never change. A writer passes the version that it has read. If another
-one was written in the meantime, both are kept. The later write is the newest, and its `conflicts_with` names the
-version that its writer did not know.
+version was written in the meantime, both versions are kept. The later write becomes the newest version, and its
+`conflicts_with` names the version that its writer hadn't read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +22,14 @@ from loom.domain.core.errors import BadRequest, PermissionDeniedError
 from loom.domain.memory.layers import MemoryScope
 
 NodePath: TypeAlias = tuple[str, ...]
-"""Run ids from the root to the node itself."""
+"""The run ids from the root to the node itself."""
 
 ORDER: Final = tuple(MemoryScope)
-"""LOCAL before SHARED before INHERITED before GLOBAL."""
+"""The scopes in reading order: LOCAL, SHARED, INHERITED, GLOBAL."""
 
 
 class ReadOnlyScopeError(PermissionDeniedError, PermissionError):
-    """INHERITED entries can only be written by the nodes they are inherited from."""
+    """An attempt to write an INHERITED entry. Only the nodes that it's inherited from can write it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +39,7 @@ class ScopedEntry:
     id: str
     content: str
     scope: MemoryScope
-    """LOCAL, SHARED or GLOBAL, as it was written."""
+    """The scope in which the entry was written: LOCAL, SHARED or GLOBAL."""
     owner: NodePath
     """The node that wrote the first version."""
     session_id: str
@@ -46,15 +47,15 @@ class ScopedEntry:
     created_by: str
     updated_by: str
     parent_version: int | None = None
-    """The version that the writer had read; None: none."""
+    """The version that the writer had read, or None."""
     conflicts_with: int | None = None
-    """The version that this one supersedes although the writer did not know it."""
+    """The version that this version supersedes although the writer hadn't read it."""
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScopedWrite:
-    """What a node wants to write."""
+    """A note that a node wants to write."""
 
     id: str
     content: str
@@ -62,11 +63,13 @@ class ScopedWrite:
     by: NodePath
     session_id: str
     read_version: int | None = None
-    """The version that the writer has read; None: none."""
+    """The version that the writer has read, or None."""
 
 
 def path_of(run_id: str, root_run_id: str) -> NodePath:
-    """The path of a run from the root of its tree. A child's id is its parent's, a slash, and one more segment."""
+    """Return a run's path from the root of its tree. A child's id consists of its parent's id, a slash, and one more
+    segment.
+    """
     if not root_run_id or not run_id.startswith(f"{root_run_id}/"):
         return (run_id,)
     parts = run_id[len(root_run_id) + 1 :].split("/")
@@ -74,7 +77,7 @@ def path_of(run_id: str, root_run_id: str) -> NodePath:
 
 
 def place_of(scope: MemoryScope, node: NodePath) -> str:
-    """Where entries of a scope are stored. One id in one place is one entry."""
+    """Return the place where a scope's entries are stored. One id in one place identifies one entry."""
     match scope:
         case MemoryScope.LOCAL:
             return f"local:{node[-1]}"
@@ -85,12 +88,12 @@ def place_of(scope: MemoryScope, node: NodePath) -> str:
 
 
 def places_of(node: NodePath) -> tuple[str, ...]:
-    """Every place that a node can read from."""
+    """Return every place that a node can read from."""
     return tuple(place_of(scope, node) for scope in (MemoryScope.LOCAL, MemoryScope.SHARED, MemoryScope.GLOBAL))
 
 
 def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
-    """The scope in which a node sees an entry; None: not at all."""
+    """Return the scope in which a node sees an entry, or None if the node can't see it."""
     match entry.scope:
         case MemoryScope.LOCAL:
             return MemoryScope.LOCAL if entry.owner == reader else None
@@ -103,13 +106,17 @@ def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
 
 
 def read_first(entries: Iterable[ScopedEntry], reader: NodePath) -> tuple[MemoryScope, ScopedEntry] | None:
-    """What a node reads of entries with one id, given their newest versions: the one in the nearest scope."""
+    """Return the entry that a node reads for an id: of the newest versions with that id, the one in the nearest
+    scope.
+    """
     seen = [(scope, entry) for entry in entries if (scope := scope_for(entry, reader)) is not None]
     return min(seen, key=lambda pair: ORDER.index(pair[0]), default=None)
 
 
 def next_version(write: ScopedWrite, latest: ScopedEntry | None) -> ScopedEntry:
-    """The version that a write creates after the latest one; raises ReadOnlyScopeError."""
+    """Return the version that a write creates after the latest one. Raises ReadOnlyScopeError if the node may not write
+    the entry.
+    """
     _check(write, latest)
     missed = latest is not None and latest.version != write.read_version
     return ScopedEntry(
@@ -138,6 +145,6 @@ def _check(write: ScopedWrite, latest: ScopedEntry | None) -> None:
 
 
 def _in_line(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether one of the two paths leads through the other node."""
+    """Whether the two nodes are the same, or one is an ancestor of the other."""
     short = min(len(one), len(other))
     return tuple(one[:short]) == tuple(other[:short])

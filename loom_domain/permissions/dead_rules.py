@@ -1,7 +1,8 @@
-"""Find rules that can never match, and tools that a model need not see.
+"""Find rules that can never match, and tools that the model doesn't need to see.
 
-A rule that silently enforces nothing is worse than none, so each one found here is an error. An allow under a wider
-deny is not one of them: it matches and is overridden, as when a request tightens an agent's rules.
+A rule that silently enforces nothing is worse than no rule, so every dead rule is an error. An allow rule that a wider
+deny rule overrides is not dead, because it still matches. This happens, for example, when a request tightens an agent's
+rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ _NOWHERE: Final = Place()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _World:
-    """What rules can refer to."""
+    """The names that rules can refer to."""
 
     known: Mapping[str, ToolSpec | None]
     servers: Collection[str] | None
@@ -49,9 +50,10 @@ def dead_rules(
     servers: Collection[str] | None = None,
     place: Place = _NOWHERE,
 ) -> tuple[str, ...]:
-    """One message for each rule that never matches, which says what to write instead.
+    """Return one message for each rule that never matches. The message suggests a replacement.
 
-    `servers` are the names of the configured MCP servers (None: unknown, so their rules are not checked).
+    `servers` contains the names of the configured MCP servers. If it is None, the servers are unknown and their rules
+    are not checked.
     """
     found: list[str] = []
     read: list[Rule] = []
@@ -67,7 +69,7 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """The tools that a model sees: all except those denied by name, or by a glob of names."""
+    """Return the tools that a model sees: all tools except those that a rule denies by name or by a name pattern."""
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
@@ -92,13 +94,15 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:
-    """Which skills, and therefore which scripts, exist depends on the workspace of each run."""
+    """Check a rule for agent-created tools. Script tools aren't checked, because skills depend on the workspace."""
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
         yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
-    """A configured server may be unavailable now, so its tools' names are checked only if it has some."""
+    """Check a rule for a server's tools. A server can be unavailable, so its tool names are checked only if it lists
+    some.
+    """
     server = rule.tool.removeprefix(MCP).partition("__")[0]
     if world.servers is None or "*" in server:
         return
@@ -130,7 +134,7 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _is_argument(name: str, spec: ToolSpec | None) -> bool:
-    """Whether a rule names an argument of the tool. For an unknown tool, any name is accepted."""
+    """Whether a rule names one of the tool's arguments. For an unknown tool, any name is accepted."""
     return False if spec is None else name in spec.parameters.get("properties", {})
 
 
@@ -186,7 +190,7 @@ def _of_path(rule: Rule, pattern: str, place: Place) -> Iterator[str]:
 
 
 def _root(pattern: str, place: Place) -> str:
-    """The folder at the start of an absolute pattern, up to the first wildcard."""
+    """Return the folder at the start of an absolute pattern, up to the first wildcard."""
     if pattern.startswith("~/") and place.home:
         pattern = f"/{place.home}/{pattern[2:]}"
     if not pattern.startswith("//"):

@@ -1,7 +1,7 @@
-"""Guards: calls that no allow approves, because they destroy work or write files that programs obey later.
+"""Guards against allowed calls that destroy work or write files that control the behavior of other programs.
 
-A guard turns an allow into an ask. A rule that spells out the guarded call, a person's grant, or the mode bypass lets
-it through, except for the removal of critical folders, which always needs approval.
+A guard turns an allow verdict into an ask. A rule that spells out the guarded call, a person's grant, or the bypass
+mode overrides the guard. Removing a critical folder always needs approval.
 """
 
 import re
@@ -18,7 +18,7 @@ Words = Sequence[str | None]
 EDITS: Final = frozenset({"write_file", "edit_file"})
 """Tools that write files."""
 GUARDED: Final = EDITS | COMMANDS
-"""The tools whose calls can be guarded."""
+"""The tools whose calls guards can apply to."""
 
 _PROTECTED_FOLDERS: Final = frozenset(
     {
@@ -42,11 +42,11 @@ _PROTECTED_FILES: Final = frozenset(
     .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout
     .kshrc .npmrc .yarnrc .yarnrc.yml .pypirc .netrc .gitconfig .gitmodules .gitlab-ci.yml .pre-commit-config.yaml
     .pre-commit-config.yml .mcp.json .envrc loom.toml
-    """.split()  # noqa: SIM905 - as a list it would take a screen
+    """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 _ENVIRONMENT: Final = re.compile(r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?")
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?(?:\*\S*)?[\"']?(?=\s|$)")
-"""`"$VAR"/*`: if the variable is empty, this is the content of the root folder."""
+"""Matches `"$VAR"/*`, which expands to the contents of the root folder if the variable is empty."""
 _NAMED_FOLDER: Final = re.compile(r"(?:^|\s)(?:~\w+|[\"']?\$\{?(?:HOME|PWD|OLDPWD)\}?[\"']?)/*(?=\s|$)")
 
 _GIT_PLACE: Final = ("-C", "--git-dir", "--work-tree", "-c", "--exec-path", "--config-env")
@@ -77,20 +77,20 @@ _BELOW: Final[Mapping[str, frozenset[str]]] = {
     "reflog": frozenset({"expire", "delete"}),
 }
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Commands for which a word that only running would tell may be a dangerous option."""
+"""Commands for which a word that is unknown until the command runs can be a dangerous option."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """Why a call needs approval although a rule allows it."""
+    """The reason why a call needs approval although a rule allows it."""
 
     what: str
     firm: bool = False
-    """Whether neither a rule, a grant nor a mode lets it through: a person decides each time."""
+    """Whether a person must decide each time, because no rule, grant or mode overrides the guard."""
 
 
 def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) -> Guard | None:
-    """The guard of this subject. `moved`: the shell line changes the folder first."""
+    """Return the guard that applies to this subject. `moved` means that the shell line changes the folder first."""
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, place, moved=moved)
     if tool in EDITS and (name := protected(subject.text)):
@@ -99,12 +99,12 @@ def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) 
 
 
 def moves(subjects: Sequence[Subject], place: Place) -> bool:
-    """Whether one of these commands changes the folder, or sets the repository that Git uses."""
+    """Whether one of these commands changes the folder or sets the repository that Git uses."""
     return any(_moves(subject.words, place) or _REPOSITORY.search(subject.text) for subject in subjects)
 
 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
-    """Whether the text of an allow before its first star would itself be guarded."""
+    """Whether the text before the first star of an allow rule would itself be guarded."""
     if kind_of(tool) is Kind.PATH:
         return protected(rule.pattern or "") != ""
     words = tuple(literal_start(rule.pattern or "").split())
@@ -115,7 +115,7 @@ def spells_out(rule: Rule, tool: str, place: Place) -> bool:
 
 
 def protected(path: str) -> str:
-    """The part of a path that programs obey later, or that contains secrets; empty if there is none."""
+    """Return the part of a path that controls other programs or contains secrets, or an empty string."""
     parts = [part.lower() for part in path.split("/")]
     for part, following in zip(parts, [*parts[1:], ""], strict=True):
         if part in _PROTECTED_FOLDERS or part in _PROTECTED_FILES or _ENVIRONMENT.fullmatch(part):
@@ -139,7 +139,7 @@ def _of_command(subject: Subject, place: Place, *, moved: bool) -> Guard | None:
 
 
 def _critical(subject: Subject, place: Place) -> str:
-    """The critical folder that a command removes; empty if there is none."""
+    """Return the critical folder that a command removes, or an empty string."""
     if match := _EMPTY_PREFIX.search(subject.text) or _NAMED_FOLDER.search(subject.text):
         return match[0].strip()
     named = [piece for word in subject.words[1:] if word and not word.startswith("-") for piece in _spread(word)]
@@ -149,12 +149,12 @@ def _critical(subject: Subject, place: Place) -> str:
 
 
 def _spread(word: str) -> list[str]:
-    """A word, and the alternatives in its braces that are absolute paths."""
+    """Return the word and the absolute paths among its brace alternatives."""
     return [word, *(piece for piece in re.split(r"[{},]", word) if piece[:1] in ("/", "~"))] if "{" in word else [word]
 
 
 def _without_star(word: str) -> str:
-    """`/*` at the end refers to everything in the folder."""
+    """Return the path without a trailing `/*`, which refers to everything in the folder."""
     head, _, last = word.rpartition("/")
     if last.strip("*.") == "" and "*" in last:
         return head + "/" if "/" in word else "."
@@ -181,7 +181,7 @@ def _of_git(subject: Subject, *, moved: bool) -> str:
 
 
 def _verb_at(words: Words) -> tuple[int, bool]:
-    """The position of the subcommand, and whether options before it change the repository."""
+    """Return the subcommand's position, and whether options before it change the repository."""
     at, elsewhere = 1, False
     while at < len(words) and (word := words[at]) is not None and word.startswith("-"):
         elsewhere = elsewhere or word.startswith(_GIT_PLACE)
@@ -216,7 +216,7 @@ def _danger_of_operands(verb: str, words: Sequence[str]) -> str:
 
 
 def _has(words: Sequence[str], options: Sequence[str]) -> str:
-    """The option among these that the words contain, abbreviated or in a cluster of letters."""
+    """Return the option that the words contain, whether abbreviated or in a cluster of letters."""
     return next((option for option in options for word in words if _is(word, option)), "")
 
 

@@ -1,13 +1,13 @@
-"""May this call run? One pure function decides, and names the rule that decided.
+"""Decide whether a tool call may run, and name the rule that decided.
 
 Rules map `tool` or `tool(pattern)` to allow, ask or deny. They are evaluated in this order: any matching deny, a scoped
 ask, the mode, a scoped allow, the bare rule, an explicit `default`, the tool's declared verdict, the built-in default,
-else deny. A call that would destroy work needs approval even if it is allowed (`guards`), and so does one that may hide
-something that a deny or an ask refers to.
+else deny. A call that would destroy work needs approval even if a rule allows it (see `guards`). A call also needs
+approval if an unparsed part of it might match a deny or ask rule.
 
-Patterns are matched against `Subject`s: the commands in a shell line, the path of a file tool. The caller prepares
-them, since a shell parser and a file system are not pure. For a deny or an ask, one matching subject is enough; an
-allow has to cover all of them. A narrower rule does not take precedence over a wider one.
+Patterns are matched against `Subject`s, such as the commands in a shell line or a file tool's path. The caller prepares
+the subjects, because parsing a shell line and reading the file system are not pure. A deny or ask rule applies if one
+subject matches. An allow rule must cover all subjects. A narrower rule does not take precedence over a wider one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""Prefix of a judgement's rule if a guard decided."""
+"""The prefix of a judgment's rule if a guard decided."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -50,7 +50,7 @@ _REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&"})
 
 
 class Mode(StrEnum):
-    """A mode takes precedence over allow rules, but not over scoped asks and denies."""
+    """The permission mode. It takes precedence over allow rules, but not over scoped ask and deny rules."""
 
     DEFAULT = "default"
     READ_ONLY = "read-only"
@@ -66,9 +66,9 @@ class Judgement:
     rule: str
     reason: str
     can_be_granted: bool = True
-    """Whether a grant for the run would cover this call from then on."""
+    """Whether granting this call for the run would also cover the same call later."""
     whose: str = ""
-    """The agent whose rules decided, if there are several."""
+    """The agent whose rules decided, if several agents are involved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +95,9 @@ def judge(
 ) -> Judgement:
     """Judge one call of `tool` that touches `subjects`.
 
-    `reads`: it only reads. `declared` is the verdict of the tool's registration. `grants` are allow rules that a person
-    granted for the run: they override asks and bare rules, but never a deny or the mode.
+    `reads` means that the call only reads. `declared` is the verdict that the tool was registered with. `grants` are
+    the allow rules that a person granted for the run. Grants override ask rules and bare rules, but never a deny rule
+    or the mode.
     """
     call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
     own = parse_rules(rules) if rules else ()
@@ -108,7 +109,7 @@ def judge(
         bare if bare and bare.verdict is Verdict.DENY else None
     ):
         return Judgement(verdict=Verdict.DENY, rule=denied.text, reason=f"denied by the rule {denied.text}")
-    # Only a grant of exactly this: a grant for a program must not satisfy another rule's ask.
+    # Only a grant for this exact call counts. A grant for a program must not satisfy another rule's ask.
     exact = [rule for rule in given if is_exact(rule)]
     open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
@@ -119,7 +120,7 @@ def judge(
         return judged
     if guarded := _guarded(call, scoped, exact, mode):
         return guarded
-    # The mode bypass covers this; accept-edits does not override a deny.
+    # The bypass mode covers this. The accept-edits mode does not override a deny.
     return judged if mode is Mode.BYPASS else _unless_hidden(call, judged, scoped, open_ones)
 
 
@@ -131,7 +132,7 @@ def matching(
     arguments: JsonObject = _NOTHING,
     place: Place = _NOWHERE,
 ) -> tuple[Rule, ...]:
-    """Every rule that applies to the call, in the order of the mapping."""
+    """Return every rule that applies to the call, in the order of the mapping."""
     call = _Call(tool=tool, subjects=subjects, arguments=arguments, place=place)
     return tuple(rule for rule in parse_rules(rules) if _concerns(call, rule))
 
@@ -154,7 +155,7 @@ def _concerns(call: _Call, rule: Rule) -> bool:
 
 
 def _bare(rules: Sequence[Rule], tool: str) -> Rule | None:
-    """The strictest rule that names the tool without a pattern."""
+    """Return the strictest rule that names the tool without a pattern."""
     found = [rule for rule in rules if rule.pattern is None and names(rule, tool)]
     return max(found, key=lambda rule: STRICTNESS.index(rule.verdict), default=None)
 
@@ -169,7 +170,7 @@ def _first(call: _Call, rules: Sequence[Rule], verdict: Verdict, subjects: Seque
 
 
 def _means(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """Whether an ask or a deny applies to this subject, or to a file that it touches."""
+    """Whether an ask or deny rule applies to this subject or to one of its files."""
     return touches(rule, call.tool, subject.text, subject.loose, call.place) or any(
         touches(rule, file.tool, file.text, file.loose, call.place) for file in subject.files if not file.opaque
     )
@@ -186,7 +187,7 @@ def _by_mode(tool: str, mode: Mode, *, reads: bool) -> Judgement | None:
 
 
 def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Judgement | None:
-    """The allow rules that together cover every subject, or None if one is not covered."""
+    """Return the allow rules that together cover every subject, or None if a subject isn't covered."""
     used: list[str] = []
     for subject in call.subjects:
         if subject.passive:
@@ -202,7 +203,9 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
-    """The allows that cover this subject: the tool's own, or for a redirect those of the file that it writes."""
+    """Return the allow rules that cover this subject: the tool's own rules, or for a redirect, the rules of the written
+    file.
+    """
     if subject.opaque:
         return None
     held = (call.tool, subject.text, subject.loose)
@@ -260,14 +263,14 @@ def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: M
 
 
 def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:
-    """Whether a grant covers it, or a rule that spells out the guarded call."""
+    """Whether a grant covers the call, or a rule spells out the guarded call."""
     allows = [rule for rule in scoped if rule.verdict is Verdict.ALLOW]
     spelled = [rule for rule in allows if guards.spells_out(rule, rule.tool, call.place)]
     return _cover(call, spelled, given, subject) is not None
 
 
 def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subjects: Sequence[Subject]) -> Judgement:
-    """Turn a wide allow into an ask if a part that cannot be analyzed might be covered by a deny or an ask."""
+    """Turn a wide allow into an ask if a deny or ask rule might cover a part that can't be analyzed."""
     if judged.verdict is not Verdict.ALLOW:
         return judged
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
@@ -279,7 +282,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
 
 
 def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """Whether the rule might apply to something that this subject hides."""
+    """Whether the rule might apply to an unparsed part of this subject."""
     if subject.opaque:
         return names(rule, call.tool) or (
             kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))
@@ -294,7 +297,7 @@ class Level:
     """One agent in a chain from the root to a run."""
 
     whose: str
-    """Its name, for people."""
+    """The agent's name, for display."""
     rules: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = Mode.DEFAULT
     grants: tuple[str, ...] = ()
@@ -310,9 +313,11 @@ def judge_under(
     declared: Verdict | None = None,
     place: Place = _NOWHERE,
 ) -> Judgement:
-    """The strictest verdict of all levels, root first; of equally strict ones, the one nearest to the root.
+    """Return the strictest verdict among the levels, which are ordered from the root. Ties go to the level nearest the
+    root.
 
-    If a level above would ask, a person is asked on behalf of the child, and a person's grant covers it there.
+    If an ancestor's rules require approval, a person is asked on the child's behalf. A person's grant then satisfies
+    that ancestor's rules.
     """
     said = [
         replace(

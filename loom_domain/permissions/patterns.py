@@ -1,8 +1,8 @@
 r"""Patterns of permission rules, matched against commands, paths, hosts, values and names.
 
 A backslash escapes the next `*`, `?`, `[` or backslash, so you can write an exact rule for any text. Every match takes
-linear time, whatever the number of stars in a rule and the length of a model's text: the pieces between stars are
-matched leftmost and never retried (the atomic groups), and paths and hosts are matched part by part.
+linear time, however many stars a rule has and however long a model's text is. The pieces between stars are matched
+leftmost and never retried (atomic groups), and paths and hosts are matched part by part.
 """
 
 import re
@@ -15,18 +15,18 @@ _STARRED: Final = re.compile(r"\\([\\*])|(\*+)|(.)", re.DOTALL)
 _PORT: Final = re.compile(r":\d*\Z")
 
 _Parts: TypeAlias = tuple[re.Pattern[str] | None, ...]
-"""Patterns of a path's components; None stands for any number of them."""
+"""Patterns for a path's components. None stands for any number of components."""
 
 
 def is_glob(pattern: str, *, only_stars: bool = False) -> bool:
-    """Whether it matches more than one text. For commands, hosts and names, only a star does."""
+    """Whether the pattern matches more than one text. In commands, hosts and names, only a star is a wildcard."""
     if only_stars:
         return any(match[2] for match in _STARRED.finditer(pattern))
     return any(match[2] or match[3] or match[5] is not None for match in _PIECE.finditer(pattern))
 
 
 def literal_start(pattern: str) -> str:
-    """The literal text of a command pattern before its first star."""
+    """Return the literal text that precedes the first star of a command pattern."""
     start = ""
     for match in _STARRED.finditer(pattern.removesuffix(":*")):
         if match[2]:
@@ -36,13 +36,13 @@ def literal_start(pattern: str) -> str:
 
 
 def escaped(text: str, special: str = "*") -> str:
-    """A pattern that matches exactly this text; `special` are the characters to escape."""
+    """Return a pattern that matches exactly this text. `special` lists the characters to escape."""
     return re.sub(rf"[\\{re.escape(special)}]", lambda match: "\\" + match[0], text)
 
 
 @lru_cache(maxsize=4096)
 def command(pattern: str) -> re.Pattern[str]:
-    """A command pattern: `*` matches any text; a trailing ` *` or `:*` also requires the end of a word."""
+    """Compile a command pattern. `*` matches any text. A trailing ` *` or `:*` also requires the end of a word."""
     for ending in (":*", " *"):
         if pattern.endswith(ending):
             return re.compile(_wild(_chunks(pattern[: -len(ending)]), r"(?:\s.*)?"), re.DOTALL)
@@ -51,12 +51,14 @@ def command(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1024)
 def name(pattern: str) -> re.Pattern[str]:
-    """A pattern for a tool's name, an argument's value, or a text without a syntax of its own: `*` matches any text."""
+    """Compile a pattern for a tool name, an argument value, or a text without its own syntax. `*` matches any text."""
     return re.compile(_wild(_chunks(pattern)), re.DOTALL)
 
 
 def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact: bool = False) -> bool:
-    """For an allow: relative patterns start at the workspace, and a folder matches everything in it."""
+    """Whether an allow rule covers a path. Relative patterns start at the workspace, and a folder matches all of its
+    contents.
+    """
     parts = _path(pattern, home, text, absolute)
     if parts is None:
         return False
@@ -66,7 +68,9 @@ def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact
 
 
 def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """For an ask or a deny: `x` matches at any depth, and a match includes everything in it."""
+    """Whether an ask or deny rule matches a path. `x` matches at any depth, and a match includes the contents of a
+    folder.
+    """
     parts = _path(pattern, home, text, absolute)
     if parts is None:
         return text.startswith("/") and _floats(pattern) and touches_path(pattern, text[1:], absolute, home=home)
@@ -75,7 +79,7 @@ def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> b
 
 
 def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """Whether the pattern of an ask or a deny may match something below this folder."""
+    """Whether the pattern of an ask or a deny rule can match a path in this folder."""
     parts = _path(pattern, home, text, absolute)
     if parts is None or _floats(pattern) or not parts[1]:
         return parts is not None
@@ -84,7 +88,9 @@ def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool
 
 
 def covers_host(pattern: str, host: str) -> bool:
-    """A leading `*.` matches one or more labels. Any other `*` matches within its label."""
+    """Whether the pattern matches a host. A leading `*.` matches one or more labels. Any other `*` matches within a
+    label.
+    """
     wanted, labels = _labels(pattern), _labels(host)
     if wanted[:1] == ["*"] and len(wanted) > 1:
         wanted, labels = wanted[1:], labels[-len(wanted) + 1 :] if len(labels) >= len(wanted) else []
@@ -94,7 +100,7 @@ def covers_host(pattern: str, host: str) -> bool:
 
 
 def is_value(pattern: str, value: object) -> bool:
-    """Whether an argument has this value. Objects, lists and null have none."""
+    """Whether an argument has this value. Objects, lists and null never match."""
     if isinstance(value, bool):
         return name(pattern).fullmatch("true" if value else "false") is not None
     if not isinstance(value, str | int | float):
@@ -119,7 +125,9 @@ def _floats(pattern: str) -> bool:
 
 
 def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[str]] | None:
-    """The pattern without its root, and the path's components from that root; None if the path has another root."""
+    """Return the pattern without its root and the path's components from that root, or None if the path has another
+    root.
+    """
     if pattern.startswith(("//", "~/")) or pattern == "~":
         if not absolute or (pattern[0] == "~" and not home):
             return None
@@ -132,7 +140,9 @@ def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[
 
 @lru_cache(maxsize=4096)
 def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
-    """`is_open`: a match of a folder includes everything in it, so `/**` at the end has no effect."""
+    """Compile the pattern. If `is_open`, a matching folder includes everything in it, so a trailing `/**` has no
+    effect.
+    """
     pieces = [piece for piece in spelled.split("/") if piece not in ("", ".")]
     while is_open and (pieces[-1:] == ["**"] or pieces == ["*"]):
         pieces.pop()
@@ -143,7 +153,7 @@ def _compiled(spelled: str, *, is_open: bool, floats: bool = False) -> _Parts:
 
 
 def _match(wanted: _Parts, parts: Sequence[str], *, below: bool) -> bool:
-    """Match the path's components one by one, and track all possible positions in the pattern."""
+    """Match the path's components one by one while tracking all possible positions in the pattern."""
     places = _with_skipped(wanted, {0})
     for part in parts:
         if below and len(wanted) in places:
@@ -175,7 +185,7 @@ def _until_any(wanted: _Parts) -> _Parts:
 
 
 def _segment(pattern: str) -> str:
-    """One component of a path: `*`, `?` and `[abc]` match within it."""
+    """Translate one path component to a regular expression. `*`, `?` and `[abc]` match within the component."""
     chunks = [""]
     for match in _PIECE.finditer(pattern):
         literal, star, one, negated, inner, plain = match.groups()
@@ -189,7 +199,7 @@ def _segment(pattern: str) -> str:
 
 
 _RANGE: Final = re.compile(r"(.)(?:-(.))?", re.DOTALL)
-"""A range of characters in a set, or one of its characters. Each end may be any character, including a hyphen."""
+"""A range or a single character in a character set. Each end of a range can be any character, including a hyphen."""
 
 
 def _set(inner: str, negated: str) -> str:

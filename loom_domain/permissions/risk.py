@@ -1,4 +1,4 @@
-"""The risk of a call in a few words, for the person who decides about it: from its tool and its recorded judgement."""
+"""Describe a call's risk briefly for the person who decides about it, based on its tool and recorded judgment."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +21,7 @@ _BY_EFFECT: Final[Mapping[Effect, str]] = {
 
 
 def risk_of(tool: str, plan: PreparedCall) -> str:
-    """The highest known risk of a call of this tool."""
+    """Return the highest known risk of a call to this tool."""
     if plan.rule.startswith(f"{GUARD}write to "):
         return "changes a file that programs obey (guard)"
     if plan.rule.startswith(GUARD):

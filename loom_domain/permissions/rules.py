@@ -1,4 +1,6 @@
-"""One entry of a permission mapping: which tools it names, and what its pattern is matched against."""
+"""Entries of a permission mapping: the tools that an entry names, and the subjects that its pattern is matched
+against.
+"""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ from loom.domain.permissions import patterns
 from loom.domain.permissions.subjects import Place
 
 DEFAULT: Final = "default"
-"""The key that is not a tool: the verdict of calls that no rule names."""
+"""The key that sets the verdict for calls that no rule names. It is not a tool."""
 
 DOMAIN: Final = "domain:"
 
@@ -25,13 +27,13 @@ _PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*):(?P<value>.*)", re.DO
 
 
 class Kind(StrEnum):
-    """What the patterns of a tool are matched against."""
+    """The kind of subject that a tool's patterns are matched against."""
 
     COMMAND = "command"
     PATH = "path"
     HOST = "host"
     NAME = "name"
-    """A name, if the tool has subjects at all."""
+    """A name, for tools that have subjects at all."""
 
 
 _PATHS: Final = ("read_file", "write_file", "edit_file", "list_dir", "glob", "grep")
@@ -49,7 +51,7 @@ MAIN_FIELDS: Final[Mapping[str, str]] = {
     "python": "code",
     **dict.fromkeys(_PATHS, "path"),
 }
-"""The argument that the tool's own patterns match. `param:value` rules for it would be a second, weaker form."""
+"""The argument that a tool's own patterns match. A `param:value` rule for this argument would be a weaker duplicate."""
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "list_dir": ("read_file",),
@@ -59,14 +61,14 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "edit_file": ("write_file",),
     "create_plan": ("delegate_task",),
 }
-"""Other tools whose scoped asks and denies also apply to this one: protecting a file, or an agent, covers every way of
-reaching it.
+"""Other tools whose scoped ask and deny rules also apply to this tool, so that protecting a file or an agent covers
+every way to access it.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One entry of a permission mapping."""
+    """One entry in a permission mapping."""
 
     tool: str
     pattern: str | None
@@ -75,7 +77,7 @@ class Rule:
 
 
 def parse_rule(text: str, verdict: str) -> Rule:
-    """Parse one entry of a mapping; raises BadRequest, which names the entry."""
+    """Parse one entry of a mapping. Raises BadRequest, which names the entry, if the entry is invalid."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise BadRequest(f"permission rule {text!r} is not `tool` or `tool(pattern)`", field="permissions")
@@ -95,17 +97,17 @@ _parsed: Final = lru_cache(maxsize=4096)(parse_rule)
 
 
 def parse_rules(rules: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Parse a whole mapping; raises BadRequest for the first invalid entry."""
+    """Parse a whole mapping. Raises BadRequest for the first invalid entry."""
     return tuple(_parsed(text, verdict) for text, verdict in rules.items())
 
 
 def kind_of(tool: str) -> Kind:
-    """What the patterns of this tool are matched against."""
+    """Return the kind of subject that this tool's patterns are matched against."""
     return _KINDS.get(tool, Kind.NAME)
 
 
 def is_server(name: str) -> bool:
-    """Whether the name is `mcp__server`, which stands for all tools of that server."""
+    """Whether the name has the form `mcp__server`, which stands for all of that server's tools."""
     return _SERVER.fullmatch(name) is not None
 
 
@@ -119,25 +121,25 @@ def names(rule: Rule, tool: str) -> bool:
 
 
 def guards_too(rule: Rule, tool: str) -> bool:
-    """Whether the rule's asks and denies apply to this tool, even if it does not name it."""
+    """Whether the rule's ask or deny applies to this tool, even if the rule does not name the tool."""
     return names(rule, tool) or any(names(rule, other) for other in _ALSO.get(tool, ()))
 
 
 def is_exact(rule: Rule) -> bool:
-    """Whether its pattern matches exactly one text."""
+    """Whether the rule's pattern matches exactly one text."""
     if rule.pattern is None:
         return False
     return not patterns.is_glob(rule.pattern, only_stars=kind_of(rule.tool) is not Kind.PATH)
 
 
 def parameter(rule: Rule) -> tuple[str, str] | None:
-    """The argument and the value that a rule `tool(param:value)` may refer to."""
+    """Return the argument and the value that a rule `tool(param:value)` may refer to."""
     match = _PARAMETER.fullmatch(rule.pattern or "")
     return (match["name"], match["value"]) if match else None
 
 
 def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
-    """Whether the call has the argument and value that an ask or a deny names."""
+    """Whether the call has the argument and the value that an ask or deny rule names."""
     found = parameter(rule)
     if found is None or rule.verdict is Verdict.ALLOW or not names(rule, tool) or found[0] == MAIN_FIELDS.get(tool):
         return False
@@ -145,7 +147,7 @@ def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
 
 
 def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact: bool = False) -> bool:
-    """Whether an allow of `tool` covers this subject; `exact`: a path matches only itself."""
+    """Whether an allow rule for `tool` covers this subject. If `exact`, a path matches only itself."""
     if rule.pattern is None or not names(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:
@@ -154,7 +156,7 @@ def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact:
 
 
 def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
-    """Whether a scoped ask or deny matches this subject of `tool`."""
+    """Whether a scoped ask or deny rule matches this subject of `tool`."""
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:
@@ -163,7 +165,7 @@ def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
 
 
 def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:
-    """Whether a scoped ask or deny may match something below this folder."""
+    """Whether a scoped ask or deny rule can match a path in this folder."""
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     return patterns.may_reach(rule.pattern, text, loose, home=place.home)

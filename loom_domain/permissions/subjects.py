@@ -1,11 +1,11 @@
-"""What a call touches, as permission rules see it: commands of a shell line, files, hosts, and their location."""
+"""The subjects of a tool call that permission rules are matched against: shell commands, files, hosts and locations."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a call would run. Both paths are absolute; empty if unknown."""
+    """The place where a call would run. Both paths are absolute, or empty if unknown."""
 
     workspace: str = ""
     home: str = ""
@@ -13,40 +13,40 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Touched:
-    """A file that a command reads or writes, as the path rules of a file tool see it."""
+    """A file that a command reads or writes, in the form that a file tool's path rules match."""
 
     tool: str
     """The tool whose rules apply: `read_file` or `write_file`."""
     text: str = ""
-    """Relative to the workspace; absolute if outside."""
+    """The path relative to the workspace, or an absolute path if the file is outside it."""
     loose: str = ""
     """The absolute path."""
     opaque: bool = False
-    """Only running the command would tell which file."""
+    """Whether the file is unknown until the command runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """One thing that a call touches: a command of a shell line, a path of a file tool, a host."""
+    """One item that a call accesses: a command in a shell line, a file tool's path, or a host."""
 
     text: str
-    """As a rule would spell it; paths are relative to the workspace."""
+    """The text as a rule would spell it. Paths are relative to the workspace."""
     loose: str = ""
-    """For asks and denies: the command without environment assignments, or the absolute path."""
+    """The text that ask and deny rules match: the command without environment assignments, or the absolute path."""
     opaque: bool = False
-    """The parser could not analyze it, so no allow pattern covers it."""
+    """Whether the parser failed to analyze the subject. If so, no allow pattern covers it."""
     words: tuple[str | None, ...] = ()
-    """A command's words as the shell will read them; None for one that only running would tell."""
+    """The command's words as the shell reads them. None stands for a word that is unknown until the command runs."""
     passive: bool = False
-    """Needs no allow of its own, because it is part of a command that does."""
+    """Whether the subject needs no allow rule of its own because it is part of a command that needs one."""
     reaches: bool = False
-    """Everything below it is read too."""
+    """Whether the call also reads everything in this folder."""
     files: tuple[Touched, ...] = ()
-    """The files that a command reads and writes, as far as its words show."""
+    """The files that the command reads and writes, as far as its words show them."""
 
 
 def normal(path: str, base: str = "") -> str:
-    """An absolute path without `.`, `..` and double slashes. Relative ones start at `base`."""
+    """Return an absolute path without `.`, `..` and double slashes. A relative path starts at `base`."""
     parts: list[str] = []
     for part in (path if path.startswith("/") else f"{base}/{path}").split("/"):
         if part == "..":
@@ -57,7 +57,7 @@ def normal(path: str, base: str = "") -> str:
 
 
 def expanded(path: str, home: str) -> str:
-    """The path with its `~` expanded; unchanged if the home is unknown."""
+    """Return the path with its `~` expanded, or unchanged if the home directory is unknown."""
     if home and (path == "~" or path.startswith("~/")):
         return home + path[1:]
     return path

@@ -1,7 +1,7 @@
-"""A run as values: its state, the events that change it, the actions it needs, and the payloads of its activities.
+"""The values that describe a run: its state, its events and actions, and the payloads of its activities.
 
-`state` is the whole of a run, and `conversation` its largest part; `carried_state` reads the state of earlier releases.
-`events` have names in the past tense, `actions` are imperatives, and `activity_payloads` go to and from activities.
-`retry_policy` decides on retries; `status`, `pending_approvals` and `stream_events` are views. How events change the
-state is in `loom.domain.machine`.
+`state` contains a run's entire state, and `conversation` is its largest part. `carried_state` reads the state that
+earlier releases wrote. Event names are in the past tense, and action names are imperatives. `activity_payloads` defines
+the inputs and results of activities. `retry_policy` decides on retries. `status`, `pending_approvals`, and
+`stream_events` are views of the state. `loom.domain.machine` defines how events change the state.
 """

@@ -1,4 +1,4 @@
-"""Actions: what a run does next. The domain chooses one, the workflow performs it. Their names are imperatives."""
+"""Actions: the possible next steps of a run. The domain chooses an action, and the workflow performs it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,14 +16,14 @@ class Prepare:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHook:
-    """Run a hook of the user before the first turn."""
+    """Run a user-defined hook before the first turn."""
 
     step: HookPoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeginTurn:
-    """Read what has arrived, check the limits, and start the next turn."""
+    """Read new messages, check the limits, and start the next turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class CallModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressContext:
-    """Compress the conversation before the model is called."""
+    """Compress the conversation before the next model call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,14 +50,14 @@ class Backoff:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareCalls:
-    """Judge these calls again."""
+    """Check these calls against the permission rules again."""
 
     calls: tuple[OpenCall, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskPerson:
-    """Wait until a person has answered these asks, or until they expire."""
+    """Wait until a person has answered these asks or until they expire."""
 
     calls: tuple[OpenCall, ...]
     until: datetime | None
@@ -72,14 +72,14 @@ class AwaitPerson:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTools:
-    """Run these calls side by side."""
+    """Run these calls in parallel."""
 
     calls: tuple[OpenCall, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunChildren:
-    """Start a child run for each of these calls, and wait until all have ended."""
+    """Start a child run for each of these calls and wait until all child runs have ended."""
 
     calls: tuple[OpenCall, ...]
 

@@ -1,7 +1,7 @@
-"""Activity payloads: what the workflow sends to each activity and gets back, as small frozen values.
+"""Activity payloads: the input and result of each activity, as small frozen values.
 
-Every byte here enters history, so defaults are left out when they are written down (`workflows/payload_converter.py`),
-a conversation goes by name (`transcript`), and an agent's spec by digest.
+Every byte of a payload enters history. To keep payloads small, `workflows/payload_converter.py` omits default values, a
+conversation is passed by reference (`transcript`), and an agent's spec is passed by digest.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ StopReason: TypeAlias = Literal["end", "tools", "length"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareRequest:
-    """Resolve the agent and check that the run can start."""
+    """The request to resolve the agent and check that the run can start."""
 
     origin: Origin
     request: RunRequest
     lineage: Lineage | None = None
-    """Set for a run that another run has started."""
+    """Set if another run has started this run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier:
-    """What a forked run starts from: the conversation of another run up to a turn, and what that run had by then."""
+    """The starting point of a forked run: another run's conversation and state up to a turn."""
 
     messages: tuple[Message, ...]
     todos: Todos = field(default_factory=Todos)
@@ -48,21 +48,21 @@ class Earlier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """The agent as pinned into the run, and which search attributes the server knows."""
+    """The agent that is pinned into the run, and the search attributes that are registered on the server."""
 
     spec: AgentSpec
     search_attributes: tuple[str, ...] = ()
     ledger: bool = False
-    """The workers record effects, so the outcome of a lost call can be looked up instead of being unknown."""
+    """Whether the workers record effects. If they do, the outcome of a lost call can be looked up."""
     limits: TreeLimits | None = None
-    """How far the run's tree may grow. None in histories from before there were trees."""
+    """The maximum size of the run's tree. None in histories written before trees existed."""
     earlier: Earlier | None = None
-    """Set for a forked run; workers keep its transcript under its name by now."""
+    """Set for a forked run. Workers have already cached its transcript."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookRequest:
-    """Run one hook before the first turn or after the end."""
+    """The request to run one hook before the first turn or after the run has ended."""
 
     origin: Origin
     turn: int = 0
@@ -71,41 +71,41 @@ class HookRequest:
     task: str
     metadata: JsonObject = field(default_factory=dict)
     result: RunResult | None = None
-    """Once the run has ended."""
+    """Set once the run has ended."""
     notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRequest:
-    """Call the model with a transcript."""
+    """The request to call the model with a transcript."""
 
     origin: Origin
     turn: int
     attempt: int = 1
     spec_digest: str
     spec: AgentSpec | None = None
-    """Sent only when a worker did not know the digest."""
+    """Sent only if a worker did not have the spec for the digest."""
     tail: Tail
     grants: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     measures: Measures = field(default_factory=Measures)
     compresses: bool = False
-    """Whether the run compresses a conversation that is too long; otherwise the call is made in any case."""
+    """Whether the run compresses a conversation that is too long. If not, the model is called in any case."""
     allowance: Share | None = None
-    """The budget that is left for the call; None without a limit."""
+    """The remaining budget for the call. None means no limit."""
     wrap_up: bool = False
-    """This is the run's last answer, without tools."""
+    """Whether this call produces the run's last answer, without tools."""
     refused: bool = False
-    """The provider has refused this call as too long, and the conversation was compressed for it."""
+    """Whether the provider rejected this call as too long and the conversation was then compressed."""
     pieces: int = 0
-    """How many cut answers before this one belong to it."""
+    """The number of preceding truncated answers that this answer continues."""
     stage: Stage = ""
-    """The stage of a run that reflects."""
+    """The stage of a run that uses the pattern `reflect`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConductRequest:
-    """The same call for a crew: the part of the request from which stream events are rebuilt."""
+    """The equivalent of a model call for a crew: the part of the request from which stream events are rebuilt."""
 
     origin: Origin
     turn: int
@@ -115,43 +115,43 @@ class ConductRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReply:
-    """The model's answer, with a plan for each of its tool calls in order."""
+    """The model's answer and one prepared call for each of its tool calls, in order."""
 
     message: Message | None = None
-    """None when the worker does not know the transcript or the spec: send them whole."""
+    """None if the worker doesn't have the transcript or the spec. Send both in full."""
     plans: tuple[PreparedCall, ...] = ()
     stop: StopReason = "end"
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = None
-    """Millionths of a US dollar; None when the price is unknown."""
+    """The cost in millionths of a US dollar. None if the price is unknown."""
     estimated: int = 0
-    """Tokens of the context by Loom's own count, to compare with the provider's."""
+    """Loom's own count of the context's tokens, for comparison with the provider's count."""
     collapsed: int = 0
-    """How many of the first messages the model saw with shortened results."""
+    """The number of messages at the beginning whose results were shortened for the model."""
     recalled: tuple[Message, ...] = ()
-    """Memories recalled for the latest messages; they are inserted into the conversation before the answer."""
+    """Memories recalled for the latest messages. They are inserted into the conversation before the answer."""
     uncovered: Spend | None = None
-    """Set when nothing was sent, as the call might have used this much, which is more than its allowance."""
+    """Set if nothing was sent because the call might have used this amount, which exceeds its allowance."""
     reserved: Spend | None = None
-    """The most that a call with an allowance might have used."""
+    """The maximum amount that a call with an allowance might have used."""
     too_long: TooLong | None = None
-    """Set when nothing was answered, as the conversation has to be compressed first."""
+    """Set if there is no answer because the conversation must be compressed first."""
     checked: CheckedAnswer | None = None
-    """A final answer checked against the output schema; None without a schema or a final answer."""
+    """The final answer, checked against the output schema. None if there is no schema or no final answer."""
     approves: bool = False
-    """In a critique: the draft is approved as it is."""
+    """Whether a critique approves the draft unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressRequest:
-    """Compress a conversation."""
+    """The request to compress a conversation."""
 
     origin: Origin
     turn: int
     attempt: int = 1
     trigger: Trigger
     tokens: int
-    """Tokens of the context that was too long."""
+    """The number of tokens in the context that was too long."""
     spec_digest: str
     spec: AgentSpec | None = None
     tail: Tail
@@ -160,26 +160,26 @@ class CompressRequest:
     plain: bool = False
     """Compress without a model."""
     allowance: Share | None = None
-    """The budget that is left for it; None without a limit."""
+    """The remaining budget for this request. None means no limit."""
     notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compressed:
-    """The shorter conversation: a summary of what was removed, and what stays, by its place in the longer one."""
+    """The shorter conversation: a summary of the removed messages, and the positions of the remaining messages."""
 
     summary: Message | None = None
-    """None when the worker does not know the transcript or the spec: send them whole."""
+    """None if the worker does not have the transcript or the spec. Send both in full."""
     kept: tuple[Group, ...] = ()
     tokens: int = 0
-    """Tokens of the context that is left."""
+    """The number of tokens in the remaining context."""
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateRequest:
-    """Have the agent's model rate a final answer."""
+    """The request to have the agent's model rate a final answer."""
 
     origin: Origin
     turn: int
@@ -189,9 +189,9 @@ class EvaluateRequest:
     tail: Tail
     answer: str
     ratio: float = 1.0
-    """The provider's tokens for one of Loom's own count, as the run has measured it so far."""
+    """The ratio of the provider's token count to Loom's, as measured by the run so far."""
     allowance: Share | None = None
-    """The budget that is left for it; None without a limit."""
+    """The remaining budget for this request. None means no limit."""
     notices: tuple[Notice, ...] = ()
 
 
@@ -200,20 +200,20 @@ class Evaluated:
     """The model's ratings of a final answer."""
 
     metrics: Mapping[str, float] | None = None
-    """Each from 0 to 1; None when the ratings could not be read."""
+    """The ratings, each from 0 to 1. None if they could not be read."""
     why: str = ""
-    """Why there are no ratings."""
+    """The reason that there are no ratings."""
     uncovered: Spend | None = None
-    """Set when nothing was sent, as the call might have used this much, which is more than its allowance."""
+    """Set if nothing was sent because the call might have used this amount, which exceeds its allowance."""
     resend: bool = False
-    """The worker does not know the transcript or the spec; send them whole."""
+    """Whether the worker lacks the transcript or the spec. If so, send both in full."""
     usage: Usage = field(default_factory=Usage)
     cost_micros: int | None = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareCallsRequest:
-    """Plan calls again after rules or arguments have changed."""
+    """The request to prepare calls again after rules or arguments have changed."""
 
     origin: Origin
     turn: int
@@ -225,14 +225,14 @@ class PrepareCallsRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedCalls:
-    """One prepared call for each call of the request, in order."""
+    """One prepared call for each call in the request, in order."""
 
     plans: tuple[PreparedCall, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolRequest:
-    """Run one tool call."""
+    """The request to run one tool call."""
 
     origin: Origin
     turn: int
@@ -241,30 +241,30 @@ class ToolRequest:
     tool: str
     spec_digest: str = ""
     arguments: JsonObject | None = None
-    """None when the worker has them from the model's answer, under `call_id`; a worker without them asks to resend."""
+    """None if a worker has them from the model's answer under `call_id`. A worker without them asks for a resend."""
     arguments_digest: str = ""
-    """Set when `arguments` is None: the digest of the arguments to use."""
+    """The digest of the arguments to use. Set if `arguments` is None."""
     made: ToolSpec | None = None
-    """The tool itself, when no worker has it registered: the agent made it, or it is a script of a skill."""
+    """The tool's definition, if it isn't registered on workers: the agent created it, or it is a skill's script."""
     skill: SkillUse | None = None
-    """The skill that the call uses."""
+    """The skill that the call uses, if any."""
     effect: Effect = Effect.ONCE
     begun: bool = False
-    """An earlier attempt may have begun; without a record of effects, its outcome is unknown."""
+    """Whether an earlier attempt may have started. Without a record of effects, its outcome is unknown."""
     accounted: bool = True
-    """Its effect is recorded; False after the record was unavailable for too long."""
+    """Whether the call's effect is recorded. False if the record was unavailable for too long."""
     timeout: float = 120.0
     workspace: str = ""
     note: str = ""
-    """Prepended to the tool's output, to tell the model what a person changed."""
+    """Text that is prepended to the tool's output to inform the model about a person's changes."""
     execution: str = ""
-    """Start of the id of the run's first execution: the same across continue-as-new, another after a new start."""
+    """The start of the first execution's id. Stays the same across continue-as-new and changes after a new start."""
     notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishRequest:
-    """Write notices to the live stream."""
+    """The request to write notices to the live stream."""
 
     origin: Origin
     turn: int

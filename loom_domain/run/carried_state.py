@@ -1,8 +1,8 @@
-"""Reading the state that an earlier release carried on into a new execution.
+"""Read the state that an earlier release passed to a new execution with continue-as-new.
 
-Up to 0.3 the JSON of a `RunState` was flat: forty fields side by side. Since then it is made of values of their own.
-A flat state says `started_at`, today's says `began_at`; no release reads the form of a later one, so a worker of an
-older release never continues a run from half of its state.
+Up to 0.3, the JSON of a `RunState` was flat and had forty fields. Since then, it has consisted of nested values. A flat
+state contains `started_at`, and a current state contains `began_at`. No release can read a newer release's format, so a
+worker with an older release never continues a run from a partial state.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "spending": {name: name for name in ("usage", "cost_micros", "tool_calls", "warned")},
     "notices": {"notices": "pending", "noticed": "numbered"},
 }
-"""Each value of today's state, with the flat fields that it is made of and their names in it."""
+"""Maps each value of the current state to the flat fields that it replaces and their new names."""
 _TREE: Final = {"letters": "unsent", "kept": "reserve", "wants": "requests"}
 _CHILD: Final = {"untold": "spend_unknown", "told_end": "end_sent"}
 _GROUPED: Final = frozenset(name for fields in _GROUPS.values() for name in fields)
 
 
 def upgraded(carried: Mapping[str, Any]) -> JsonObject:
-    """The JSON of a carried state in today's form, whichever release wrote it."""
+    """Return the JSON of a carried state in the current format, regardless of the release that wrote it."""
     if "started_at" not in carried:
         return dict(carried)
     state = {name: value for name, value in carried.items() if name not in _GROUPED and name != "started_at"}

@@ -1,4 +1,4 @@
-"""The conversation of a run, what workers know of it by name, and how full the model's window is."""
+"""A run's conversation, the part that workers have cached, and the usage of the model's context window."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -11,96 +11,96 @@ from loom.domain.run.retry_policy import Tries
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """The messages so far, and the part of them that workers keep under a name, so that it is not sent again."""
+    """The messages so far, and the part that workers have cached, which doesn't have to be sent again."""
 
     transcript: Transcript = field(default_factory=Transcript)
     known: TranscriptRef = field(default_factory=TranscriptRef)
-    """The part of the transcript that workers have under its name."""
+    """The part of the transcript that workers have cached."""
     produced: frozenset[str] = frozenset()
-    """Calls whose results activities have handed to workers since `known`."""
+    """Calls after `known` whose results activities have cached on workers."""
     spec_digest: str = ""
-    """The name under which workers have the agent's spec."""
+    """The digest under which workers have cached the agent's spec."""
     send_spec: bool = False
-    """The next model call carries the spec inline."""
+    """Whether the next model call must contain the spec inline."""
 
     @property
     def tail(self) -> Tail:
-        """The transcript as a model call sends it: the known part by name, the rest whole."""
+        """Return the transcript for a model call: the cached part by reference, and the rest inline."""
         return tail_of(self.known, self.transcript.messages, self.produced)
 
     @property
     def is_sent_whole(self) -> bool:
-        """Whether the next request names nothing that a worker would have to know."""
+        """Whether the next request is self-contained and doesn't refer to cached values."""
         return self.send_spec and self.known == TranscriptRef()
 
     def extended(self, messages: Iterable[Message]) -> "Conversation":
-        """With more messages; what workers know is as before."""
+        """Return the conversation with more messages. The cached part is unchanged."""
         return replace(self, transcript=self.transcript.extended(messages))
 
     def cached_as(self, transcript: Transcript, *, send_spec: bool = False) -> "Conversation":
-        """With this transcript, which the worker that has just answered keeps under its name."""
+        """Return the conversation with this transcript, which the worker that has just answered has cached."""
         return replace(self, transcript=transcript, known=transcript.ref, produced=frozenset(), send_spec=send_spec)
 
     def sent_whole(self, spec_digest: str) -> "Conversation":
-        """The next request names nothing that a worker would have to know."""
+        """Return the conversation such that the next request is self-contained."""
         return replace(self, known=TranscriptRef(), produced=frozenset(), send_spec=True, spec_digest=spec_digest)
 
     def with_spec(self, digest: str) -> "Conversation":
-        """With a changed spec, which no worker knows yet."""
+        """Return the conversation with a changed spec, which no worker has cached."""
         return replace(self, spec_digest=digest, send_spec=True)
 
 
 Trigger: TypeAlias = Literal["window", "provider"]
-"""Why a conversation is compressed: by our count the window is full, or the provider refused it as too long."""
+"""The reason for a compression: Loom's count exceeds the window, or the provider rejected the call as too long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TooLong:
-    """A model call that was put off, since its conversation has to be compressed first."""
+    """A model call that was postponed because its conversation must be compressed first."""
 
     trigger: Trigger
     tokens: int
     limit: int = 0
-    """What the model takes, as its provider said; 0: unknown."""
+    """The model's limit as reported by its provider. 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DueCompression:
-    """A compression that has to come before the next model call."""
+    """A compression that must run before the next model call."""
 
     trigger: Trigger
     tokens: int
     tries: Tries = field(default_factory=Tries)
     plain: bool = False
-    """Without a model: it has failed at this too often."""
+    """Whether to compress without a model, because the model has failed to compress too many times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The window of the run's model."""
+    """The context window of the run's model."""
 
     tokens: int = 0
-    """Of the last context and its answer, as the provider counted them or, where it did not, as estimated."""
+    """The tokens in the last context and its answer, as counted by the provider or, failing that, as estimated."""
     size: int = 0
-    """What the provider said the model takes; 0: as the agent says."""
+    """The limit that the provider reported. 0 means that the agent's setting applies."""
     ratio: float = 1.0
-    """Tokens that the provider counts for one of Loom's."""
+    """The number of tokens that the provider counts for each token in Loom's estimate."""
     collapsed: int = 0
-    """Messages at the conversation's beginning whose results are shown shortened."""
+    """The number of messages at the beginning of the conversation whose results are shortened for the model."""
     warned: bool = False
     due: DueCompression | None = None
     refused: bool = False
-    """The provider has refused this call as too long, and the conversation was compressed for it."""
+    """Whether the provider rejected this call as too long and the conversation was then compressed."""
     put_off: int = 0
-    """Attempts at this model call that the provider refused as too long."""
+    """The number of attempts at this model call that the provider rejected as too long."""
     attempts: int = 0
-    """Attempts at compressing before this model call."""
+    """The number of compression attempts before this model call."""
     compressions: int = 0
     fruitless: int = 0
-    """Compressions in a row that gained too little."""
+    """The number of consecutive compressions that saved too little."""
 
     def measured(self, usage: Usage, *, estimated: int, collapsed: int) -> "Window":
-        """After a model call: how much of the window it took, and how far the provider's count is from ours."""
+        """Return the window updated with a model call's usage and the provider's token count."""
         counted = usage.input_tokens
         believed = counted if is_plausible(counted, estimated) else round(estimated * self.ratio)
         return replace(

@@ -1,5 +1,5 @@
-"""Agent Skills: folders of instructions that a model loads when it needs them.
+"""Agent Skills: folders with instructions that a model loads on demand.
 
-`catalog` contains the skills of a run, `documents` parses SKILL.md, `scripts` finds scripts that declare themselves as
-tools, and `active` determines which skills a conversation has loaded.
+`catalog` defines a run's skills, `documents` parses SKILL.md, `scripts` finds scripts that declare themselves as tools,
+and `active` finds the skills that a conversation has loaded.
 """

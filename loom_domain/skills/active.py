@@ -1,8 +1,8 @@
-"""The skills whose instructions are in a conversation, as results of `load_skill`, which a compression keeps.
+"""Active skills, whose instructions are in a conversation as `load_skill` results.
 
-They are instructions, not observations, so they do not become outdated: they are never collapsed, and a compression
-keeps them word for word, the newest first, as far as they fit. It names those that it removed, so that they can be
-loaded again.
+Skill instructions don't become outdated, unlike observations, so they are never collapsed. A compression keeps them
+word for word, newest first, as far as they fit. It names the skills that it removed, so that the model can load them
+again.
 """
 
 import re
@@ -14,14 +14,14 @@ from loom.domain.core.tokens import conversation_tokens
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 
 SHARE: Final = 0.3
-"""Maximum share of a compressed conversation for active skills."""
+"""The maximum share of a compressed conversation for active skills."""
 
 _CONTENT: Final = re.compile(r'<skill_content name="([a-z0-9-]+)"')
 _LISTED: Final = re.compile(r"^- ([a-z0-9-]+):", re.MULTILINE)
 
 
 def skill_in(message: Message) -> str:
-    """The name of the skill whose instructions this message contains; empty for any other message."""
+    """Return the name of the skill whose instructions this message contains, or an empty string."""
     if message.role != "tool" or message.name != LOAD_SKILL or message.is_error:
         return ""
     match = _CONTENT.search(message.text)
@@ -29,7 +29,7 @@ def skill_in(message: Message) -> str:
 
 
 def active_in(messages: Iterable[Message]) -> dict[str, int]:
-    """The active skills with the position of the message that last loaded each, in the order of those messages."""
+    """Return the active skills, each with the position of the message that last loaded it, in message order."""
     found: dict[str, int] = {}
     for place, message in enumerate(messages):
         if name := skill_in(message):
@@ -39,7 +39,7 @@ def active_in(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
-    """The message groups with active skills, the newest first, as far as they fit into their share."""
+    """Return the message groups of the active skills that fit into the skills' share, newest first."""
     left = min(ACTIVE_TOKENS, int(SHARE * room))
     stays: set[Group] = set()
     for place in reversed(active_in(messages).values()):
@@ -54,8 +54,8 @@ def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: i
 
 
 def told(earlier: str, before: Sequence[Message], after: Sequence[Message]) -> list[str]:
-    """A line for each skill that was ever active, and whether its instructions are still there. `earlier` is such a
-    list.
+    """Return a line for each skill that was ever active, with whether its instructions are still in the conversation.
+    `earlier` is such a list from a previous compression.
     """
     there = active_in(after)
     names = dict.fromkeys((*_LISTED.findall(earlier), *active_in(before)))

@@ -1,8 +1,8 @@
-"""Skills: folders of instructions that a run loads when it needs them.
+"""Skills: folders with instructions that a run loads on demand.
 
-Three layers make even a hundred skills cheap: one line of the catalog in every prompt; the body, when the model loads
-it; resources and scripts, when the body refers to them. The skills of a run are selected when it is prepared and pinned
-into its spec, each with a digest of its files.
+Three levels of loading keep even a hundred skills cheap. Every prompt contains one catalog line per skill. The model
+loads a skill's body when it needs the skill, and resources and scripts when the body refers to them. A run's skills are
+selected when the run is prepared. They are pinned into its spec, each with a digest of its files.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -14,22 +14,26 @@ from loom.domain.core.tokens import within
 from loom.domain.core.tool_calls import ToolSpec
 
 LOAD_SKILL: Final = "load_skill"
-"""The tool with which a model activates a skill."""
+"""The tool that a model calls to activate a skill."""
 READ_RESOURCE: Final = "read_skill_resource"
 RUN_SCRIPT: Final = "run_skill_script"
 SKILL_TOOLS: Final = (LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT)
-"""The tools that a run with skills has in addition."""
+"""The additional tools that a run with skills has."""
 COMPILED: Final = "skill__"
-"""Prefix of the names of tools that are scripts of a skill."""
+"""The name prefix of tools that are skill scripts."""
 
 LINE_TOKENS: Final = 80
-"""Maximum tokens of one skill's line in the catalog. A longer description is cut."""
+"""The maximum number of tokens in a skill's catalog line. A longer description is truncated."""
 CATALOG_TOKENS: Final = 4000
-"""Maximum tokens of the catalog. If not all skills fit, it contains those that fit the task best."""
+"""The maximum number of tokens in the catalog. If not all skills fit, the catalog contains the best matches for the
+task.
+"""
 BODY_TOKENS: Final = 5000
-"""Maximum tokens of one skill's instructions in the context. The rest of a longer body is read like a resource."""
+"""The maximum number of tokens of one skill's instructions in the context. The model reads the rest of a longer body
+like a resource.
+"""
 ACTIVE_TOKENS: Final = 25_000
-"""Maximum tokens of active skills' instructions that a compression keeps."""
+"""The maximum number of tokens of active skills' instructions that a compression keeps."""
 
 CATALOG_HEAD: Final = (
     "Instructions for special work. When the task touches one of these, call load_skill with its name before you begin,"
@@ -39,46 +43,46 @@ CATALOG_HEAD: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skill:
-    """One skill as its SKILL.md describes it."""
+    """A skill as described by its SKILL.md."""
 
     name: str
     description: str
     root: str
-    """Its folder, absolute, on the worker."""
+    """The absolute path of the skill's folder on the worker."""
     source: str = ""
-    """Its origin: `project`, `user`, `app …`, `package …`."""
+    """The skill's origin: `project`, `user`, `app …`, `package …`."""
     license: str = ""
     compatibility: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()
-    """What its author would allow. It is shown to people and grants nothing."""
+    """The tools that the skill's author suggests allowing. They are shown to people and grant nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSkill:
-    """A skill as a run was started with it: only what its prompts and tools need."""
+    """A skill as pinned to a run, with only the data that the run's prompts and tools need."""
 
     name: str
     description: str
     root: str
     digest: str
     tools: Mapping[str, str] = field(default_factory=dict)
-    """Scripts that are tools of the run: tool names, mapped to paths in the folder."""
+    """Scripts that are tools of the run, as a mapping from tool names to paths in the folder."""
     body: str = ""
-    """Its instructions, if they are active from the start."""
+    """The skill's instructions, if the skill is active from the start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillUse:
-    """The skill that a tool call refers to, as it is pinned to the run."""
+    """The skill that a tool call refers to, as pinned to the run."""
 
     name: str
     root: str
     digest: str
     script: str = ""
-    """The script, if the call is of a script tool."""
+    """The script, if the call is to a script tool."""
     is_active: bool = False
-    """Whether its instructions are in the conversation, or in the prompt."""
+    """Whether the skill's instructions are in the conversation or in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,18 +91,18 @@ class SkillFolder:
 
     path: str
     source: str
-    """Its origin: `project`, `user`, `app …`, `package NAME VERSION`."""
+    """The folder's origin: `project`, `user`, `app …`, `package NAME VERSION`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillProblem:
-    """Why a skill, or a folder of them, is missing or deviates from the format."""
+    """The reason why a skill or a skill folder is missing or deviates from the format."""
 
     path: str
     source: str
     why: str
     is_warning: bool = False
-    """The skill is available nevertheless."""
+    """Whether the skill is available despite the problem."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,16 +110,16 @@ class FoundSkills:
     """The skills found for one workspace."""
 
     skills: tuple[Skill, ...] = ()
-    """One of each name, sorted."""
+    """One skill per name, sorted by name."""
     hidden: tuple[Skill, ...] = ()
-    """Those that are hidden by one of the same name in an earlier place."""
+    """Skills hidden by a skill with the same name in an earlier folder."""
     problems: tuple[SkillProblem, ...] = ()
     untrusted: tuple[SkillFolder, ...] = ()
-    """Folders that were not searched."""
+    """Folders that weren't searched."""
 
 
 def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "") -> PinnedSkill:
-    """The skill as it is pinned to a run."""
+    """Return the skill in the form that is pinned to a run."""
     return PinnedSkill(
         name=skill.name,
         description=within(" ".join(skill.description.split()), LINE_TOKENS),
@@ -127,13 +131,13 @@ def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "
 
 
 def catalog(skills: Iterable[PinnedSkill]) -> str:
-    """What every prompt says about the skills that can be loaded: a line each; empty if there are none."""
+    """Return the prompt's list of skills that can be loaded, one line per skill, or an empty string."""
     lines = [line_of(skill.name, skill.description) for skill in skills if not skill.body]
     return "\n".join((CATALOG_HEAD, *lines)) if lines else ""
 
 
 def active_instructions(skills: Iterable[PinnedSkill]) -> str:
-    """The instructions of the skills that are active from the start."""
+    """Return the instructions of the skills that are active from the start."""
     return "\n\n".join(
         f'<skill_content name="{skill.name}">\n{skill.body}\n</skill_content>' for skill in skills if skill.body
     )
@@ -142,7 +146,9 @@ def active_instructions(skills: Iterable[PinnedSkill]) -> str:
 def use_of(
     skills: Iterable[PinnedSkill], tool: str, arguments: JsonObject, *, active: Set[str] = frozenset()
 ) -> SkillUse | None:
-    """The skill that a call of this tool refers to: the one whose script it is, or that its arguments name."""
+    """Return the skill that a call to this tool refers to. It's the skill that owns the script, or the one named in the
+    arguments.
+    """
     named = arguments.get("name" if tool == LOAD_SKILL else "skill")
     for skill in skills:
         if tool in skill.tools or (tool in SKILL_TOOLS and named == skill.name):
@@ -157,26 +163,28 @@ def use_of(
 
 
 def tool_name(skill: str, script: str) -> str:
-    """The tool name of a script: `skill__pdf__fill_form` for `scripts/fill-form.py`."""
+    """Return a script's tool name: `skill__pdf__fill_form` for `scripts/fill-form.py`."""
     stem = script.rpartition("/")[2].partition(".")[0]
     return f"{COMPILED}{skill}__{''.join(c if c.isascii() and c.isalnum() else '_' for c in stem).lower()}"
 
 
 def goes_along(tool: ToolSpec) -> bool:
-    """Whether a call includes its tool, which no worker has: an agent created it, or it is a script."""
+    """Whether a call must carry its tool's definition, because workers don't have it: an agent created the tool, or it
+    is a script.
+    """
     return tool.source != "" or tool.name.startswith(COMPILED)
 
 
 def is_of_the_run(tool: ToolSpec) -> bool:
-    """Whether only this run has the tool: its agent created it, or it belongs to the run's skills."""
+    """Whether only this run has the tool, because its agent created it or it belongs to the run's skills."""
     return tool.source != "" or is_skill_tool(tool.name)
 
 
 def is_skill_tool(name: str) -> bool:
-    """Whether a tool of this name belongs to a run's skills."""
+    """Whether a tool with this name belongs to a run's skills."""
     return name in SKILL_TOOLS or name.startswith(COMPILED)
 
 
 def line_of(name: str, description: str) -> str:
-    """One skill's line in the catalog."""
+    """Return one skill's line in the catalog."""
     return f"- {name}: {within(' '.join(description.split()), LINE_TOKENS)}"

@@ -1,8 +1,9 @@
-"""Parse the text of a SKILL.md: front matter between `---` lines, then the body. Lenient, with warnings.
+"""Parse the text of a SKILL.md: front matter between `---` lines, then the body. Parsing is lenient and reports
+warnings.
 
-A skill is rejected only if it is unusable: without front matter or description. Any other deviation from the format is
-accepted and reported as a warning, since most skills were written for other programs. The caller parses the YAML
-itself, into strings, lists and mappings.
+A skill is rejected only if it has no front matter or no description. Any other deviation from the format is accepted
+and reported as a warning, because most skills were written for other programs. The caller parses the YAML into strings,
+lists and mappings.
 """
 
 import re
@@ -28,12 +29,12 @@ _TOOL: Final = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
 
 class BrokenSkill(Exception):
-    """The skill is unusable; the message says what to fix."""
+    """The skill is unusable. The message explains how to fix it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A SKILL.md in its two parts."""
+    """A SKILL.md file split into its two parts."""
 
     front: str
     body: str
@@ -41,14 +42,14 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A skill, and how its file deviates from the format."""
+    """A skill, with its file's deviations from the format."""
 
     skill: Skill
     warnings: tuple[str, ...] = ()
 
 
 def split(text: str) -> Document:
-    """Split the file into its two parts. Raises BrokenSkill."""
+    """Split the file into its two parts. Raises BrokenSkill if it has no front matter."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         raise BrokenSkill(f"{FILE} has no front matter: begin it with a line `---`, then `name:` and `description:`")
@@ -59,12 +60,12 @@ def split(text: str) -> Document:
 
 
 def quoted(front: str) -> str:
-    """The front matter with quotes around plain values that contain a colon, which YAML would read as a mapping."""
+    """Quote the plain values in the front matter that contain a colon, which YAML would read as mappings."""
     return "\n".join(map(_quoted, front.split("\n")))
 
 
 def described(front: Any, document: Document, *, root: str, source: str) -> Described:
-    """The skill that the front matter describes. Raises BrokenSkill."""
+    """Return the skill that the front matter describes. Raises BrokenSkill if the skill is unusable."""
     if not isinstance(front, Mapping):
         raise BrokenSkill(f"the front matter of {FILE} is not a mapping: write `name:` and `description:` lines")
     description = _text(front.get("description"))
@@ -93,7 +94,7 @@ def _quoted(line: str) -> str:
 
 
 def _usable(name: str) -> str:
-    """A valid name derived from the given one; raises BrokenSkill if that is empty."""
+    """Return a valid name derived from the given one. Raises BrokenSkill if the derived name is empty."""
     usable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].rstrip("-")
     if not usable:
         raise BrokenSkill(f"its name {name!r} has no letter from a to z and no digit: give it another one")
@@ -147,6 +148,6 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _tools(value: object) -> tuple[str, ...]:
-    """Names and rules separated by blanks, by commas, or as a list."""
+    """Return names and rules from a list, or from a string separated by blanks or commas."""
     texts = value if isinstance(value, list) else [value]
     return tuple(name for text in texts if isinstance(text, str) for name in _TOOL.findall(text))

@@ -1,4 +1,4 @@
-"""Scripts of a skill that declare themselves as tools, in a comment block like inline metadata (PEP 723).
+"""Skill scripts that declare themselves as tools in a comment block, similar to inline metadata (PEP 723).
 
     # /// loom-tool
     # description = "Count the words of a text."
@@ -8,8 +8,8 @@
     # ///
 
 Each entry of `parameters` is the JSON Schema of one argument. Arguments without a `default` are required. The script
-receives its arguments as one JSON object on standard input, and its output is the result. Parsing the block runs
-nothing.
+receives its arguments as one JSON object on standard input, and its output is the result. Parsing the block doesn't run
+the script.
 """
 
 import tomllib
@@ -22,17 +22,17 @@ from loom.domain.skills.documents import BrokenSkill
 BEGIN: Final = "# /// loom-tool"
 END: Final = "# ///"
 LONGEST_NAME: Final = 64
-"""Maximum length of a tool's name that providers accept."""
+"""The maximum length of a tool name that providers accept."""
 LONGEST: Final = 600.0
 GRACE: Final = 10.0
-"""Seconds in addition to the script's own timeout, for stopping it and reading its output."""
+"""Extra seconds on top of the script's own timeout, to stop the script and read its output."""
 _FIELDS: Final = ("description", "parameters", "timeout")
 
 
 def tool_of(text: str, name: str, *, timeout: float) -> ToolSpec | None:
-    """The tool that a script declares, or None; raises BrokenSkill if the declaration is invalid.
+    """Return the tool that a script declares, or None. Raises BrokenSkill if the declaration is invalid.
 
-    It needs approval and counts as one that changes something, whatever it declares.
+    The tool always needs approval and is treated as a tool with side effects, regardless of its declaration.
     """
     block = _block(text)
     if block is None:

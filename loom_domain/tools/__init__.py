@@ -1,5 +1,6 @@
-"""What a run knows about kinds of tools: MCP servers, the to-do list, sandbox limits, and loops of repeated calls.
+"""Support for specific kinds of tools: MCP servers, the to-do list, sandbox limits, and the detection of repeated
+calls.
 
-The calls themselves are in `core.tool_calls`; how a call is carried out is in `machine.tool_results` and, outside the
-domain, in `activities/toolbox`.
+`core.tool_calls` defines tool calls. `machine.tool_results` handles their results, and `activities/toolbox`, outside
+the domain, executes them.
 """

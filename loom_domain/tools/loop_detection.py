@@ -1,9 +1,10 @@
-"""Loops: the same calls with the same results, turn after turn.
+"""Detect loops, in which a model repeats the same calls and receives the same results turn after turn.
 
-A turn counts as repeated if each of its calls was made within the last few turns with the same outcome: a single call
-again and again, two alternating ones (A, B, A, B), three in a row, also in parallel or in another order. A different
-result is new, so polling a value that changes, or testing after each change, is no loop. After a few repeated turns in
-a row the model is warned; after as many as the window has turns, the run is stopped.
+A turn counts as repeated if each of its calls was made within the last few turns with the same outcome. Examples are a
+single call made repeatedly, two alternating calls (A, B, A, B), and a cycle of three calls, even if the calls are
+parallel or reordered. A call with a different result isn't a repetition, so polling a changing value or running tests
+after each change isn't a loop. After a few consecutive repeated turns, the model receives a warning. When the number of
+repeated turns reaches the window size, the run stops.
 """
 
 from collections.abc import Iterable
@@ -14,39 +15,39 @@ from loom.domain.core.messages import ToolCall, canonical, short_digest
 from loom.domain.core.tool_calls import OpenCall, ToolResult
 
 WARN_AFTER: Final = 2
-"""Repeated turns in a row after which the model is warned. The first occurrence does not count."""
+"""The number of consecutive repeated turns after which the model is warned. The first occurrence does not count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition:
-    """What the last turns did, and how many of them repeated earlier ones."""
+    """The calls of the last turns, and the number of turns that repeated earlier ones."""
 
     recent: tuple[tuple[str, ...], ...] = ()
-    """The calls of the last turns, by digest."""
+    """The digests of the last turns' calls."""
     turns: int = 0
-    """Number of repeated turns in a row."""
+    """The number of consecutive repeated turns."""
     warned: bool = False
-    """Whether the model was warned during these turns."""
+    """Whether the model has been warned during these turns."""
 
 
 def call_steps(calls: Iterable[OpenCall]) -> tuple[str, ...]:
-    """Digests of finished calls with their results."""
+    """Return the digests of finished calls and their results."""
     return tuple(_step(call.call, call.result) for call in calls if call.result is not None)
 
 
 def _step(call: ToolCall, result: ToolResult) -> str:
-    # A long output names its artifact, which differs every time.
+    # A long output names its artifact, which is different each time.
     said = result.content.replace(result.artifact, "") if result.artifact else result.content
     return short_digest("\0".join((call.name, call.malformed or canonical(call.arguments), said)))
 
 
 def text_step(text: str) -> tuple[str, ...]:
-    """The digest of a turn without tool calls."""
+    """Return the digest of a turn without tool calls."""
     return (short_digest(text.strip()),)
 
 
 def followed(before: Repetition, steps: tuple[str, ...], window: int) -> Repetition:
-    """The repetition after one more turn with these calls. A window of 0 disables the check."""
+    """Return the repetition after one more turn with these calls. A window of 0 disables the check."""
     if window < 1 or not steps:
         return before
     seen = {step for turn in before.recent for step in turn}
@@ -57,7 +58,9 @@ def followed(before: Repetition, steps: tuple[str, ...], window: int) -> Repetit
 
 
 def circles(repetition: Repetition) -> str | None:
-    """The warning for a model that repeats itself, once for each series; None: it does not."""
+    """Return the warning for a model that repeats itself, or None. The model is warned once per series of repeated
+    turns.
+    """
     if repetition.warned or repetition.turns < WARN_AFTER:
         return None
     return (
@@ -68,5 +71,7 @@ def circles(repetition: Repetition) -> str | None:
 
 
 def is_loop(repetition: Repetition, window: int) -> bool:
-    """Whether the run has to be stopped: the series is as long as the window, and the model had a turn to leave it."""
+    """Whether to stop the run. The series must fill the window, and the model must have had a turn to respond to the
+    warning.
+    """
     return window > 0 and repetition.warned and repetition.turns >= max(window - 1, WARN_AFTER + 1)

@@ -1,7 +1,8 @@
-"""MCP servers: their configuration, the names of their tools, and the meaning of their hints.
+"""MCP servers: their configuration, tool names and hints.
 
-A server's declarations count only if its configuration says `trust`: its annotations then decide the effect of a tool
-and whether it needs approval. For an untrusted server, they are only shown in the tools' descriptions.
+A server's declarations take effect only if its configuration sets `trust`. The server's annotations then determine a
+tool's effect and whether it needs approval. For an untrusted server, the annotations only appear in the tool
+descriptions.
 """
 
 import re
@@ -17,12 +18,12 @@ from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.core.tool_names import MCP
 
 NAME_LIMIT: Final = 64
-"""Maximum characters of a tool's name that every provider accepts."""
+"""The maximum length of a tool name, in characters, that every provider accepts."""
 DESCRIPTION_LIMIT: Final = 2048
-"""Maximum characters of a server's description that the model reads in every turn."""
+"""The maximum length of a server's description, in characters, that the model reads in every turn."""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
-"""Names that suggest that nothing changes. They permit parallel calls, but never affect permission or effect."""
+"""Matches names of tools that seem to be read-only. They permit parallel calls, but never affect rights or effects."""
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-](?:_?[A-Za-z0-9-])*")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -30,28 +31,28 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpServer:
-    """A server that provides tools: a program to start, or an address to connect to."""
+    """A server that provides tools, either a program to start or an address to connect to."""
 
     name: str
-    """Letters, digits, `-` and single `_`, since it is part of the names of its tools."""
+    """The server's name: letters, digits, `-` and single `_`, because it is part of its tools' names."""
     command: tuple[str, ...] = ()
-    """Program and arguments. The server uses standard input and output."""
+    """The program and its arguments. The server communicates over standard input and output."""
     url: str = ""
-    """Streamable HTTP endpoint."""
+    """The Streamable HTTP endpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the program. `${NAME}` is replaced by the worker's own variable NAME."""
+    """The program's environment variables. `${NAME}` is replaced by the worker's own variable NAME."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """HTTP headers; `${NAME}` as in `env`."""
+    """The HTTP headers. `${NAME}` is replaced as in `env`."""
     trust: bool = False
-    """Whether to trust the server's declarations about its tools: which only read, destroy, or can be repeated."""
+    """Whether to trust the server's declarations about which tools are read-only, destructive or safe to repeat."""
     timeout: float = 60.0
-    """Seconds for one call."""
+    """The timeout for one call, in seconds."""
     connect_timeout: float = 30.0
-    """Seconds from connecting to receiving the list of tools."""
+    """The timeout for connecting and receiving the tool list, in seconds."""
     enabled_tools: tuple[str, ...] = ()
-    """Use only these tools, by the server's own names; empty: all."""
+    """The only tools to use, by the server's own names. If empty, all tools are used."""
     disabled_tools: tuple[str, ...] = ()
-    """Do not use these tools, by the server's own names."""
+    """The tools to exclude, by the server's own names."""
 
     def __post_init__(self) -> None:
         if complaint := _complaint(self):
@@ -59,7 +60,7 @@ class McpServer:
 
     @property
     def address(self) -> str:
-        """Identifies what is connected to, to determine whether it is still the same server."""
+        """Identifies the connection's target, to detect whether it is still the same server."""
         return self.url or "\0".join(self.command)
 
     def offers(self, tool: str) -> bool:
@@ -69,7 +70,7 @@ class McpServer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """What a server declares about a tool; None if it declares nothing."""
+    """A server's declarations about a tool. None means that the server declares nothing."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -89,7 +90,7 @@ class ListedTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolTraits:
-    """What Loom derives from a tool's hints."""
+    """The traits that Loom derives from a tool's hints."""
 
     effect: Effect = Effect.ONCE
     parallel: bool = False
@@ -97,7 +98,9 @@ class ToolTraits:
 
 
 def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
-    """Effect, parallelism and default permission of a tool: from its hints if trusted, else the strictest."""
+    """Return a tool's effect, parallelism and default permission, from its hints if trusted, or the strictest values
+    otherwise.
+    """
     hints = tool.hints if trust else Hints()
     if hints.read_only:
         return ToolTraits(effect=Effect.READ, parallel=True, declared=Verdict.ALLOW)
@@ -109,10 +112,10 @@ def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`mcp__server__tool` in characters that every provider accepts.
+    """Return `mcp__server__tool` in characters that every provider accepts.
 
-    A changed name contains a digest of the original, even if no other tool has the same name. Otherwise a tool that a
-    server adds later could take over the name that a run is pinned to.
+    If the name has to change, it includes a digest of the original, even if no other tool has the same name. Otherwise,
+    a tool that a server adds later could take over a name that a run is pinned to.
     """
     plain = f"{MCP}{server}__{tool}"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
@@ -123,7 +126,9 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def description(server: McpServer, tool: ListedTool) -> str:
-    """The description that the model reads: the server's own, cut and without invisible characters, and its origin."""
+    """Return the description that the model reads: the tool's origin and the server's own text, truncated and without
+    invisible characters.
+    """
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
     said = "" if server.trust else _hint_text(tool.hints)
@@ -131,22 +136,24 @@ def description(server: McpServer, tool: ListedTool) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without control and format characters, which can hide instructions to a model from people."""
+    """Return the text without control and format characters, which can hide model instructions from people."""
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Co", "Cs"))
 
 
 def expand(values: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Replace `${NAME}` by the environment's value; raises BadRequest for one that is not set."""
+    """Replace `${NAME}` with the environment variable's value. Raises BadRequest if the variable is not set."""
     return {key: _VARIABLE.sub(lambda found: _value(found[1], environment), text) for key, text in values.items()}
 
 
 def variables(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The names in the `${NAME}` references of these values."""
+    """Return the variable names in the `${NAME}` references of these values."""
     return tuple(dict.fromkeys(name for text in values.values() for name in _VARIABLE.findall(text)))
 
 
 def read_servers(tables: Mapping[str, Any]) -> tuple[McpServer, ...]:
-    """The servers in the `[mcp.NAME]` tables of a configuration; raises BadRequest, which names table and key."""
+    """Return the servers in a configuration's `[mcp.NAME]` tables. Raises BadRequest, which names the table and the
+    key, if a setting is invalid.
+    """
     return tuple(_read(name, table) for name, table in sorted(tables.items()))
 
 
@@ -164,7 +171,7 @@ def _read(name: str, table: object) -> McpServer:
 
 
 def _converted(server: str, key: str, value: object) -> Any:
-    """A value with the field's type; raises BadRequest, which says what it should be."""
+    """Convert a value to the field's type. Raises BadRequest, which names the expected type, if that's impossible."""
     match key, value:
         case "command", str():
             return (value,)

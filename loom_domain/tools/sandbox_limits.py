@@ -1,4 +1,4 @@
-"""Resource limits of one command in the sandbox."""
+"""Resource limits for a command in the sandbox."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,19 +8,21 @@ _GIB: Final = 1024**3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Limits for one command with all of its processes. Limits per process say so."""
+    """Limits for one command and all of its processes, except where a limit is documented as per process."""
 
     memory: int = 4 * _GIB
-    """Bytes in use, including /tmp, /var/tmp and /dev/shm. A single process cannot reserve more either."""
+    """Memory in bytes, including /tmp, /var/tmp and /dev/shm. A single process can't reserve more than this either."""
     processes: int = 512
-    """Processes and threads at a time."""
+    """The maximum number of concurrent processes and threads."""
     cpu: float = 2.0
     """Seconds of processor time per second of the command's timeout."""
     file_size: int = 2 * _GIB
-    """Bytes of each written file."""
+    """The maximum size of each written file in bytes."""
     disk: int = 8 * _GIB
-    """Bytes written to the workspace's disk."""
+    """The maximum number of bytes written to the workspace's disk."""
     temporary: int = _GIB
-    """Bytes of /tmp, and the same of /var/tmp and /dev/shm, which are new and empty for each command."""
+    """The size of /tmp in bytes. The same limit applies to /var/tmp and to /dev/shm. All three start empty for each
+    command.
+    """
     open_files: int = 4096
-    """Open files of each process."""
+    """The maximum number of open files per process."""

@@ -1,6 +1,6 @@
-"""A tree of runs as values: where a run comes from, its children, and the budget that they share.
+"""The values that describe a tree of runs: a run's origin, its children, and the budget that they share.
 
-A child gets its `lineage` at its start. `tree` holds what a run knows about its children, `signals` what the runs of a
-tree send each other, `events` what can happen between them, `budget` and `budget_shares` the amounts that are lent and
-returned. How a run reacts to any of this is in `machine.delegation` and `machine.tree_sync`.
+A child receives its `lineage` when it starts. `tree` holds a run's knowledge of its children. `signals` defines the
+signals between runs, and `events` defines the events between runs. `budget` and `budget_shares` define the amounts that
+runs lend and return. `machine.delegation` and `machine.tree_sync` define how a run reacts to these events.
 """

@@ -1,9 +1,9 @@
-"""Budgets in a tree of runs: amounts, and the shares of them that a run lends its children.
+"""Budgets in a tree of runs: amounts, and the shares that a run lends to its children.
 
     root's share ── lends ──▶ child's share ── lends ──▶ …        gives back what is left when the child ends
 
-What a run has lent counts as spent until the child has ended. So spent + lent never exceeds a share, at any moment and
-in any order of events, and each run only has to keep its own account.
+An amount that a run has lent counts as spent until the child ends. As a result, spent + lent never exceeds a share,
+regardless of the order of events, and each run only needs to keep its own account.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 
 DIMENSIONS: Final = ("tokens", "micros", "tool_calls", "turns", "children")
 WRAP_UP_TOKENS: Final = 1024
-"""The longest last answer of a run, in tokens."""
+"""The maximum length of a run's last answer, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """An amount in each dimension of a budget."""
+    """An amount for each dimension of a budget."""
 
     tokens: int = 0
     micros: int = 0
@@ -25,7 +25,7 @@ class Spend:
     tool_calls: int = 0
     turns: int = 0
     children: int = 0
-    """Runs started."""
+    """The number of runs started."""
 
     def __add__(self, other: "Spend") -> "Spend":
         return Spend(**{name: getattr(self, name) + getattr(other, name) for name in DIMENSIONS})
@@ -35,7 +35,7 @@ class Spend:
 
     @property
     def named(self) -> dict[str, int]:
-        """The amounts that are not zero, by dimension."""
+        """Return the nonzero amounts by dimension."""
         return {name: getattr(self, name) for name in DIMENSIONS if getattr(self, name)}
 
 
@@ -45,7 +45,7 @@ Limit: TypeAlias = int | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What a run and everything below it may spend."""
+    """The amounts that a run and its descendants can spend."""
 
     tokens: Limit = None
     micros: Limit = None
@@ -54,30 +54,30 @@ class Share:
     children: Limit = None
 
     def plus(self, more: Spend) -> "Share":
-        """The share with more in it."""
+        """Return the share increased by `more`."""
         return self._each(lambda limit, amount: limit + amount, more)
 
     def minus(self, spent: Spend) -> "Share":
-        """What is left; negative where more was spent."""
+        """Return the share after subtracting `spent`. An overspent dimension is negative."""
         return self._each(lambda limit, amount: limit - amount, spent)
 
     def shortfall(self, need: Spend) -> Spend:
-        """What is missing to cover the need."""
+        """Return the amounts that are missing to cover `need`."""
         short = {name: need_ - limit for name, need_, limit in self._pairs(need) if limit is not None and need_ > limit}
         return Spend(**short)
 
     def within(self, wanted: Spend) -> Spend:
-        """The wanted amounts, as far as the share covers them."""
+        """Return the wanted amounts, capped by the share."""
         there = [(n, amount, amount if limit is None else limit) for n, amount, limit in self._pairs(wanted)]
         return Spend(**{name: max(0, min(amount, most)) for name, amount, most in there})
 
     def part(self, parts: int) -> "Share":
-        """One of `parts` equal parts, rounded down, and never negative."""
+        """Return one of `parts` equal parts, rounded down. Amounts are never negative."""
         return self._each(lambda limit, _: max(0, limit) // parts, Spend())
 
     @property
     def lent(self) -> Spend:
-        """The amounts that a run with this share may still spend; dimensions without a limit count as zero."""
+        """The amounts that a run with this share can still spend. Dimensions without a limit count as zero."""
         return Spend(**{name: limit or 0 for name, _, limit in self._pairs(Spend())})
 
     def _pairs(self, amounts: Spend) -> list[tuple[str, int, Limit]]:
@@ -93,18 +93,18 @@ class BudgetRequest:
     """A run's request for a larger share."""
 
     run_id: str
-    """The run that asks and gets the answer."""
+    """The id of the run that makes the request and receives the answer."""
     number: int
-    """Numbers the run's requests, so that an answer belongs to one of them."""
+    """The request's number within the run, which matches the answer to the request."""
     need: Spend
-    """What the run lacks for its next step."""
+    """The additional amounts that the run needs for its next step."""
 
 
 def grant(left: Share, reserve: Spend, need: Spend, sharers: int) -> Spend | None:
-    """What to grant a child that lacks `need`, or None when too little is left.
+    """Return the amount to grant to a child that needs `need` more, or None if too little is left.
 
-    `reserve` stays with the parent. The child gets what it lacks, and more while plenty is left: an equal part for each
-    run that may still ask, so that few requests are needed.
+    The parent keeps `reserve`. If enough is left, the child receives more than it needs: an equal part for each run
+    that might still request budget. This keeps the number of requests low.
     """
     pot = left.minus(reserve)
     if pot.shortfall(need):
@@ -115,7 +115,7 @@ def grant(left: Share, reserve: Spend, need: Spend, sharers: int) -> Spend | Non
 
 
 def more_than(share: Share) -> Spend:
-    """The least amount of tokens and money that exceeds the share."""
+    """Return the smallest amounts of tokens and money that exceed the share."""
     return Spend(
         tokens=0 if share.tokens is None else max(0, share.tokens) + 1,
         micros=0 if share.micros is None else max(0, share.micros) + 1,

@@ -1,4 +1,4 @@
-"""Budget shares in a tree: what a run lends its children, grants on request, and requests from its parent."""
+"""Budget shares in a tree: a run lends budget to its children, grants requests, and requests more from its parent."""
 
 from dataclasses import replace
 from typing import Final
@@ -8,30 +8,33 @@ from loom.domain.tree.signals import with_signal
 from loom.domain.tree.tree import Tree, child_of, left_of, with_child
 
 WANT: Final = "want_budget"
-"""The signal by which a child requests budget from its parent."""
+"""The signal with which a child requests budget from its parent."""
 GRANT: Final = "grant_budget"
-"""The signal by which a parent answers that."""
+"""The signal with which a parent answers a budget request."""
 
 
 def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
-    """What each of `number` new children is lent: equal parts, one left for requests, and no sub-agents."""
+    """Return the share to lend to each of `number` new children.
+
+    The parts are equal, one part is kept for later requests, and the share includes no sub-agents.
+    """
     pot = left_of(tree, own).minus(tree.reserve + Spend(children=number, tool_calls=number))
     part = pot.part(number + 1)
     return replace(part, children=None if part.children is None else 0)
 
 
 def may_request(tree: Tree, need: Spend) -> bool:
-    """Whether the run can ask its parent for that, which has not refused it before."""
+    """Whether the run can request this budget from its parent. Refused dimensions cannot be requested again."""
     return tree.lineage is not None and not set(need.named) & set(tree.refused)
 
 
 def with_request(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
-    """The tree of run `run_id` after it, or one of its children, has requested budget."""
+    """Return the tree of run `run_id` after the run or one of its children has requested budget."""
     return _settled(replace(tree, requests=(*tree.requests, want)), own, run_id)
 
 
 def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -> Tree:
-    """The tree after the parent has answered; what it granted goes to the run that asked."""
+    """Return the tree after the parent has answered. The granted amount goes to the run that made the request."""
     asking = tree.asking
     if asking is None or asking.number != number:
         return tree
@@ -41,12 +44,15 @@ def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -
 
 
 def without_requests_of(tree: Tree, run_id: str) -> Tree:
-    """The tree after a child has ended."""
+    """Return the tree without the requests of a child that has ended."""
     return replace(tree, requests=tuple(want for want in tree.requests if want.run_id != run_id))
 
 
 def _settled(tree: Tree, own: Spend, run_id: str) -> Tree:
-    """The tree with every request answered that can be; the first that cannot goes to the parent, or is refused."""
+    """Return the tree after answering all requests that can be answered.
+
+    The first request that can't be answered is passed to the parent or refused.
+    """
     while True:
         for want in tree.requests:
             tree = _served(tree, own, want, run_id)

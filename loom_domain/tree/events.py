@@ -1,4 +1,4 @@
-"""Events between the runs of a tree."""
+"""The events between the runs in a tree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from loom.domain.tree.tree import ChildReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildrenBegan:
-    """Children are about to be started; `names` has the last part of each run id, by the id of its call."""
+    """Children are about to be started. `names` maps each call id to the last part of the child's run id."""
 
     names: Mapping[str, str]
     at: datetime
@@ -21,19 +21,19 @@ class ChildrenBegan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildStarted:
-    """The server has begun a child."""
+    """The server has started a child."""
 
     run_id: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildEnded:
-    """A child has its result, or will never have one."""
+    """A child has returned its result or can no longer return one."""
 
     run_id: str
     result: RunResult | None = None
     error: RunError | None = None
-    """Set when there is no result: the server ended it, or could not start it."""
+    """Set if there is no result because the server ended the child or could not start it."""
     at: datetime
 
 
@@ -46,21 +46,21 @@ class ChildReported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AncestryChanged:
-    """The rules of the runs above have changed."""
+    """The permission rules of a parent or ancestor run have changed."""
 
     above: tuple[Level, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetRequested:
-    """A child asks for a larger share."""
+    """A child has requested a larger share."""
 
     request: BudgetRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetGranted:
-    """The parent has answered the budget request of that number; granting nothing refuses it."""
+    """The parent has answered the budget request with this number. An empty grant is a refusal."""
 
     number: int
     granted: Spend
@@ -68,7 +68,7 @@ class BudgetGranted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeSignalSent:
-    """The first queued signal to another run of the tree was sent."""
+    """The first queued signal to another run in the tree was sent."""
 
 
 TreeEvent: TypeAlias = (

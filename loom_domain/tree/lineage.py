@@ -1,4 +1,4 @@
-"""Lineage: where a child run comes from. Its parent sends it at the start, and it is pinned into the run."""
+"""Lineage: a child run's origin. The parent sends it when the child starts, and it is pinned into the child run."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,43 +9,46 @@ from loom.domain.tree.budget import Share
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeLimits:
-    """How far a tree of runs may grow; recorded when its root is prepared."""
+    """The maximum size of a tree of runs. It is recorded when the root run is prepared."""
 
     depth: int = 3
-    """Levels of sub-agents below the root."""
+    """The maximum number of sub-agent levels below the root."""
     children: int = 20
-    """Runs below the root, including those that have ended."""
+    """The maximum number of runs below the root, including runs that have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
-    """What a parent sends its child beside the task."""
+    """The information that a parent sends its child in addition to the task."""
 
     parent_run_id: str
     root_run_id: str
     depth: int
-    """1 for a child of the root."""
+    """The child's level in the tree. A child of the root has depth 1."""
     limits: TreeLimits
     description: str = ""
-    """The task in a few words."""
+    """A short label for the task."""
     named: bool = False
-    """The parent named the agent; otherwise the child is a copy of its parent's agent."""
+    """Whether the parent named the agent. If not, the child is a copy of its parent's agent."""
     tools: tuple[str, ...] = ()
-    """The tools that it was given; without any, those of its agent or the default ones of a sub-agent."""
+    """The tools that the parent assigned. If empty, the child has its agent's tools or a sub-agent's default tools."""
     model: str = ""
-    """The parent's model, for an agent that names none."""
+    """The parent's model, used if the agent doesn't specify a model."""
     above: tuple[Level, ...] = ()
-    """The rules of the runs above, root first: a child never has more rights than the runs above it."""
+    """The rules of all ancestor runs, root first. A child never has more permissions than its ancestors."""
     share: Share = field(default_factory=Share)
-    """What it may spend with everything below it; it can request more from its parent."""
+    """The amounts that the child and its descendants can spend. The child can request more from its parent."""
     deadline: datetime | None = None
-    """When the run's time is over: its parent then begins its own last answer."""
+    """The run's deadline, at which its parent starts its own last answer."""
     branch: bool = False
-    """It is a branch of the tree pattern, or below one: it uses the pattern `react`, whatever its agent defines."""
+    """Whether the run is a branch of the tree pattern or a descendant of one.
+
+    Such a run uses the pattern `react`, regardless of its agent's definition.
+    """
     task_id: str = ""
-    """The id of the stream task by which the work was handed over."""
+    """The id of the stream task that assigned the work."""
 
 
 def is_child(run_id: str, parent_run_id: str) -> bool:
-    """Whether `run_id` is the parent's id, `/`, and one more part."""
+    """Whether `run_id` consists of the parent's id, `/`, and one more part."""
     return run_id.rpartition("/")[0] == parent_run_id != ""

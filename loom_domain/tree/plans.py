@@ -1,7 +1,7 @@
-"""Plans: steps that wait for each other, each a run of its own; what waits for nothing runs at once.
+"""Plans: steps with dependencies, each of which is a separate run. Steps without dependencies start immediately.
 
-A plan is a crew that is made on the spot: its members are the steps, its mode is `planned`. So it is run, watched,
-steered, paid for and recovered like any crew, and the run that made it reads one result.
+A plan becomes a crew in the mode `planned`, with the steps as its members. You can therefore run, observe, and steer a
+plan like any other crew, and budgets and recovery work in the same way. The run that created the plan reads one result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE, DONE
 
 NAME: Final = "plan"
-"""How the crew of a plan is called."""
+"""The name of a plan's crew."""
 _NEVER_IN_A_STEP: Final = (CREATE_PLAN, DELEGATE, DONE)
-"""A step does its part: it neither plans again nor hands it on, and it always can say that it is done."""
+"""Tool changes for a step: it can't create plans or delegate its work, and it can always call `done`."""
 
 
 def crew_of(goal: str, steps: Sequence[Mapping[str, Any]], *, agent: str, tools: Sequence[str]) -> JsonObject:
-    """The crew, as a request brings it, for steps with `id`, `task`, and maybe `agent`, `tools`, `after`.
+    """Return the crew definition for steps with `id`, `task`, and optionally `agent`, `tools`, and `after`.
 
-    A step that names no agent is for the agent that made the plan, with these tools of its own.
+    A step that doesn't specify an agent uses the agent that created the plan, with `tools`.
     """
     own = [name for name in tools if name not in _NEVER_IN_A_STEP]
     members = []
@@ -37,7 +37,7 @@ def crew_of(goal: str, steps: Sequence[Mapping[str, Any]], *, agent: str, tools:
 
 
 def circle_in(after: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Steps that wait for each other in a circle, the first one again at the end; none where the order works out."""
+    """Return steps that form a dependency cycle, with the first one repeated at the end; empty if there is no cycle."""
     left = dict(after)
     while free := [name for name, before in left.items() if not any(other in left for other in before)]:
         for name in free:

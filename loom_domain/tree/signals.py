@@ -1,7 +1,7 @@
-"""Signals between the runs of a tree: a parent instructs its children, a child reports to its parent.
+"""Signals between the runs in a tree: a parent instructs its children, and a child reports to its parent.
 
-No code sends a signal by hand. After each event, `machine.tree_sync` compares the state of the run with what each
-relative knows, and queues a signal for every difference. So a relative learns of a change whenever it happens.
+No other code queues these signals. After each event, `machine.tree_sync` compares the run's state with the information
+last sent to the parent and to each child, and queues a signal for every difference.
 """
 
 import json
@@ -14,27 +14,27 @@ from loom.domain.permissions.judge import Level
 from loom.domain.tree.tree import Child, ChildReport, Tree, TreeAsk, TreeSignal, child_of, with_child
 
 REPORT: Final = "child_report"
-"""The signal by which a child reports to its parent."""
+"""The signal with which a child reports to its parent."""
 ANCESTRY: Final = "set_ancestry"
-"""The signal by which a parent sends its child the rules of the runs above it."""
+"""The signal with which a parent sends its child the rules of the child's ancestors."""
 PARENT: Final = "the run above"
-"""The `by` of a signal that a parent sends its child."""
+"""The value of `by` in a signal from a parent to its child."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildInstructions:
-    """What a run instructs all its children to do."""
+    """The instructions that a run sends to all its children."""
 
     levels: tuple[Level, ...]
-    """The rules of the run and of those above it."""
+    """The rules of the run and its ancestors."""
     held: bool = False
-    """The children have to pause."""
+    """Whether the children must pause."""
     end: Mapping[str, str] | None = None
-    """The children have to end: the payload of `abort`."""
+    """The payload of `abort`. Set if the children must end."""
 
 
 def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
-    """The tree with a queued signal for each child that does not have these instructions yet."""
+    """Return the tree with a signal queued for each child that has not received these instructions."""
     for child in tree.children:
         if child.started and not child.ended:
             tree = _instructed(tree, child, instructions)
@@ -42,7 +42,7 @@ def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
 
 
 def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
-    """The tree with a queued report to the parent, if something changed that the parent has to know."""
+    """Return the tree with a report to the parent queued, if the parent needs to know about a change."""
     if tree.lineage is None:
         return tree
     known = _report_digest(report)
@@ -53,7 +53,7 @@ def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
 
 
 def with_report(tree: Tree, report: ChildReport) -> Tree:
-    """The tree after a report of a child."""
+    """Return the tree after a child has sent a report."""
     child = child_of(tree, report.run_id)
     if child is None or child.ended:
         return tree
@@ -72,14 +72,14 @@ def with_report(tree: Tree, report: ChildReport) -> Tree:
             all_turns=report.all_turns,
             sub_agents=report.sub_agents,
             asks=report.asks,
-            # While an answer is on its way, its ask must not come up again.
+            # While an answer is being sent to the child, its ask must not be listed again.
             answered=tuple(key for key in c.answered if key in keys),
         ),
     )
 
 
 def with_answer(tree: Tree, ask: TreeAsk, signal: str, payload: Mapping[str, Any]) -> Tree:
-    """The tree with an answer queued for the child that an ask came from."""
+    """Return the tree with an answer queued for the child that reported the ask."""
     child = next((c for c in tree.running if ask.run_id == c.run_id or ask.run_id.startswith(f"{c.run_id}/")), None)
     if child is None:
         return tree
@@ -89,19 +89,19 @@ def with_answer(tree: Tree, ask: TreeAsk, signal: str, payload: Mapping[str, Any
 
 
 def without_first_signal(tree: Tree) -> Tree:
-    """The tree after its first queued signal was sent."""
+    """Return the tree after its first queued signal was sent."""
     return replace(tree, unsent=tree.unsent[1:])
 
 
 def with_signal(tree: Tree, to: str, signal: str, payload: Mapping[str, Any]) -> Tree:
-    """The tree with a queued signal to another run, its payload as plain JSON."""
+    """Return the tree with a signal to another run queued. The payload is plain JSON."""
     return replace(
         tree, unsent=(*tree.unsent, TreeSignal(to=to, signal=signal, payload=json.loads(canonical(payload))))
     )
 
 
 def digest_of(levels: Sequence[Level]) -> str:
-    """A digest of these rules."""
+    """Return a digest of these rules."""
     return short_digest(canonical({"levels": [asdict(level) for level in levels]}))
 
 
@@ -121,12 +121,12 @@ def _instructed(tree: Tree, child: Child, instructions: ChildInstructions) -> Tr
 
 
 def _plain(level: Level) -> JsonObject:
-    """As plain JSON, so that a queued signal stays equal to itself across continue-as-new."""
+    """Convert the rules to plain JSON, so that a queued signal doesn't change across continue-as-new."""
     return {**asdict(level), "grants": list(level.grants)}
 
 
 def _report_digest(report: ChildReport) -> str:
-    """A digest of the part of a report that is worth a signal: that the child waits, not how far it has come."""
+    """Return a digest of the parts of a report that require a signal, such as waiting, but not mere progress."""
     asks = [ask.key for ask in report.asks]
     if not asks and not report.waiting_on:
         return ""

@@ -1,7 +1,7 @@
-"""A run's place in its tree: where it comes from, and the runs that it has started.
+"""A run's place in its tree: its origin, and the runs that it has started.
 
-A tree is a root run with everything that it delegated, directly or not. Each run keeps track of its own children only;
-they report what happens further down.
+A tree consists of a root run and all runs that it delegated work to, directly or indirectly. Each run keeps track of
+only its own children. The children report on their own descendants.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from loom.domain.tree.lineage import Lineage, TreeLimits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeSignal:
-    """A signal on its way to another run of the tree."""
+    """A queued signal to another run in the tree."""
 
     to: str
     signal: str
@@ -24,22 +24,22 @@ class TreeSignal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeAsk:
-    """A call that waits for a person, as the runs above see it."""
+    """A call that is waiting for a person, in the form that parent and ancestor runs receive."""
 
     call_id: str
-    """Unique among the asks that a run lists: the names of the runs between, then the id of the call, joined by `/`."""
+    """Unique among a run's asks: the names of the intermediate runs and the call id, joined by `/`."""
     run_id: str
-    """The run whose call it is."""
+    """The id of the run that made the call."""
     agent: str
     depth: int
     tool: str
     arguments: JsonObject
     cut: bool = False
-    """Long texts in the arguments are cut; the digest covers the whole."""
+    """The arguments, with long texts truncated. The digest covers the full arguments."""
     reason: str = ""
     rule: str = ""
     risk: str = ""
-    """What the call may do; empty if its worker does not say."""
+    """The possible effects of the call. Empty if its worker doesn't report them."""
     digest: str = ""
     for_run: tuple[str, ...] = ()
     asked_at: str | None = None
@@ -47,13 +47,13 @@ class TreeAsk:
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """Identifies this ask: when the same call is asked about again, that is another ask."""
+        """Identifies this ask. If the same call needs another approval, that is a new ask with a different key."""
         return (self.call_id, self.digest, self.asked_at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildReport:
-    """A report of a child to its parent, sent when something changes that the parent has to know."""
+    """A child's report to its parent, sent when the parent needs to know about a change."""
 
     run_id: str
     status: RunStatus
@@ -63,53 +63,53 @@ class ChildReport:
     cost_micros: int | None = 0
     tool_calls: int = 0
     all_turns: int = 0
-    """Its own turns and those of everything below it."""
+    """The turns of the child and its descendants."""
     sub_agents: int = 0
     asks: tuple[TreeAsk, ...] = ()
-    """Its own and those of everything below it."""
+    """The tool calls of the child and its descendants."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Child:
-    """A run that this one has started."""
+    """A run that this run has started."""
 
     run_id: str
     call_id: str
-    """The call that it answers."""
+    """The call that the child answers."""
     agent: str
     description: str
     status: RunStatus = RunStatus.RUNNING
     started: bool = False
-    """The server has begun it, so it can get signals."""
+    """Whether the server has started the child, so that it can receive signals."""
     ended: bool = False
     spend_unknown: bool = False
-    """It was ended from outside, and its result, which says what it spent, is missing."""
+    """Whether the child was ended externally. Its result, which contains its spending, is then missing."""
     turns: int = 0
     usage: Usage = field(default_factory=Usage)
-    """Of the child and everything below it, as last reported."""
+    """The usage of the child and its descendants, as last reported."""
     cost_micros: int | None = 0
     tool_calls: int = 0
     all_turns: int = 0
-    """Its own and those of everything below it."""
+    """The turns of the child and its descendants."""
     sub_agents: int = 0
-    """Runs below it."""
+    """The number of runs below the child."""
     share: Share = field(default_factory=Share)
-    """What the child and everything below it may spend, as lent until now."""
+    """The total amounts lent so far to the child and its descendants."""
     waiting_on: str = ""
     asks: tuple[TreeAsk, ...] = ()
-    """As last reported, with the `call_id` of the child."""
+    """The asks as last reported, with the child's own `call_id` values."""
     answered: tuple[tuple[str, str, str | None], ...] = ()
-    """Keys of asks whose answer is on its way to the child."""
+    """The keys of asks whose answers are being sent to the child."""
     levels: str = ""
-    """Digest of the rules that were last sent to it."""
+    """The digest of the rules that were last sent to the child."""
     held: bool = False
-    """The last instruction was to pause."""
+    """Whether the last instruction was to pause."""
     end_sent: bool = False
-    """It was instructed to end."""
+    """Whether the child was instructed to end."""
 
     @property
     def spend(self) -> Spend:
-        """What the child and everything below it have spent, as last reported."""
+        """The amounts that the child and its descendants have spent, as last reported."""
         return Spend(
             tokens=self.usage.total_tokens,
             micros=self.cost_micros or 0,
@@ -120,12 +120,12 @@ class Child:
 
     @property
     def name(self) -> str:
-        """The last part of its run id."""
+        """The last part of the child's run id."""
         return self.run_id.rpartition("/")[2]
 
     @property
     def open_asks(self) -> tuple[TreeAsk, ...]:
-        """The asks that still wait for a person, with ids as its parent lists them."""
+        """The asks that are still waiting for a person, with the ids that the parent lists."""
         if self.ended:
             return ()
         waiting = (ask for ask in self.asks if ask.key not in self.answered)
@@ -134,38 +134,38 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """What a run knows of its tree."""
+    """A run's knowledge of its tree."""
 
     lineage: Lineage | None = None
     """None for the root."""
     limits: TreeLimits | None = None
-    """None for a run prepared by a version without trees."""
+    """None if the run was prepared by a version without trees."""
     children: tuple[Child, ...] = ()
     unsent: tuple[TreeSignal, ...] = ()
-    """Signals that have not been sent yet, in order."""
+    """Signals that have not been sent, in order."""
     reported: str = ""
-    """Digest of the last report to the parent; empty while it only knows that the run is running."""
+    """The digest of the last report to the parent. Empty if no report has been sent."""
     share: Share = field(default_factory=Share)
-    """What this run and everything below it may spend."""
+    """The amounts that this run and its descendants can spend."""
     reserve: Spend = field(default_factory=Spend)
-    """What the run needs for its own last answer: it lends no part of that."""
+    """The amounts that the run reserves for its own last answer. It doesn't lend them."""
     requests: tuple[BudgetRequest, ...] = ()
-    """Budget requests that are not answered yet, the run's own among them."""
+    """Unanswered budget requests, including the run's own."""
     asking: BudgetRequest | None = None
-    """The open request to its parent."""
+    """The open request to the parent."""
     asked: int = 0
-    """Requests to its parent so far; numbers them."""
+    """The number of requests sent to the parent. It is used to number them."""
     refused: tuple[str, ...] = ()
-    """Dimensions of the budget that its parent has refused."""
+    """The budget dimensions that the parent has refused to increase."""
 
     @property
     def asks(self) -> tuple[TreeAsk, ...]:
-        """The calls further down that wait for a person."""
+        """The calls of descendant runs that are waiting for a person."""
         return tuple(ask for child in self.children for ask in child.open_asks)
 
     @property
     def depth(self) -> int:
-        """How far below the root it is."""
+        """The run's level below the root."""
         return self.lineage.depth if self.lineage else 0
 
     @property
@@ -175,40 +175,41 @@ class Tree:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of everything below this run."""
+        """The token usage of all descendants."""
         return sum((child.usage for child in self.children), Usage())
 
     @property
     def cost_micros(self) -> int | None:
-        """What everything below this run has cost; None once a part of it has no known price."""
+        """The cost of all descendants. None if the price of any part is unknown."""
         costs = [child.cost_micros for child in self.children]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
 
 def root_of(tree: Tree, run_id: str) -> str:
-    """The id of the tree's root."""
+    """Return the id of the tree's root."""
     return tree.lineage.root_run_id if tree.lineage else run_id
 
 
 def with_child(tree: Tree, run_id: str, change: Callable[[Child], Child]) -> Tree:
-    """The tree with one child changed."""
+    """Return the tree with one child changed."""
     return replace(tree, children=tuple(change(c) if c.run_id == run_id else c for c in tree.children))
 
 
 def child_of(tree: Tree, run_id: str) -> Child | None:
-    """The child of that id."""
+    """Return the child with this id, or None."""
     return next((child for child in tree.children if child.run_id == run_id), None)
 
 
 def left_of(tree: Tree, own: Spend) -> Share:
-    """What a run that has spent `own` itself may still spend or lend."""
+    """Return the share that a run can still spend or lend after spending `own` itself."""
     return tree.share.minus(own + spent_by_children(tree))
 
 
 def spent_by_children(tree: Tree) -> Spend:
-    """What counts as spent by the children: all that was lent to running ones, and what the others have used.
+    """Return the amounts that count as spent by the children.
 
-    The call that a child answers counts here until the child has ended, and as one of the run's own from then on.
+    A running child counts with the full amount lent to it, and an ended child with the amount that it used. The call
+    that a child answers counts as the child's until the child ends, and then as one of the run's own calls.
     """
     return sum((_cost(child) for child in tree.children), Spend())
 
@@ -220,12 +221,12 @@ def _cost(child: Child) -> Spend:
 
 
 def without_unbegun(tree: Tree) -> Tree:
-    """The tree of a run that has ended, without children that never began."""
+    """Return the tree of an ended run, without children that never started."""
     return replace(tree, children=tuple(child for child in tree.children if child.started or child.ended))
 
 
 def ended_with(child: Child, result: RunResult) -> Child:
-    """The child after its result came."""
+    """Return the child after its result arrived."""
     return replace(
         child,
         status=result.status,
@@ -248,13 +249,13 @@ def _count(view: JsonObject, name: str) -> int:
 
 
 def read_usage(view: JsonObject) -> Usage:
-    """Token counts from their public names."""
+    """Read token counts from their public names."""
     names = ("input_tokens", "output_tokens", "cached_tokens", "model_calls")
     return Usage(**{name: view[name] for name in names if isinstance(view.get(name), int)})
 
 
 def child_view(child: Child) -> JsonObject:
-    """A child as `status` and results show it."""
+    """Return the view of a child for `status` and results."""
     return {
         "run_id": child.run_id,
         "agent": child.agent,

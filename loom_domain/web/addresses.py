@@ -1,7 +1,8 @@
-"""Which network addresses a request of the web tools may go to: public ones, and those that a worker's settings allow.
+"""The network addresses that web tools may access: public addresses, and addresses that a worker's settings allow.
 
-Only addresses that are known to be public are allowed. An IPv6 address that contains an IPv4 one counts as that one.
-Formats that contain IPv4 but serve no web pages (6to4, Teredo, IPv4-compatible) are never allowed.
+By default, only addresses that are known to be public are allowed. An IPv6 address that contains an IPv4 address is
+treated as that IPv4 address. Formats that contain IPv4 but serve no web pages (6to4, Teredo, IPv4-compatible) are never
+allowed.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A network whose addresses are not public."""
+    """A network with addresses that aren't public."""
 
     network: Network
     what: str
     opens: bool = False
-    """Whether a worker's settings may allow it: a private network, but nothing that provides credentials."""
+    """Whether a worker's settings can allow the network. Private networks can be allowed, unless they provide
+    credentials.
+    """
 
 
 def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]:
@@ -31,7 +34,7 @@ def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]
 
 
 BLOCKS: Final = (
-    # First, because they are inside blocks that can be allowed.
+    # These come first because they are inside networks that can be allowed.
     *_blocks(
         "a cloud's metadata service",
         *("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"),
@@ -49,19 +52,21 @@ BLOCKS: Final = (
     *_blocks("kept for protocols", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16"),
     *_blocks("a reserved address", "240.0.0.0/4"),
 )
-"""The first match says what an address is."""
+"""The known networks. The first match determines an address's kind."""
 
 _GLOBAL: Final = IPv6Network("2000::/3")
-"""All of IPv6 that is allocated for public use."""
+"""The IPv6 range that is allocated for public use."""
 
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""NAT64: how a network without IPv4 reaches it. Its resolvers return such addresses for every site."""
+"""The NAT64 prefix, through which an IPv6-only network accesses IPv4. Its resolvers return such addresses for every
+site.
+"""
 
 EVERYWHERE: Final[tuple[Network, ...]] = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
 
 
 def obstacle(address: Address, opened: Sequence[Network] = ()) -> str:
-    """Why a request to this address is not allowed; empty if it is."""
+    """Return the reason why a request to this address isn't allowed, or an empty string if it is."""
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
             return "an address with a zone"
@@ -82,18 +87,22 @@ def _carried(address: IPv6Address) -> IPv4Address | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """Non-public hosts that are allowed nevertheless, such as a company's wiki."""
+    """Non-public hosts that the settings allow, such as a company's wiki."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
 
     def of(self, host: str) -> tuple[Network, ...]:
-        """The networks that are allowed for this host. A host named in the settings is trusted with its own DNS."""
+        """Return the networks that are allowed for this host. For a host named in the settings, its own DNS is
+        trusted.
+        """
         return EVERYWHERE if host in self.hosts else self.networks
 
 
 def read_opening(entries: Sequence[str]) -> Opening:
-    """Parse host names, addresses and networks (`wiki.corp`, `10.0.0.7`, `10.0.0.0/8`); raises BadRequest."""
+    """Parse host names, addresses and networks (`wiki.corp`, `10.0.0.7`, `10.0.0.0/8`). Raises BadRequest if one is
+    invalid.
+    """
     hosts: set[str] = set()
     networks: list[Network] = []
     for entry in entries:

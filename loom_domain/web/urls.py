@@ -1,8 +1,8 @@
-"""Parse the URLs of web pages strictly, in one way for the rules, the resolver and the request.
+"""Parse web page URLs strictly and identically for the rules, the resolver and the request.
 
-Programs read unusual URLs differently, which is how requests end up where no rule has looked. What browsers would
-repair is therefore rejected: other spellings of IPv4, credentials, backslashes, control characters, letters that turn
-into others.
+Programs interpret unusual URLs differently, so a request could reach a host that no rule has checked. The parser
+therefore rejects URLs that browsers would repair: other spellings of IPv4, credentials, backslashes, control
+characters, and letters that are normalized into other letters.
 """
 
 import re
@@ -15,7 +15,7 @@ from urllib.parse import quote, urljoin
 from loom.domain.core.errors import ToolValidationError
 
 LONGEST: Final = 8_000
-"""Maximum characters of a URL."""
+"""The maximum number of characters in a URL."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL | re.ASCII)
@@ -23,34 +23,34 @@ _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _KEPT: Final = "%/:?[]@!$&'()*+,;=-._~"
-"""Characters of path and query that stay unchanged; all others are percent-encoded."""
+"""The characters of the path and query that remain unchanged. All other characters are percent-encoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WebUrl:
-    """The URL of a page."""
+    """A page's URL."""
 
     scheme: str
     """`http` or `https`."""
     host: str
-    """A host name in lowercase ASCII without a final dot, or an IP address; IPv6 without brackets."""
+    """A host name in lowercase ASCII without a final dot, or an IP address. IPv6 addresses have no brackets."""
     port: int
     target: str
-    """Path and query, percent-encoded."""
+    """The path and query, percent-encoded."""
 
     @property
     def authority(self) -> str:
-        """Host and port, as in the Host header."""
+        """The host and port, as used in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The complete URL, in ASCII."""
+        """Return the complete URL, in ASCII."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
 
 def web_url(text: str) -> WebUrl:
-    """Parse a URL; raises ToolValidationError, which says what is wrong with it."""
+    """Parse a URL. Raises ToolValidationError, which explains the problem, if the URL is invalid."""
     text = text.strip()
     if len(text) > LONGEST:
         _refuse(f"it is longer than {LONGEST} characters", "ask for less in one request")
@@ -66,7 +66,7 @@ def web_url(text: str) -> WebUrl:
 
 
 def joined(base: WebUrl, location: str) -> WebUrl:
-    """The target of a redirect; raises ToolValidationError."""
+    """Return a redirect's target. Raises ToolValidationError if the target is invalid."""
     try:
         target = urljoin(str(base), location.strip().replace(" ", "%20"))
     except ValueError:
@@ -75,7 +75,7 @@ def joined(base: WebUrl, location: str) -> WebUrl:
 
 
 def host_name(text: str) -> str:
-    """A host in the form for the resolver; raises ToolValidationError."""
+    """Return a host in the form that the resolver expects. Raises ToolValidationError if the host is invalid."""
     host = _ascii(normalize("NFC", text).lower()).removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
@@ -99,7 +99,9 @@ def _place(authority: str, default: int) -> tuple[str, int]:
 
 
 def _ascii(host: str) -> str:
-    """Letters of other scripts in their `xn--` form. Letters that would turn into another name are rejected."""
+    """Convert letters in other scripts to their `xn--` form. Reject letters that would be normalized into a different
+    name.
+    """
     if host.isascii():
         return host
     try:

@@ -140,7 +140,7 @@ async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work
 async def test_a_step_that_was_changed_after_its_release_is_refused(url: str) -> None:
     await used(url, ONE)
     changed = replace(ONE, sql="CREATE TABLE one (n bigint)")
-    with pytest.raises(SchemaRefused, match="Step 0001_one of the schema is not what was applied"):
+    with pytest.raises(SchemaRefused, match="Migration 0001_one differs from the one that was applied"):
         await used(url, changed, TWO)
     assert await tables(url) == ["loom_migrations", "one"]
 

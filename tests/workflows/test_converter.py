@@ -317,12 +317,12 @@ def test_the_sdks_other_encodings_are_kept() -> None:
     assert there_and_back(None, Message) is None
 
 
-def test_a_pydantic_model_is_written_without_its_defaults() -> None:
+def test_a_model_of_the_users_own_is_written_whole() -> None:
     class Settings(BaseModel):
         name: str
         size: int = 3
 
-    assert write(Settings(name="a")).data == b'{"name":"a"}'
+    assert write(Settings(name="a")).data == b'{"name":"a","size":3}'
     assert there_and_back(Settings(name="a", size=4), Settings) == Settings(name="a", size=4)
 
 

@@ -1,6 +1,6 @@
 """Extract the text of one PDF: read the file from standard input and write the text to standard output.
 
-`readers` starts this program for each PDF. It is run by its path and imports nothing from Loom. A form feed separates
+`readers` starts this program by its path for each PDF. The program imports nothing from Loom. A form feed separates
 pages.
 """
 
@@ -14,18 +14,18 @@ from typing import Final
 MEMORY: Final = 1 << 30
 PROCESSOR_SECONDS: Final = 50
 OUTPUT_LIMIT: Final = 20_000_000
-"""Maximum number of characters of one document."""
+"""Maximum number of characters per document."""
 
 ENCRYPTED: Final = 3
 """Exit code for an encrypted file."""
 
 
 def main() -> int:
-    """Read one document within these limits. The process ends if it exceeds them."""
+    """Read one document under the process limits. A process that exceeds a limit is terminated."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     _limit(resource.RLIMIT_CORE, 0)
-    from pypdf import PasswordType, PdfReader  # noqa: PLC0415 - under the limits
+    from pypdf import PasswordType, PdfReader  # noqa: PLC0415 - import only after the limits are set
 
     logging.disable()
     reader = PdfReader(io.BytesIO(sys.stdin.buffer.read()))
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _limit(what: int, most: int) -> None:
-    # Not every system has every limit, and an existing lower limit stays.
+    # Some systems lack some of these limits. A lower limit that is already set is kept.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 

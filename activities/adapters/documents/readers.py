@@ -1,5 +1,5 @@
-"""Convert PDF and HTML to text, each document in a separate process, since a hostile one may need endless memory or
-time.
+"""Convert PDF and HTML documents to text. Each document is converted in a separate process, because a malicious
+document can consume unlimited memory or time.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def _started() -> Process:
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap the process. A second cancellation must not leave it unreaped."""
+    """Kill and reap the process, even if the task is canceled a second time."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))

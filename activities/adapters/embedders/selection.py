@@ -1,10 +1,10 @@
-"""Select the embedder that a setting names.
+"""Select the embedder that is named in a setting.
 
-auto                            the offline one if it is installed, else none
-offline                         the offline one
-openai:MODEL                    a model of OpenAI, or of the server in OPENAI_BASE_URL
-openai:MODEL@DIMENSION          one whose dimension Loom does not know
-off                             none: search memory and knowledge by words only
+auto                            the offline embedder if it is installed, otherwise none
+offline                         the offline embedder
+openai:MODEL                    an OpenAI model, or a model on the server in OPENAI_BASE_URL
+openai:MODEL@DIMENSION          a model whose dimension Loom doesn't know
+off                             no embedder: search memory and knowledge by words only
 """
 
 import re
@@ -20,7 +20,7 @@ _OPENAI: Final = re.compile(r"openai:(?P<model>[^@\s]+)(?:@(?P<dimension>\d{1,5}
 def chosen_embedder(
     setting: str, *, api_key: str = "", base_url: str | None = None
 ) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """Return the embedder for the setting. The caller closes it. Raises BadRequest for an unknown setting."""
+    """Return the embedder for the setting. The caller must close it. Raises BadRequest if the setting is unknown."""
     match setting:
         case "off":
             return None
@@ -37,7 +37,7 @@ def chosen_embedder(
         )
     return OpenAIEmbedder(
         found["model"],
-        # Most self-hosted servers need no key, but the SDK does.
+        # Most self-hosted servers don't need a key, but the SDK requires one.
         api_key=api_key or "none",
         base_url=base_url,
         dimension=int(found["dimension"]) if found["dimension"] else None,

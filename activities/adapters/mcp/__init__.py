@@ -1,6 +1,6 @@
 """Tools of MCP servers.
 
-`servers` connects to all servers of a worker, and `connection` keeps one of them connected over its `transport`.
-`results` converts what a server returns, and `tool_cache` remembers its tools. `process_guard` runs a server's program
-so that none of its processes outlives the worker.
+`servers` connects to all of a worker's servers. `connection` maintains the connection to one server over its
+`transport`. `results` converts the results that a server returns, and `tool_cache` caches the list of its tools.
+`process_guard` runs a server's program and ensures that none of its processes outlives the worker.
 """

@@ -1,11 +1,11 @@
-"""One MCP server for the lifetime of the worker: connect to it, listen to it, and reconnect.
+"""Maintain the connection to one MCP server for the lifetime of the worker.
 
     connect ──▶ list tools ──▶ serve ──▶ (idle for long) sleep until called
       ▲            │             │
       └─── pause ◀─┴── it ended, hung, or did not respond
 
-One task owns the session from connecting to closing, because the library's scopes must be left in the task that entered
-them. Calls run in separate tasks, so a failing server affects only its own calls.
+One task owns the session until it is closed, because the library requires a cancel scope to be exited in the task that
+entered it. Calls run in separate tasks, so a failing server affects only its own calls.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ from loom.domain.tools.mcp_servers import ListedTool, McpServer, visible
 _log = structlog.get_logger("loom.mcp")
 
 KEY: Final = "loom.dev/idempotency-key"
-"""Key under which a request's `_meta` contains the idempotency key."""
+"""The key in a request's `_meta` that holds the idempotency key."""
 
 _PAGES: Final = 50
-"""Maximum number of pages of one list of tools, in case a server never stops listing."""
+"""Maximum number of pages in a list of tools, in case a server never ends its list."""
 
 OnListed = Callable[[Sequence[ListedTool], Sequence[str]], None]
-"""Called with the tools that the server lists and one message for each malformed tool."""
+"""A callback that receives the tools that the server lists and one message for each malformed tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,18 +50,22 @@ class ConnectionTimeouts:
     """How long a connection waits for each event."""
 
     first_pause: float = 0.5
-    """Seconds before the first reconnection. The pause doubles with each failure."""
+    """Seconds before the first reconnection attempt. The delay doubles after each failure."""
     longest_pause: float = 30.0
     steady: float = 10.0
-    """Seconds after which a session counts as successful, so that its end is not a failure to connect."""
+    """Seconds after which a session counts as successful. The end of such a session isn't counted as a connection
+    failure.
+    """
     probe: float = 10.0
-    """Seconds in which a server must respond after a call has timed out."""
+    """Seconds that a server has to respond to a health check after a call has timed out."""
     idle: float | None = None
-    """Seconds without a call after which the connection is closed; None: 5 minutes for HTTP, 30 for a program."""
+    """Seconds without a call after which the connection is closed. The default is 5 minutes for HTTP and 30 minutes for
+    a program.
+    """
 
 
 class ServerConnection:
-    """The connection to one server, whether it is available or not."""
+    """The connection to one server, which may be available or unavailable."""
 
     def __init__(
         self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: ConnectionTimeouts
@@ -83,7 +87,9 @@ class ServerConnection:
         self._used = 0.0
 
     def trouble(self) -> str | None:
-        """None if the server can be called; otherwise why not, and what Loom does about it."""
+        """Return the reason why the server can't be called and how Loom handles this, or None if the server can be
+        called.
+        """
         if self._trouble is None:
             return None
         return f"the MCP server {self._server.name} is unavailable: {self._trouble}"
@@ -93,11 +99,11 @@ class ServerConnection:
         await self._settled.wait()
 
     def stop(self) -> None:
-        """Close the connection and do not reconnect."""
+        """Close the connection without reconnecting."""
         self._life.cancel()
 
     async def run(self) -> None:
-        """Serve the connection until it is stopped. No error of the server is raised from here."""
+        """Serve the connection until it is stopped. Server errors are handled and never raised."""
         pause = self._patience.first_pause
         with self._life:
             while True:
@@ -112,7 +118,9 @@ class ServerConnection:
                 pause = min(pause * 2, self._patience.longest_pause)
 
     async def call(self, call: McpCall) -> ToolOutput:
-        """Send the call once; raises the domain's tool errors. A cancelled caller does not wait for the server."""
+        """Send the call once. Raises a domain tool error if the call fails. If the caller is canceled, it doesn't wait
+        for the server.
+        """
         client = await self._connected_client()
         sending = asyncio.create_task(self._sent(client, call))
         self._calls.add(sending)
@@ -120,7 +128,7 @@ class ServerConnection:
         try:
             result = await asyncio.shield(sending)
         except asyncio.CancelledError:
-            sending.cancel()  # while the call unwinds, the library notifies the server, and the session continues
+            sending.cancel()  # the library notifies the server of the cancellation, and the session continues
             raise
         except MCPError as error:
             raise self._refused(call, error) from None
@@ -133,13 +141,13 @@ class ServerConnection:
         return output_of(result, self._redacted)
 
     async def _run_session(self) -> bool:
-        """Run one session from connecting to its end. Return False if it failed."""
+        """Run one session until it ends. Return False if it failed."""
         transport = Transport(words=StderrTail(server=self._server.name, scrub=self._redacted))
         try:
             await self._dial_and_serve(transport)
         except LoomError as error:
             self._fail(error.message)
-        except Exception as error:  # noqa: BLE001 - an error of the server ends its session, never the worker
+        except Exception as error:  # noqa: BLE001 - a server error must end only the session, not the worker
             self._fail(_reason(error, transport))
         else:
             _log.info("mcp_asleep", server=self._server.name)
@@ -175,7 +183,7 @@ class ServerConnection:
         _log.info("mcp_connected", server=self._server.name, protocol=client.protocol_version)
 
     async def _serve(self, client: Client, transport: Transport) -> None:
-        """Keep the list of tools up to date until the server ends. Return if there was no call for a long time."""
+        """Keep the list of tools up to date until the server ends or the connection has been idle for too long."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_it_ends, transport)
             group.start_soon(self._subscribe, client)
@@ -188,7 +196,7 @@ class ServerConnection:
                 elif self._calls:
                     self._used = anyio.current_time()
                 elif anyio.current_time() >= self._used + self._idle:
-                    # Before the first await: a call from here on wakes the connection again.
+                    # Set this before the first await, so that a new call wakes the connection again.
                     self._client, self._wanted = None, anyio.Event()
                     break
             group.cancel_scope.cancel()
@@ -205,7 +213,7 @@ class ServerConnection:
         raise ConnectionError("it has ended")
 
     async def _subscribe(self, client: Client) -> None:
-        """Subscribe to changes with newer servers. Older ones notify `_hear` without a subscription."""
+        """Subscribe to changes if the server supports it. Older servers notify `_hear` without a subscription."""
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
             return
@@ -217,7 +225,7 @@ class ServerConnection:
             except (MCPError, SubscriptionLost, TimeoutError) as error:
                 _log.debug("mcp_subscription_lost", server=self._server.name, reason=str(error)[:200])
             await anyio.sleep(self._patience.longest_pause)
-            self._stale.set()  # nothing announced the changes in the meantime
+            self._stale.set()  # changes made before the subscription weren't announced
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -237,9 +245,9 @@ class ServerConnection:
         self._on_listed(found, tuple(transport.malformed))
 
     async def _connected_client(self) -> Client:
-        """Return the client of a server that responds. Wake a sleeping connection."""
+        """Return a client whose server is responding. Wake the connection if it is asleep."""
         if self._client is None and self._trouble is None:
-            if self._settled.is_set():  # a second caller waits for the same connection
+            if self._settled.is_set():  # another caller may already be waiting for this connection
                 self._settled = anyio.Event()
             self._wanted.set()
             await self._settled.wait()
@@ -264,7 +272,7 @@ class ServerConnection:
     def _forget(self, task: "asyncio.Task[CallToolResult]") -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # every waiting caller has read the result or was cancelled
+            task.exception()  # retrieve the exception, because every waiting caller may have been canceled
 
     def _refused(self, call: McpCall, error: MCPError) -> LoomError:
         if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
@@ -272,7 +280,7 @@ class ServerConnection:
         return refusal(self._server.name, call, error.code, self._redacted(visible(error.message)))
 
     def _check_alive(self) -> None:
-        """Check whether the server is alive: it must list its tools. Other calls wait meanwhile."""
+        """Check whether the server is alive by listing its tools. Other calls wait for the check."""
         if self._client is not None:
             self._trouble = "it did not respond to a call and has not yet shown that it is alive"
             self._stale.set()
@@ -284,7 +292,7 @@ class ServerConnection:
 
 
 def _reason(error: BaseException, transport: Transport) -> str:
-    """Describe what went wrong in one line, with whatever else is known."""
+    """Return a one-line description of the failure, with any further details from the transport."""
     known = [
         readable(error),
         transport.remark,

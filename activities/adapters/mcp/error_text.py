@@ -1,4 +1,4 @@
-"""Error messages about an MCP server: one readable line, without the secrets that the server was given."""
+"""Format errors of MCP servers as one readable line, without the secrets in the server's configuration."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,27 +8,27 @@ from mcp.shared.exceptions import MCPError
 from loom.domain.tools.mcp_servers import McpServer, variables, visible
 
 _SHORTEST_SECRET: Final = 6
-"""Shorter values are not secrets, and replacing them would garble every text."""
+"""Minimum length of a secret. Shorter values aren't replaced, because they also occur in ordinary text."""
 
 
 class SecretReplacer:
-    """Replaces the values that the server was given through `${NAME}` in everything that it returns."""
+    """Replaces the values of the configuration's `${NAME}` references in all text that the server returns."""
 
     def __init__(self, server: McpServer, environment: Mapping[str, str]) -> None:
         names = dict.fromkeys((*variables(server.env), *variables(server.headers)))
         values = {environment.get(name, "") for name in names}
-        # Longest first, since one value may be a prefix of another.
+        # Replace the longest values first, because one value may be a prefix of another.
         self._secrets = sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """Return the text with each of the values replaced."""
+        """Return the text with all secret values replaced."""
         for secret in self._secrets:
             text = text.replace(secret, "[REDACTED]")
         return text
 
 
 def readable(error: BaseException) -> str:
-    """Format an error as one line. Of an exception group, use the first one, which caused the others."""
+    """Format an error as one line. For an exception group, use the first exception, which caused the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(visible(str(error)).split())[:300]

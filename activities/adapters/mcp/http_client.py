@@ -1,4 +1,4 @@
-"""The HTTP client for one MCP server: its headers, and limits for a server that never stops sending."""
+"""Create the HTTP client for one MCP server, with its headers and with limits on the data that the server sends."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
@@ -11,21 +11,21 @@ BODY_LIMIT: Final = 8 * 1024 * 1024
 """Maximum size of one message in bytes."""
 
 _QUIET: Final = 300.0
-"""Maximum seconds without data on a stream."""
+"""Maximum number of seconds without data on a stream."""
 
 
 def http_client(
     server: McpServer, environment: Mapping[str, str], on_refused: Callable[[int], None]
 ) -> httpx2.AsyncClient:
-    """Create a client for this server only. `on_refused` is called with the status of each error response."""
+    """Create a client for one server. The client calls `on_refused` with the status of each error response."""
 
     async def bound(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             on_refused(response.status_code)
-        # A few compressed bytes may expand to any size, so request no compression.
+        # Don't request compression, because a few compressed bytes can expand to any size.
         if "content-encoding" in response.headers:
             del response.headers["content-encoding"]
-        # The library limits each event of an event stream. The stream itself may be long.
+        # The library limits the size of each event, so the event stream itself can have any length.
         kind = response.headers.get("content-type", "").lower()
         if not kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream)
@@ -38,7 +38,7 @@ def http_client(
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that raises if it gets too long."""
+    """A response body that raises an error if it exceeds the maximum size."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream

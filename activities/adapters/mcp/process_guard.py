@@ -1,8 +1,8 @@
-"""Run an MCP server's program so that none of its processes outlives the worker or the program.
+"""Run an MCP server's program and ensure that none of its processes outlives the worker or the program.
 
-This is a program of its own, `python -I -S process_guard.py WORKER_PID COMMAND…`, that only needs the standard library.
-Linux signals it when the worker dies, for whatever reason, and makes it the parent of the processes that the server
-leaves behind, including detached ones. When the guard ends, it kills all of them.
+This module is a standalone program, `python -I -S process_guard.py WORKER_PID COMMAND…`, that needs only the standard
+library. Linux sends the guard a signal when the worker dies for any reason. Linux also makes the guard the parent of
+all processes that the server leaves behind, including detached processes. Before the guard exits, it kills all of them.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 GRACE: Final = 1.0
-"""Seconds for the server to shut down after it was asked to."""
+"""Grace period in seconds for the server to shut down after a stop request."""
 
 _DEATH_SIGNAL: Final = 1
 _SUBREAPER: Final = 36
@@ -25,7 +25,7 @@ _NOT_STARTED: Final = 127
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """Put the guard before the command, on systems that support it."""
+    """Return the command prefixed with the guard, or unchanged on systems that don't support the guard."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
@@ -36,7 +36,7 @@ def main(worker: int, command: Sequence[str]) -> int:
     _control(_DEATH_SIGNAL, signal.SIGTERM)
     _control(_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    if os.getppid() != worker:  # it died before the signal was set up
+    if os.getppid() != worker:  # the worker died before the signal was set up
         return 0
     server = os.fork()
     if server == 0:
@@ -48,7 +48,7 @@ def main(worker: int, command: Sequence[str]) -> int:
 
 
 def _watch(server: int) -> int:
-    """Wait for the server to end, after a stop request at most for the grace period. Return its exit code."""
+    """Wait for the server to end and return its exit code. After a stop request, wait at most for the grace period."""
     while True:
         number = signal.sigwaitinfo(_WATCHED).si_signo
         if number != signal.SIGCHLD:
@@ -74,7 +74,7 @@ def _reaped(server: int) -> int | None:
 
 
 def _kill_all() -> None:
-    """Kill children until there are none: the children of a killed process become this process's own."""
+    """Kill child processes until none are left. When a process is killed, its children become children of the guard."""
     with suppress(ChildProcessError):
         while True:
             for child in _children():
@@ -88,7 +88,7 @@ def _children() -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name in parentheses can contain anything. State and parent follow the last parenthesis.
+            # The name in parentheses can contain any character. The state and the parent follow the last parenthesis.
             if entry.read_text("utf-8", "replace").rpartition(")")[2].split()[1] == me:
                 found.append(int(entry.parent.name))
     return found
@@ -105,7 +105,7 @@ def _become(command: Sequence[str]) -> NoReturn:
 
 
 def _let_go_of_pipes() -> None:
-    """Close this process's ends of the pipes. They belong to the server and must close when it ends."""
+    """Close this process's ends of the pipes, so that the pipes close when the server ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(nothing, number)

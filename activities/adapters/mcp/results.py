@@ -1,4 +1,4 @@
-"""Convert what an MCP server returns: results to tool output, failures to the domain's tool errors."""
+"""Convert an MCP server's results to tool output and its failures to domain tool errors."""
 
 import json
 import re
@@ -31,16 +31,20 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.tools.mcp_servers import Hints, ListedTool
 
 TEXT_LIMIT: Final = 100_000
-"""Maximum characters of one result, about 25,000 tokens. The pipeline shows the model less and stores the rest."""
+"""Maximum number of characters in one result, about 25,000 tokens. The pipeline shows the model only a part of a long
+result and stores the rest.
+"""
 PARTS_LIMIT: Final = 1_000_000
-"""Maximum base64 characters of all images and files of one result, because they enter history."""
+"""Maximum number of base64 characters in all images and files of one result. They are limited because they are stored
+in history.
+"""
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
 _FORGOTTEN: Final = "Session terminated"
 
 
 def listed_tools(result: ListToolsResult) -> list[ListedTool]:
-    """One page of a server's list of tools."""
+    """Return the tools on one page of a server's list."""
     return [
         ListedTool(
             name=tool.name,
@@ -60,7 +64,7 @@ def listed_tools(result: ListToolsResult) -> list[ListedTool]:
 
 
 def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput:
-    """Convert the result to output for the model; raises ToolExecutionError for a result that is an error."""
+    """Convert the result to output for the model. Raises ToolExecutionError if the result is an error."""
     collected = _Collected()
     for block in result.content:
         collected.add(block)
@@ -119,12 +123,12 @@ def _is_base64(data: str) -> bool:
 
 
 def forgotten(code: int, message: str) -> bool:
-    """Whether the server no longer knows the session. The request was then not processed."""
+    """Whether the server no longer knows the session. If so, the server didn't process the request."""
     return code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT) and message == _FORGOTTEN
 
 
 def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
-    """Convert a failed request to the error that a tool may raise."""
+    """Convert a failed request to a domain tool error."""
     if code == REQUEST_TIMEOUT:
         return ToolExecutionTimeout(
             f"{call.tool} was stopped after {call.timeout:g} s without a response from the MCP server {server}:"
@@ -143,7 +147,7 @@ def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
 
 
 def repeatable(call: McpCall) -> str:
-    """What the model should know before it repeats a call whose outcome is unknown."""
+    """Return advice for the model on whether to repeat a call whose outcome is unknown."""
     if call.effect is Effect.ONCE:
         return "the outcome is unknown, and it may have run; find out what happened before you call it again"
     return "you may call it again"

@@ -1,4 +1,6 @@
-"""All MCP servers of a worker. They connect in parallel at its start, and share one live set of tools."""
+"""Manage all MCP servers of a worker. The servers connect in parallel when the worker starts and share one live set of
+tools.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("loom.mcp")
 
 FIRST_WAIT: Final = 5.0
-"""Seconds that a worker's start waits for its servers. Later ones connect while it works."""
+"""Seconds that a starting worker waits for its servers. Slower servers connect while the worker is running."""
 _HANGING_UP: Final = 8.0
-"""Seconds for the servers to end when the worker stops. A program gets two, then it is killed."""
+"""Seconds for the servers to shut down when the worker stops. A program is killed after two seconds."""
 
 
 class LiveTools(Mapping[str, Tool]):
@@ -52,7 +54,7 @@ class LiveTools(Mapping[str, Tool]):
 
 
 class McpServers:
-    """Connects on entering and disconnects on leaving. A failing server never affects another one."""
+    """Connects to all servers on entry and disconnects on exit. A failing server never affects the other servers."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class McpServers:
         first_wait: float = FIRST_WAIT,
         patience: "ConnectionTimeouts | None" = None,
     ) -> None:
-        """`environment` is the worker's. Without a `home`, no tools are cached for the next start."""
+        """`environment` is the worker's environment. Without a `home`, tools aren't cached for the next start."""
         names = [server.name for server in servers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
@@ -79,14 +81,16 @@ class McpServers:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Map `mcp__server__tool` to tool, sorted by name. It changes as servers connect and change."""
+        """The tools by their `mcp__server__tool` names, sorted. The mapping changes as servers connect and change their
+        tools.
+        """
         return self._box
 
     async def __aenter__(self) -> Self:
-        """Connect to all servers. Return when each has succeeded or failed once, or after FIRST_WAIT."""
+        """Connect to all servers. Return when each server has either connected or failed once, or after FIRST_WAIT."""
         if not self._servers:
             return self
-        # The library takes a second to import, which workers without servers do not pay.
+        # Importing the library takes a second, so import it only if there are servers.
         from loom.activities.adapters.mcp.connection import ConnectionTimeouts, ServerConnection  # noqa: PLC0415
 
         for server in self._servers:
@@ -105,7 +109,9 @@ class McpServers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close all connections at once. Programs and everything that they started are gone afterwards."""
+        """Close all connections at the same time. All server programs and their child processes have ended when this
+        returns.
+        """
         for link in self._links.values():
             link.stop()
         if not self._tasks:
@@ -115,7 +121,7 @@ class McpServers:
             task.cancel()
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """Report for `doctor` each server's tools, what is wrong with it, and which of its tools cannot be used."""
+        """Return a report for `doctor` with each server's tools, problems and unusable tools."""
         return {
             name: {
                 "ok": (trouble := link.trouble()) is None,

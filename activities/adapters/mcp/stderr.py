@@ -1,4 +1,4 @@
-"""Read the standard error of an MCP server to its end, log a limited part of it, and keep its last line."""
+"""Read an MCP server's standard error to its end, log a limited part of it, and keep the last line."""
 
 import asyncio
 import os
@@ -15,17 +15,17 @@ from loom.domain.tools.mcp_servers import visible
 _log = structlog.get_logger("loom.mcp")
 
 LINES: Final = 200
-"""Lines of one session that are logged. The rest is only counted."""
+"""Maximum number of lines to log per session. Further lines are only counted."""
 
 _WIDTH: Final = 500
 _CHUNK: Final = 64 * 1024
 _FLOOD_PAUSE: Final = 0.005
-"""Seconds between reads when nothing more is logged, so that endless output does not take the worker's time."""
+"""Seconds between reads after the logging limit is reached, so that endless output doesn't slow down the worker."""
 
 
 @dataclass(slots=True)
 class StderrTail:
-    """The last line that a server wrote, and the number of lines."""
+    """The last line that a server wrote and the number of lines so far."""
 
     server: str
     scrub: Callable[[str], str]
@@ -45,7 +45,7 @@ class StderrTail:
 
 @asynccontextmanager
 async def logged_stderr(words: StderrTail) -> AsyncIterator[TextIO]:
-    """Open a file for a program's standard error. It is closed in this process when the program has started."""
+    """Open a file for a program's standard error. This process closes the file after the program has started."""
     reading, writing = os.pipe()
     pipe = os.fdopen(reading, "rb", 0)
     stream = asyncio.StreamReader(limit=_CHUNK)
@@ -56,7 +56,9 @@ async def logged_stderr(words: StderrTail) -> AsyncIterator[TextIO]:
             yield file
         finally:
             file.close()
-            with anyio.CancelScope(shield=True):  # bounded, and the caller cancels it when it closes the connection
+            with anyio.CancelScope(
+                shield=True
+            ):  # the wait is bounded, and must survive the cancellation that closes the connection
                 await _read_rest(pump)
             pipe.close()
             if words.lines > LINES:
@@ -76,7 +78,7 @@ async def _pump(stream: asyncio.StreamReader, words: StderrTail) -> None:
 
 
 async def _read_rest(pump: "asyncio.Task[None]") -> None:
-    """Read the remaining output. A process that keeps the pipe open does not block this."""
+    """Read the remaining output without waiting for a process that keeps the pipe open."""
     _, unfinished = await asyncio.wait([pump], timeout=0.5)
     for task in unfinished:
         task.cancel()

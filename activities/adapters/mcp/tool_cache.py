@@ -1,4 +1,6 @@
-"""Cache the last known tools of each MCP server in files below Loom's home, so they stay listed while it is away."""
+"""Cache the last known tools of each MCP server in files in Loom's home directory. The tools stay listed while the
+server is unavailable.
+"""
 
 import json
 import os
@@ -16,23 +18,23 @@ _log = structlog.get_logger("loom.mcp")
 
 
 class _CacheFile(BaseModel):
-    """One cache file."""
+    """The content of a cache file."""
 
     model_config = ConfigDict(extra="forbid")
 
     address: str
-    """Digest of the configuration: another server under the same name has other tools."""
+    """Digest of the server's configuration. The cache is invalid if the configuration has changed."""
     tools: list[ListedTool]
 
 
 class ToolCache:
-    """Reads and writes the cache files of one home."""
+    """Reads and writes the cache files in one home directory."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "mcp"
 
     def load(self, server: McpServer) -> Sequence[ListedTool]:
-        """Return the tools that the server had last time; empty if unknown."""
+        """Return the server's last known tools, or an empty sequence if there are none."""
         path = self._path(server)
         try:
             page = _CacheFile.model_validate_json(path.read_bytes())
@@ -44,7 +46,7 @@ class ToolCache:
         return page.tools if page.address == short_digest(server.address) else ()
 
     def save(self, server: McpServer, tools: Sequence[ListedTool]) -> None:
-        """Save the tools. A full disk must not make the server unavailable."""
+        """Save the tools. Write errors are ignored, so that a full disk doesn't make the server unavailable."""
         page = {"address": short_digest(server.address), "tools": [asdict(tool) for tool in tools]}
         path = self._path(server)
         try:

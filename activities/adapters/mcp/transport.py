@@ -1,8 +1,8 @@
-"""Open the transport to one MCP server, a process or an HTTP client, and sanitize its messages for the library.
+"""Open the transport to one MCP server, either a process or an HTTP client, and sanitize its messages for the library.
 
-The library rejects a whole list of tools if one of them is malformed, so malformed ones are removed from the list
-first. The library also validates results against the schemas that servers declare, so these schemas are removed too:
-the model can judge a result that does not match, and a schema's regular expressions could block the worker.
+The library rejects a whole list of tools if one of them is malformed, so malformed tools are removed from the list
+first. Output schemas are removed too, because the library would validate results against them, and a regular expression
+in a schema could block the worker. The model can handle a result that doesn't match its schema.
 """
 
 import shutil
@@ -26,7 +26,7 @@ from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.tools.mcp_servers import McpServer, expand
 
 JUNK_LIMIT: Final = 100
-"""Number of invalid lines after which a session ends. Some programs print a greeting, but not one this long."""
+"""Number of invalid lines after which a session ends. Some programs print a short greeting first."""
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -35,24 +35,24 @@ Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessa
 
 @dataclass(slots=True, eq=False)
 class Transport:
-    """What is known about one transport besides its messages."""
+    """The state of one transport, apart from its messages."""
 
     words: StderrTail
     ended: anyio.Event = field(default_factory=anyio.Event)
     """Whether the server has closed its side."""
     remark: str = ""
-    """What the library does not report: an HTTP status, or why Loom closed the connection."""
+    """Error details that the library doesn't report: an HTTP status, or the reason why Loom closed the connection."""
     malformed: list[str] = field(default_factory=list)
     """Tools that were removed from the server's list."""
     junk: int = 0
-    """Number of received lines that were not messages."""
+    """Number of received lines that weren't valid messages."""
 
 
 @asynccontextmanager
 async def open_transport(
     server: McpServer, environment: Mapping[str, str], transport: Transport
 ) -> AsyncIterator[Streams]:
-    """Connect to the server. On exit, all of its processes or its HTTP session are gone."""
+    """Connect to the server. On exit, end all of its processes or its HTTP session."""
     through = _http(server, environment, transport) if server.url else _process(server, environment, transport)
     async with through as (reading, writing):
         yield _SanitizedStream(reading, transport), writing
@@ -72,7 +72,9 @@ async def _process(server: McpServer, environment: Mapping[str, str], transport:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program: a few of the worker's variables. All others must be configured by name."""
+    """Return the environment of a program. It contains only a few of the worker's variables. All others must be
+    configured by name.
+    """
     kept = {name: environment[name] for name in ("PATH", "HOME", "LANG") if name in environment}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}
 
@@ -90,7 +92,7 @@ async def _http(server: McpServer, environment: Mapping[str, str], transport: Tr
 
 
 class _SanitizedStream:
-    """A stream of messages that records its end and removes malformed tools from lists."""
+    """A message stream that removes malformed tools from lists and records when it ends."""
 
     def __init__(self, stream: ReadStream[SessionMessage | Exception], transport: Transport) -> None:
         self._stream = stream
@@ -106,7 +108,7 @@ class _SanitizedStream:
         return self._sieved(await self._stream.receive())
 
     async def aclose(self) -> None:
-        """Close the body."""
+        """Close the stream."""
         await self._stream.aclose()
 
     def __aiter__(self) -> Self:
@@ -129,7 +131,7 @@ class _SanitizedStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Close the body."""
+        """Close the stream."""
         return await self._stream.__aexit__(kind, error, trace)
 
     def _sieved(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
@@ -155,14 +157,14 @@ class _SanitizedStream:
 
 
 def _tool(entry: Any) -> dict[str, Any]:
-    """The fields of a listed tool that Loom uses; raises ValueError if it is malformed."""
+    """Return the fields of a listed tool that Loom uses. Raises ValueError if the tool is malformed."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not name:
         raise ValueError("a tool without a name")
     schema = entry.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError(f"{name[:60]!r}: its schema does not describe an object")
-    # Some servers write null for an empty list or table.
+    # Some servers send null instead of an empty list or object.
     schema = {key: value for key, value in schema.items() if value is not None}
     described = entry.get("description")
     return {
@@ -174,7 +176,7 @@ def _tool(entry: Any) -> dict[str, Any]:
 
 
 def _checked_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema if it has the form that the library requires."""
+    """Return the schema. Raises ValueError if it doesn't have the form that the library requires."""
     shapes: tuple[tuple[str, type, Callable[[Any], bool]], ...] = (
         ("properties", dict, lambda table: all(isinstance(item, dict | bool) for item in table.values())),
         ("required", list, lambda names: all(isinstance(item, str) for item in names)),
@@ -187,6 +189,6 @@ def _checked_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _annotations(given: Any) -> dict[str, bool]:
-    """Return the hints that are true or false. Anything else is not a hint."""
+    """Return the hints that are true or false, and ignore all other values."""
     known = given if isinstance(given, dict) else {}
     return {hint: known[hint] for hint in _HINTS if isinstance(known.get(hint), bool)}

@@ -1,4 +1,6 @@
-"""Convert a conversation to Anthropic's messages: strictly alternating, results first, with cache breakpoints."""
+"""Convert a conversation to Anthropic messages, which alternate strictly, start with tool results and have cache
+breakpoints.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,12 +19,12 @@ _NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def wire_system(system: str) -> list[Wire]:
-    """The system prompt with a cache breakpoint."""
+    """Return the system prompt with a cache breakpoint."""
     return [{"type": "text", "text": system, "cache_control": _CACHE}] if system.strip() else []
 
 
 def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
-    """The tools with a cache breakpoint after the last one."""
+    """Return the tools with a cache breakpoint after the last one."""
     wire: list[Wire] = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools
     ]
@@ -32,8 +34,8 @@ def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
-    """The messages, with adjacent ones of the same role merged and a user message first; cached except for late
-    content.
+    """Return the messages, starting with a user message. Adjacent messages of the same role are merged. All content
+    except late content is cached.
     """
     wire: list[Wire] = []
     for message in call.messages:
@@ -42,7 +44,8 @@ def wire_messages(call: ModelCall) -> list[Wire]:
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
-    # Content that is new in every call comes after the breakpoints. Cached with it, the prefix would never match again.
+    # Add content that changes with every call after the breakpoints. If it were part of the cached prefix, the prefix
+    # would never match again.
     for message in filter(_is_late, call.messages):
         _add(wire, message, call.model)
     return wire
@@ -64,15 +67,15 @@ def _is_late(message: Message) -> bool:
 
 
 def _mark_for_cache(wire: Sequence[Wire]) -> None:
-    # Breakpoints at the last message and where the previous call ended, because a turn with many calls is longer than
-    # the provider's lookback. With the system prompt and the tools, these are the four breakpoints that a request may
-    # have.
+    # Set breakpoints at the last message and at the end of the previous call, because a turn with many calls is longer
+    # than the provider's lookback. Together with the system prompt and the tools, a request then has four breakpoints,
+    # which is the maximum.
     for message in [message for message in wire if message["role"] == "user"][-2:]:
         message["content"][-1]["cache_control"] = _CACHE
 
 
 def _results_first(blocks: list[Wire]) -> list[Wire]:
-    # Results must directly follow their calls, even if a person wrote something in between.
+    # Results must directly follow their calls, even if a person sent a message in between.
     return sorted(blocks, key=lambda block: block["type"] != "tool_result")
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, and compatible servers."""
+"""Call Anthropic's Messages API or a compatible server."""
 
 import asyncio
 import importlib
@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 OFFICIAL_URL: Final = "https://api.anthropic.com"
 
 _WITH_TEMPERATURE: Final = {"anthropic-version": "2023-06-01"}
-"""The SDK's own types no longer include temperature. Even its default value is an error there."""
+"""Headers for requests that set a temperature. The SDK's own types no longer include temperature, and even its default
+value causes an error.
+"""
 
 _CUT: Final = ("max_tokens", "model_context_window_exceeded")
 
 
 class AnthropicProvider:
-    """A provider for one account or server. It keeps its connections between calls."""
+    """A provider for one account or server. It reuses its connections."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class AnthropicProvider:
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         client = await self._connected()
-        import anthropic  # noqa: PLC0415  # costs a second, so only who calls Anthropic pays
+        import anthropic  # noqa: PLC0415  # importing the SDK takes a second
         import httpx2  # noqa: PLC0415
 
         heard = _PartialReply()
@@ -76,7 +78,7 @@ class AnthropicProvider:
                 async for event in stream:
                     if text := heard.take(event):
                         on_delta(text)
-        # The SDK does not wrap errors of the connection once a stream is open.
+        # The SDK doesn't wrap connection errors after a stream has been opened.
         except (
             anthropic.AnthropicError,
             httpx2.RequestError,
@@ -101,7 +103,7 @@ class AnthropicProvider:
 
     async def _connected(self) -> "AsyncAnthropic":
         if self._client is None:
-            # In a thread, so that heartbeats of other activities continue while the SDK is imported.
+            # Import the SDK in a thread, so that other activities can continue to heartbeat.
             await asyncio.to_thread(importlib.import_module, "anthropic")
         if self._client is None:
             from anthropic import AsyncAnthropic, Timeout  # noqa: PLC0415
@@ -116,7 +118,7 @@ class AnthropicProvider:
     async def _open(self, client: "AsyncAnthropic", call: ModelCall) -> "AsyncStream[object]":
         from anthropic import AsyncStream  # noqa: PLC0415
 
-        # `messages.create` would build a model for each event; plain objects are enough.
+        # `messages.create` would build a pydantic model for each event, but plain objects are enough.
         return await client.post(
             "/v1/messages",
             body=_body(call),
@@ -127,7 +129,7 @@ class AnthropicProvider:
         )
 
     def _translated(self, error: Exception, model: str) -> LoomError:
-        """Translate the SDK's errors into Loom's. Nothing else does this."""
+        """Translate an SDK error into a Loom error. This is the only place that does this."""
         import anthropic  # noqa: PLC0415
         import httpx2  # noqa: PLC0415
 
@@ -158,7 +160,7 @@ def _body(call: ModelCall) -> dict[str, Any]:
         body["system"] = system
     if call.tools:
         body["tools"] = wire_tools(call.tools)
-        if not call.may_call:  # required if the conversation contains tool calls
+        if not call.may_call:  # the API requires this if the conversation contains tool calls
             body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:
         body["temperature"] = call.temperature
@@ -166,7 +168,7 @@ def _body(call: ModelCall) -> dict[str, Any]:
 
 
 class _NotAnEvent(Exception):
-    """A chunk of the stream does not have the form of a message event."""
+    """Raised when a chunk of the stream isn't a valid message event."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,7 +189,7 @@ class _PartialBlock:
 
 @dataclass(kw_only=True, slots=True)
 class _PartialReply:
-    """A reply while it is being received."""
+    """A reply that is still being received."""
 
     anything: bool = False
     complete: bool = False
@@ -218,7 +220,7 @@ class _PartialReply:
                 self.usage.update(event["message"].get("usage") or {})
             case "message_delta":
                 self._take_end(event["delta"])
-                # Cumulative, with null for values that are not repeated.
+                # The counts are cumulative. Null means that a value is unchanged.
                 told = event.get("usage") or {}
                 self.usage.update({name: value for name, value in told.items() if value is not None})
             case "message_stop":
@@ -245,7 +247,7 @@ class _PartialReply:
         self.refusal = str(details.get("explanation") or details.get("category") or "")
 
     def answer(self, call: ModelCall) -> ModelAnswer:
-        """The complete reply."""
+        """Return the complete reply."""
         blocks = list(self.blocks.values())
         uses = [block for block in blocks if block.start["type"] == "tool_use"]
         ids = distinct_ids([use.start.get("id") or "" for use in uses], call.messages) if uses else []

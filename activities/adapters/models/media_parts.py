@@ -1,7 +1,8 @@
-"""Images and files for a provider: the formats that every provider accepts, and a text for the rest.
+"""Convert images and files for a provider. Formats that not every provider accepts are replaced with a text
+description.
 
-A provider would reject the whole conversation, permanently, because of one part that it does not accept. Such a part is
-therefore described in words.
+If a provider doesn't accept one part, it permanently rejects the whole conversation. Such a part is therefore replaced
+with a text description.
 """
 
 from base64 import b64decode
@@ -15,17 +16,17 @@ PDF: Final = "application/pdf"
 
 
 def is_image(part: Part) -> bool:
-    """Whether this is an image that providers accept. For a URL, only they can tell."""
+    """Whether this is an image that every provider accepts. Images at a URL aren't checked."""
     return part.type == "image" and (bool(part.url) or (bool(part.data) and part.media_type in IMAGES))
 
 
 def is_document(part: Part) -> bool:
-    """Whether this is a PDF whose data is present."""
+    """Whether this is a PDF that includes its data."""
     return part.type == "file" and part.media_type == PDF and bool(part.data)
 
 
 def in_words(part: Part) -> str:
-    """The part's text, the content of a text file, or a description."""
+    """Return the part's text, the content of a text file, or a description of the part."""
     if part.type == "text":
         return part.text
     if part.type == "file" and part.media_type.startswith("text/") and part.data:

@@ -12,11 +12,11 @@ from loom.domain.core.messages import Message, Part
 Wire: TypeAlias = dict[str, Any]
 
 _SOUNDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-"""The provider's name for each audio format that it accepts."""
+"""The provider's names of the audio formats that it accepts."""
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
-    """The system prompt and every message, in order."""
+    """Return the system prompt and all messages in order."""
     wire: list[Wire] = [{"role": "system", "content": call.system}] if call.system else []
     shown: list[Message] = []
     for message in call.messages:
@@ -28,7 +28,7 @@ def wire_messages(call: ModelCall) -> list[Wire]:
                 wire.append(_assistant(message, call.model))
             case "tool":
                 wire.append({"role": "tool", "tool_call_id": message.tool_call_id, "content": _result(message)})
-                # A tool message contains only text, so images follow after the last result of the turn.
+                # A tool message can contain only text, so images follow the turn's last result.
                 shown.append(message)
             case role:
                 wire.append({"role": role, "content": _content(message.content)})
@@ -58,14 +58,16 @@ def _content(content: str | Sequence[Part]) -> str | list[Wire]:
 
 
 def _result(message: Message) -> str:
-    """The text of a tool's result, with a description of what cannot follow as an image."""
+    """Return the text of a tool result, with descriptions of the parts that can't be sent as images."""
     if isinstance(message.content, str):
         return message.content
     return "\n".join(in_words(part) for part in message.content if not _may_follow(part))
 
 
 def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
-    """One message with the images and documents of a turn's results. If there are several, it names their calls."""
+    """Yield one message with the images and documents in a turn's results. If several results have them, the message
+    names each call.
+    """
     seen = [(result, [part for part in _all_parts(result) if _may_follow(part)]) for result in results]
     given = [(result, parts) for result, parts in seen if parts]
     content: list[Wire] = []

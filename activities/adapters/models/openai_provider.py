@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, and every compatible server: Ollama, vLLM, llama.cpp, DeepSeek, Gemini …"""
+"""Call OpenAI's Chat Completions API or a compatible server, such as Ollama, vLLM, llama.cpp, DeepSeek or Gemini."""
 
 import asyncio
 import importlib
@@ -37,7 +37,7 @@ OFFICIAL_URL: Final = "https://api.openai.com/v1"
 
 
 class OpenAIProvider:
-    """A provider for one account or server. It keeps its connections between calls."""
+    """A provider for one account or server. It reuses its connections."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class OpenAIProvider:
             secret=api_key,
         )
         self._timeouts = (connect_timeout, read_timeout)
-        # Most other servers only know the older name, which OpenAI's newer models reject.
+        # Most other servers support only the older name, which OpenAI's newer models reject.
         self._limit_name = "max_completion_tokens" if official else "max_tokens"
         self._asks_usage = True
         self._client: AsyncOpenAI | None = None
@@ -65,7 +65,7 @@ class OpenAIProvider:
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         client = await self._connected()
-        import openai  # noqa: PLC0415  # costs a second, so only who calls OpenAI pays
+        import openai  # noqa: PLC0415  # importing the SDK takes a second
 
         heard = _PartialReply()
         try:
@@ -92,7 +92,7 @@ class OpenAIProvider:
 
     async def _connected(self) -> "AsyncOpenAI":
         if self._client is None:
-            # In a thread, so that heartbeats of other activities continue while the SDK is imported.
+            # Import the SDK in a thread, so that other activities can continue to heartbeat.
             await asyncio.to_thread(importlib.import_module, "openai")
         if self._client is None:
             from openai import AsyncOpenAI, Timeout  # noqa: PLC0415
@@ -115,7 +115,8 @@ class OpenAIProvider:
     async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
         from openai import AsyncStream  # noqa: PLC0415
 
-        # `chat.completions.create` would walk the whole conversation and build a pydantic model for each chunk.
+        # Avoid `chat.completions.create`, which would traverse the whole conversation and build a pydantic model for
+        # each chunk.
         return await client.post(
             "/chat/completions",
             body=self._body(call),
@@ -147,7 +148,7 @@ class OpenAIProvider:
         return body
 
     def _adapts_to(self, error_response: str) -> bool:
-        """Whether the server rejects a field that can be renamed or omitted from now on."""
+        """Whether the server rejected a field that later requests can rename or omit."""
         if "stream_options" in error_response and self._asks_usage:
             self._asks_usage = False
             return True
@@ -161,7 +162,7 @@ class OpenAIProvider:
         return False
 
     def _translated(self, error: Exception, model: str) -> LoomError:
-        """Translate the SDK's errors into Loom's. Nothing else does this."""
+        """Translate an SDK error into a Loom error. This is the only place that does this."""
         import openai  # noqa: PLC0415
 
         match error:
@@ -183,7 +184,7 @@ class OpenAIProvider:
 
 
 class _NotAChunk(Exception):
-    """A chunk of the stream does not have the form of a chat completion."""
+    """Raised when a chunk of the stream isn't a valid chat completion."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -195,7 +196,7 @@ class _PartialCall:
 
 @dataclass(kw_only=True, slots=True)
 class _PartialReply:
-    """A reply while it is being received."""
+    """A reply that is still being received."""
 
     anything: bool = False
     model: str = ""
@@ -237,8 +238,8 @@ class _PartialReply:
         function = piece.get("function") or {}
         index, call_id, name = piece.get("index"), piece.get("id") or "", function.get("name") or ""
         call = self.open.get(index)
-        # Some servers send whole calls, all under one index or without one. A new id or a second name starts another
-        # call.
+        # Some servers send complete calls, either all with the same index or without an index. A new id or a second
+        # name therefore starts another call.
         another = call is not None and call.name and name and (index is None or (call_id and call_id != call.id))
         if call is None or another:
             call = _PartialCall()
@@ -251,7 +252,7 @@ class _PartialReply:
             call.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def answer(self, call: ModelCall) -> ModelAnswer:
-        """The complete reply."""
+        """Return the complete reply."""
         ids = distinct_ids([heard.id for heard in self.calls], call.messages) if self.calls else []
         calls = tuple(
             read_call(call_id, heard.name, "".join(heard.arguments))

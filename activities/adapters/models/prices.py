@@ -1,4 +1,4 @@
-"""Prices of model calls, from the price list in genai-prices. Nothing is fetched."""
+"""Calculate the prices of model calls from the price list in genai-prices, without network access."""
 
 import asyncio
 from typing import Final, Literal, TypeAlias
@@ -7,11 +7,13 @@ from loom.domain.core.messages import Usage
 
 Unknown: TypeAlias = Literal["deny", "assume", "free"]
 ASSUMED: Final = (15, 75)
-"""Dollars for a million tokens of prompt and of reply, assumed for an unlisted model: the price of an expensive one."""
+"""The assumed price of an unlisted model, in dollars per million prompt tokens and per million reply tokens. It is the
+price of an expensive model.
+"""
 
 
 class GenaiPrices:
-    """Prices of OpenAI's and Anthropic's own models, and of compatible services that the list knows by address."""
+    """Prices of OpenAI and Anthropic models, and of compatible services whose addresses are in the price list."""
 
     def __init__(
         self,
@@ -20,13 +22,15 @@ class GenaiPrices:
         anthropic_base_url: str | None = None,
         unknown: Unknown = "deny",
     ) -> None:
-        """`unknown` selects the price of an unlisted model: unknown, that of an expensive model, or zero."""
+        """`unknown` determines how an unlisted model is priced: as unknown, as an expensive model, or as free."""
         self._unknown = unknown
         self._urls = {"openai": openai_base_url, "anthropic": anthropic_base_url}
         self._loaded = False
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
-        """Millionths of a US dollar for this usage of `prefix:name`; None if the price is unknown."""
+        """Return the price of this usage of `prefix:name` in millionths of a US dollar, or None if the price is
+        unknown.
+        """
         known = await self._listed(model, usage)
         if known is not None or self._unknown == "deny":
             return known
@@ -43,13 +47,14 @@ class GenaiPrices:
             return None
         if self._loaded:
             return self._cost(prefix, name, usage)
-        # Reading the list takes a second, in which streams and heartbeats of other runs must continue.
+        # Read the price list in a thread. It takes a second, and the streams and heartbeats of other runs must
+        # continue.
         cost = await asyncio.to_thread(self._cost, prefix, name, usage)
         self._loaded = True
         return cost
 
     def _cost(self, prefix: str, name: str, usage: Usage) -> int | None:
-        from genai_prices import Usage as Counted  # noqa: PLC0415 - takes half a second, which only priced models pay
+        from genai_prices import Usage as Counted  # noqa: PLC0415 - importing the package takes half a second
         from genai_prices import calc_price  # noqa: PLC0415
 
         counted = Counted(

@@ -1,4 +1,4 @@
-"""The providers that this worker can call, and the error for one that is not configured."""
+"""Create the providers that this worker can call, and raise an error for a provider that isn't configured."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
@@ -14,13 +14,15 @@ DEMO: Final = "demo"
 PREFIXES: Final = ("openai", "anthropic")
 
 _NO_KEY: Final = "not-needed"
-"""Sent as the key to a self-hosted server that was configured without one, because the SDKs require a key."""
+"""The key that is sent to a self-hosted server without a configured key, because the SDKs require one."""
 
 _Made: TypeAlias = OpenAIProvider | AnthropicProvider
 
 
 class ConfiguredProviders:
-    """The providers that the settings allow. Each is created when it is first used and keeps its connections."""
+    """The providers that are configured in the settings. Each provider is created when it is first used and reuses its
+    connections.
+    """
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class ConfiguredProviders:
         self._demo = DemoModel()
 
     def register(self, providers: Mapping[str, LLMProvider]) -> None:
-        """Add providers by their prefixes; raises BadRequest for a built-in prefix. The caller closes them."""
+        """Add providers by their prefixes. The caller must close them. Raises BadRequest if a prefix is built in."""
         if taken := sorted({*PREFIXES, DEMO} & {*providers}):
             raise BadRequest(
                 f"the app registers a provider {taken[0]!r}, which is built in: rename it", field="provider"
@@ -47,7 +49,9 @@ class ConfiguredProviders:
         self._registered |= providers
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
-        """Return the provider for `prefix:name` and the bare name; raises BadRequest or LLMConfigurationError."""
+        """Return the provider for `prefix:name` and the name without the prefix. Raises BadRequest if the model name is
+        invalid and LLMConfigurationError if the provider isn't configured.
+        """
         prefix, _, name = model.strip().partition(":")
         if prefix == DEMO:
             return self._demo, DEMO

@@ -1,7 +1,7 @@
-"""Shared code of the providers: convert error responses to typed errors, and argument text to tool calls.
+"""Shared code of the providers that converts error responses to typed errors and argument text to tool calls.
 
-People see a provider's own text through `LoomError.message`, but never keys: these are removed, and the SDK's
-exception, which contains the request, is not kept as the cause.
+`LoomError.message` shows people the provider's own message with all keys removed. The SDK's exception isn't kept as the
+cause, because it contains the request.
 """
 
 import json
@@ -27,7 +27,7 @@ from loom.domain.core.messages import JsonObject, Message, ToolCall
 
 CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 120.0
-"""Maximum seconds between two chunks of a reply."""
+"""Maximum number of seconds between two chunks of a reply."""
 
 _LONGEST_QUOTE: Final = 400
 
@@ -44,16 +44,16 @@ _LIMIT = re.compile(
 _TOKENS = re.compile(r"(?:resulted in|requested|passed|request \(|prompt contains)\s*([\d,]+)", re.IGNORECASE)
 
 MAX_DEPTH: Final = 100
-"""Maximum nesting of a tool call's arguments. Deeper ones count as malformed."""
+"""Maximum nesting depth of a tool call's arguments. Arguments with deeper nesting count as malformed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """The server of a request, for messages that say what to do."""
+    """The server that a request was sent to, for error messages that tell the user what to do."""
 
     name: str
     key_name: str
-    """Environment variable that contains the key."""
+    """The environment variable that contains the key."""
     url_name: str
     url: str
     secret: str = field(repr=False)
@@ -61,17 +61,17 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorResponse:
-    """An error as the server sent it, as an HTTP response or within a stream (status 200)."""
+    """An error that the server sent, either as an HTTP response or within a stream (status 200)."""
 
     status: int
     code: str
-    """All machine-readable words of it: code and type."""
+    """The error's machine-readable words: its code and type."""
     message: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def error_response_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> ErrorResponse:
-    """Parse an error body: `{"error": {...}}`, that object alone, a list of it, or plain text."""
+    """Parse an error body. It can be `{"error": {...}}`, the inner object alone, a list of these, or plain text."""
     if isinstance(body, list) and body:
         body = body[0]
     if isinstance(body, Mapping):
@@ -84,7 +84,7 @@ def error_response_of(body: object, status: int, headers: Mapping[str, str], oth
 
 
 def error_of(error_response: ErrorResponse, server: Server, model: str) -> LoomError:
-    """The typed error for an error response."""
+    """Return the typed error for an error response."""
     said = quote(error_response.message, server)
     passing = error_response.status in (408, 409) or error_response.status >= 500
     broken_stream = error_response.status < 300 and "invalid_request" not in error_response.code
@@ -96,7 +96,9 @@ def error_of(error_response: ErrorResponse, server: Server, model: str) -> LoomE
 
 
 def _about_account(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
-    """Errors about the account: no quota, rate limit, wrong key, a model without access."""
+    """Return the error for an account problem: quota, rate limit, wrong key or missing model access. Return None for
+    other problems.
+    """
     status, code, said = error_response.status, error_response.code, quote(error_response.message, server)
     if "insufficient_quota" in code or "billing" in code or status == 402:
         return LLMConfigurationError(
@@ -115,7 +117,7 @@ def _about_account(error_response: ErrorResponse, server: Server, model: str) ->
 
 
 def _about_request(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
-    """Errors about the conversation: its length or its content."""
+    """Return the error for a problem with the conversation's length or content, or None for other problems."""
     code, said = error_response.code, quote(error_response.message, server)
     if error_response.status == 413 or _TOO_LONG.search(f"{code} {error_response.message}"):
         text = f"the conversation is too long for {model}: {said}"
@@ -126,26 +128,26 @@ def _about_request(error_response: ErrorResponse, server: Server, model: str) ->
 
 
 def unreachable(server: Server, model: str, why: str) -> LLMUnavailableError:
-    """The error for a missing, silent or broken connection."""
+    """Return the error for a connection that couldn't be opened, timed out or was lost."""
     return LLMUnavailableError(f"{server.name} at {server.url}: {why}", model=model)
 
 
 def unreadable(server: Server, model: str, what: str) -> LLMBadResponseError:
-    """The error for a response that is not a model's reply."""
+    """Return the error for a response that isn't a model reply."""
     return LLMBadResponseError(
         f"{server.name} at {server.url} returned something that is not a model's reply ({what})", model=model
     )
 
 
 def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -> LoomError:
-    """The error for a stream that ended before the reply was complete."""
+    """Return the error for a stream that ended before the reply was complete."""
     if not heard and "event-stream" not in content_type:
         return unreadable(server, model, content_type or "no content type")
     return unreachable(server, model, "the stream ended before the reply was complete")
 
 
 def quote(text: str, server: Server) -> str:
-    """A server's message on one line, short, and without the key."""
+    """Return a server's message, shortened to one line and without the key."""
     line = " ".join(text.split())
     if len(server.secret) >= 4:
         line = line.replace(server.secret, "***")
@@ -153,7 +155,7 @@ def quote(text: str, server: Server) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
+    """Return the number of seconds to wait, from `retry-after-ms` or from `retry-after` in seconds or as a date."""
     millis = _number(headers.get("retry-after-ms", ""))
     if millis is not None:
         return millis / 1000
@@ -178,7 +180,7 @@ def _number(text: str) -> float | None:
 
 
 def context_numbers(text: str) -> dict[str, int]:
-    """Extract `tokens` and `limit` from a server's message, if it contains them."""
+    """Return the numbers for `tokens` and `limit` in a server's message, if it contains them."""
     if both := _OVER.search(text):
         return {"tokens": _integer(both[1]), "limit": _integer(both[2])}
     if parts := _SUM_OVER.search(text):
@@ -192,13 +194,13 @@ def _integer(text: str) -> int:
 
 
 def _is_deeper(value: object, depth: int) -> bool:
-    """Whether lists and objects are nested more than `depth` deep. Such values cannot be serialized again."""
+    """Whether lists and objects are nested more than `depth` levels deep. Such values can't be serialized."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
 
 
 def read_call(call_id: str, name: str, text: str) -> ToolCall:
-    """Parse a tool call's argument text. Text that is not a JSON object is kept as it is."""
+    """Parse a tool call's argument text. Text that isn't a JSON object is kept unchanged."""
     if not text.strip():
         return ToolCall(id=call_id, name=name)
     try:
@@ -211,13 +213,13 @@ def read_call(call_id: str, name: str, text: str) -> ToolCall:
 
 
 def arguments_of(call: ToolCall) -> JsonObject:
-    """A call's arguments as an object. Servers parse them, so even malformed text has to be sent as JSON."""
+    """Return a call's arguments as an object. Servers parse them, so even malformed text must be sent as JSON."""
     return call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
 
 
 def distinct_ids(ids: Sequence[str], messages: Sequence[Message]) -> list[str]:
-    """Make the ids unique in the conversation: missing and repeated ones become `call_<index>`, the same on every
-    attempt.
+    """Return ids that are unique in the conversation. Missing and repeated ids are replaced with `call_<index>`, which
+    is the same on every attempt.
     """
     taken = {call.id for message in messages for call in message.tool_calls}
     index = len(taken)
@@ -233,29 +235,33 @@ def distinct_ids(ids: Sequence[str], messages: Sequence[Message]) -> list[str]:
 
 
 def reasoning_note(model: str, content: Any) -> JsonObject:
-    """Metadata for a model's reasoning. Some models need it back, word for word, with the results of their calls."""
+    """Return metadata with a model's reasoning. Some models require their reasoning to be returned unchanged with the
+    tool results.
+    """
     return {"reasoning": {"model": model, "content": content}} if content else {}
 
 
 def reasoning_of(message: Message, model: str) -> Any:
-    """The reasoning that this same model returned with this message, or None."""
+    """Return the reasoning that the same model returned with this message, or None."""
     note = message.metadata.get("reasoning")
     return note.get("content") if isinstance(note, Mapping) and note.get("model") == model else None
 
 
 def token_count(sent: object, name: str) -> int:
-    """A number from a usage object. Missing or invalid values count as zero."""
+    """Return a token count from a usage object, or zero if the value is missing or invalid."""
     value = sent.get(name) if isinstance(sent, Mapping) else None
     return value if isinstance(value, int) and value > 0 else 0
 
 
 def cause_of(error: BaseException) -> str:
-    """The type of the exception below a connection error. Its text could repeat a header."""
+    """Return the type of the exception that caused a connection error. Its text is omitted, because it could contain a
+    header.
+    """
     return type(error.__cause__ or error).__name__
 
 
 def shown(url: str) -> str:
-    """An address without the user and password that it may contain."""
+    """Return the URL without the user name and password."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")

@@ -1,4 +1,6 @@
-"""Store outputs that are too long for a model whole in Postgres, compressed if that saves space."""
+"""Store outputs that are too long for a model in Postgres. They are stored in full, and compressed if that
+saves space.
+"""
 
 import asyncio
 import zlib
@@ -7,7 +9,7 @@ from typing import Final
 from loom.activities.adapters.postgres.database import Database, storable
 
 LIMIT: Final = 16 * 1024 * 1024
-"""Maximum size of one artifact in bytes as UTF-8."""
+"""Maximum size of one artifact in UTF-8 bytes."""
 
 _WORTH_COMPRESSING: Final = 1024
 _FAST: Final = 1
@@ -22,11 +24,11 @@ class PostgresArtifacts:
     """`ArtifactStore` on Loom's own database."""
 
     def __init__(self, database: Database) -> None:
-        """Use the database. The caller closes it."""
+        """Use the database. The caller must close it."""
         self._database = database
 
     async def save(self, run_id: str, artifact: str, text: str) -> None:
-        """See the port; raises ValueError for more than `LIMIT`, to which callers cut the text first."""
+        """See the port. Raises ValueError if the text exceeds `LIMIT`. Callers must truncate the text first."""
         written = text.encode("utf-8", "surrogatepass")
         if len(written) > LIMIT:
             raise ValueError(

@@ -1,11 +1,11 @@
-"""Loom's own Postgres: one pool for all of its tables.
+"""Connect to Loom's own Postgres database, with one connection pool for all tables.
 
-    async with database.connection() as connection:    # every statement commits by itself
+    async with database.connection() as connection:    # each statement commits separately
     async with database.transaction() as connection:   # all or nothing
 
-Nothing is opened before the first use, which also migrates the schema. If the server is unavailable, a use fails after
-two seconds, and a later one tries again. Every error that means "unavailable" is raised as StoreUnavailable and says
-what to do. An invalid statement raises psycopg's own error, since a retry would not help.
+The pool is opened on first use, which also migrates the schema. If the server is unavailable, a call fails after two
+seconds, and the next call tries again. Every error that means "unavailable" is raised as StoreUnavailable with a
+message that tells the user what to do. An invalid statement raises psycopg's own error, because a retry wouldn't help.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from loom.activities.adapters.postgres.schema_migrations import migrate
 from loom.activities.ports import StoreUnavailable
 
-if TYPE_CHECKING:  # importing the driver takes a third of a second; most commands and workers never need it
+if TYPE_CHECKING:  # importing the driver takes a third of a second, and most commands and workers don't need it
     from psycopg import AsyncConnection, Error
     from psycopg_pool import AsyncConnectionPool
 
@@ -25,7 +25,7 @@ Connection: TypeAlias = "AsyncConnection[Any]"
 
 ANSWER_SECONDS: Final = 4.0
 FIRST_USE_SECONDS: Final = 60.0
-"""Seconds for a schema migration, by this process or another one."""
+"""Timeout in seconds for a schema migration by this process or another one."""
 
 _CONNECT_SECONDS: Final = 2.0
 _UNDEFINED_TABLE: Final = "42P01"
@@ -36,7 +36,7 @@ _AT_ONCE: Final = 1000
 
 
 class Database:
-    """Connections to Loom's own Postgres, for one event loop."""
+    """Connections to Loom's own Postgres database, for use in one event loop."""
 
     def __init__(
         self,
@@ -47,7 +47,9 @@ class Database:
         first_use_within: float = FIRST_USE_SECONDS,
         name: str = "loom",
     ) -> None:
-        """Connect at the first use, in the event loop of that use. `ensure` creates the tables that callers rely on."""
+        """Connect on first use, in the event loop of the first caller. `ensure` creates the tables that callers
+        need.
+        """
         self._url = url
         self._max_connections = max_connections
         self._ensure = ensure
@@ -57,11 +59,13 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = False
         self._refusal: Exception | None = None
-        """Why the last attempt to connect failed; None if it did not."""
+        """The error of the last connection attempt, or None if the attempt succeeded."""
 
     @asynccontextmanager
     async def connection(self, *, within: float = ANSWER_SECONDS) -> AsyncIterator[Connection]:
-        """A connection on which each statement commits by itself; raises StoreUnavailable, even from the body."""
+        """Open a connection on which each statement commits separately. Raises StoreUnavailable if the connection
+        fails, even in the body.
+        """
         from psycopg import Error  # noqa: PLC0415
 
         limit = asyncio.timeout(within)
@@ -81,7 +85,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, *, within: float = ANSWER_SECONDS) -> AsyncIterator[Connection]:
-        """A connection in a transaction that commits when the body ends and rolls back when it raises."""
+        """Open a transaction. It commits when the body ends and rolls back if the body raises an error."""
         async with self.connection(within=within) as connection, connection.transaction():
             yield connection
 
@@ -106,7 +110,7 @@ class Database:
             self._pool, self._loop = self._made(), loop
         if self._loop is not loop:
             raise RuntimeError("this Database serves another event loop: create one for each, or close it first")
-        await self._pool.open()  # has no effect if it is open
+        await self._pool.open()  # has no effect if the pool is already open
         return self._pool
 
     def _made(self) -> "AsyncConnectionPool[Connection]":
@@ -118,14 +122,15 @@ class Database:
             min_size=0,
             max_size=self._max_connections,
             timeout=_CONNECT_SECONDS,
-            # No longer than one wait: a pool that backs off for minutes would not notice that the server is back.
+            # Keep this as short as one wait. A pool that backs off for minutes wouldn't notice that the server is
+            # available again.
             reconnect_timeout=_CONNECT_SECONDS,
             check=AsyncConnectionPool.check_connection,
             kwargs={
                 "application_name": f"{self._name}-{os.getpid()}",  # shown in pg_stat_activity
                 "connect_timeout": round(_CONNECT_SECONDS),
                 "autocommit": True,
-                "prepare_threshold": None,  # prepared statements do not work through a connection pooler
+                "prepare_threshold": None,  # prepared statements don't work with a connection pooler
             },
             open=False,
             name=self._name,
@@ -146,7 +151,9 @@ class Database:
 
 
 def storable(text: str) -> str:
-    """Convert text for a Postgres column: no NUL, no half surrogates, and different results for different texts."""
+    """Convert text for a Postgres column. The result contains no NUL and no unpaired surrogates, and different texts
+    have different results.
+    """
     escaped = text.replace("\\", "\\\\").replace("\0", "\\0")
     return escaped.encode("utf-8", "backslashreplace").decode()
 
@@ -154,13 +161,13 @@ def storable(text: str) -> str:
 def _is_away(error: "Error") -> bool:
     from psycopg import OperationalError  # noqa: PLC0415
 
-    if error.sqlstate is None:  # not from the server: it could not be reached, or the connection was lost
+    if error.sqlstate is None:  # the error isn't from the server: the server is unreachable, or the connection was lost
         return isinstance(error, OperationalError)
     return error.sqlstate.startswith(_AWAY)
 
 
 def _connection_class(tried: Callable[[Exception | None], None]) -> "type[Connection]":
-    """A connection that reports why connecting failed. The pool itself only reports a timeout."""
+    """Return a connection class that reports why connecting failed. The pool itself reports only a timeout."""
     from psycopg import AsyncConnection, Error  # noqa: PLC0415
 
     class Told(AsyncConnection[Any]):

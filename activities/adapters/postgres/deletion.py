@@ -1,7 +1,7 @@
-"""Delete a session: its memories, its notes, and the data of its runs in other tables.
+"""Delete a session: its memories, its notes, and its runs' data in other tables.
 
-Effects of a run that is still going on stay, because without the ledger the run would repeat them. Payloads stay too:
-histories only contain references to them, and runs of several sessions may share one.
+Effects of a run that is still running are kept, because the run would repeat them without the ledger. Payloads are kept
+too, because histories contain references to them and runs in several sessions can share a payload.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ WHERE session_id = %(session)s AND NOT EXISTS (
 )
 GROUP BY run_id ORDER BY run_id
 """
-"""The session's runs, including sub-agents, and whether each has ended. Runs with tasks of another session are
-excluded.
+"""Selects the session's runs, including sub-agents, and whether each run has ended. Runs that also have tasks in
+another session are excluded.
 """
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 
 
 async def forget(database: Database, session_id: str) -> Forgotten:
-    """Delete the session's data, all or nothing. Its existing tasks are never stored again."""
+    """Delete the session's data in one transaction. The session's existing tasks are never stored again."""
     session = key_text(session_id)
     async with database.transaction(within=_WITHIN) as connection:
         await connection.execute(LOCK, ([session],))

@@ -1,7 +1,7 @@
-"""The effect ledger in Postgres: which effects have started and finished.
+"""The effect ledger in Postgres records which effects have started and finished.
 
-A claim only passes to a later attempt, and the first stored result stays. A tool runner handles the result of `reserve`
-as follows:
+A claim can pass only to a later attempt, and the first stored result is final. A tool runner handles the result of
+`reserve` as follows:
 
     result                           effect `once`                         effect `idempotent`
     None, no earlier attempt         run it, finish                        run it, finish
@@ -9,7 +9,7 @@ as follows:
     a number up to its own attempt   unknown: finish with that report      run it again with the same key, finish
     a greater number                 this attempt is over: do nothing      this attempt is over: do nothing
 
-An attempt meets its own number after a workflow was reset: there was another attempt with the same number.
+After a workflow has been reset, an attempt may find its own number, because an earlier attempt had the same number.
 """
 
 import json
@@ -49,23 +49,24 @@ class PostgresEffects:
     """`EffectLedger` on Loom's own database."""
 
     def __init__(self, database: Database) -> None:
-        """Use the database. The caller closes it."""
+        """Use the database. The caller must close it."""
         self._database = database
 
     async def reserve(self, key: str, run_id: str, attempt: int) -> ToolResult | int | None:
-        """See the port. One statement, so that exactly one of many concurrent callers is the first."""
+        """See the port. This is a single statement, so that exactly one of several concurrent callers is the first."""
         claim = uuid4()
         try:
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
         except StoreUnavailable:
-            # Perhaps only the response was lost. A repeated claim finds itself and not an earlier attempt.
+            # The claim may have been stored, with only the response lost. A repeated claim then finds itself instead of
+            # an earlier attempt.
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
         if result is not None:
             return read_result(result)
         return held if held > attempt else earlier
 
     async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
-        """See the port. A result that is not stored is logged."""
+        """See the port. A result that can't be stored is logged."""
         async with self._database.connection() as connection:
             cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))
         if cursor.rowcount == 0:
@@ -78,17 +79,17 @@ class PostgresEffects:
         async with self._database.connection() as connection:
             cursor = await connection.execute(_RESERVE, values)
             row: tuple[int, int | None, Mapping[str, Any] | None] | None = await cursor.fetchone()
-        assert row is not None  # noqa: S101 - an upsert without WHERE returns its row
+        assert row is not None  # noqa: S101 - an upsert without WHERE always returns its row
         return row
 
 
 def write_result(result: ToolResult) -> str:
-    """The result as JSON in ASCII, which can represent every Python string."""
+    """Serialize the result as ASCII JSON, which can represent every Python string."""
     return json.dumps(asdict(result), separators=(",", ":"), allow_nan=False)
 
 
 def read_result(written: Mapping[str, Any]) -> ToolResult:
-    """The stored result, without fields that a newer version of Loom added."""
+    """Parse the stored result, ignoring fields from newer versions of Loom."""
     given = _known(ToolResult, written)
     parts = tuple(Part(**_known(Part, part)) for part in given.pop("parts", ()))
     return ToolResult(**{**given, "stage_ms": tuple(given.pop("stage_ms", ())), "parts": parts})

@@ -1,4 +1,4 @@
-"""Knowledge bases in Postgres: `KnowledgeStore`."""
+"""Store and search knowledge bases in Postgres."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,7 +23,7 @@ from loom.domain.memory.knowledge import (
 from loom.domain.memory.rank_fusion import fused
 
 K: Final = 5
-"""Constant of the rank fusion. It was measured, see docs/knowledge.md."""
+"""The rank fusion constant. For the measurements behind it, see docs/knowledge.md."""
 _WITHIN: Final = 30.0
 
 _BEGIN: Final = """
@@ -68,7 +68,7 @@ class PostgresKnowledge:
     def __init__(
         self, database: Database, *, embedder: Embedder | None = None, question_within: float = PATIENT
     ) -> None:
-        """Use the database and the embedder. The caller closes them. Without an embedder, search uses words only.
+        """Use the database and the embedder. The caller must close them. Without an embedder, search uses words only.
 
         Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
         """
@@ -92,7 +92,7 @@ class PostgresKnowledge:
         """See the port."""
         name, path = well_formed(base), well_formed(document.path)
         async with self._database.transaction(within=_WITHIN) as connection:
-            # One writer of a knowledge base at a time, and none into one that was dropped meanwhile.
+            # Only one writer at a time may change a knowledge base, and none may write to a base that has been dropped.
             if (await connection.execute(_HOLD, (name,))).rowcount == 0:
                 return
             known = await (await connection.execute(_VECTORS, (name, path))).fetchall()
@@ -153,7 +153,7 @@ class PostgresKnowledge:
         return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
 
     async def rankings(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Rankings:
-        """The results of each search by itself. The benchmark compares them."""
+        """Return the separate results of each search. The benchmark compares them."""
         await connection.execute(CALM)
         bases = [well_formed(base) for base in query.bases]
         words = await by_words(connection, bases, asked_lexemes(query.text))
@@ -176,7 +176,7 @@ async def _insert(
     rows = [_row(base, path, ordinal, chunk) for ordinal, chunk in enumerate(document.chunks, start=1)]
     length = sum(row["length"] for row in rows)
     row = await (await connection.execute(_DOCUMENT, (base, path, document.digest, len(rows), length))).fetchone()
-    assert row is not None  # noqa: S101 - an insert that returns has a row
+    assert row is not None  # noqa: S101 - an insert with RETURNING always returns a row
     for each in rows:
         model, dimension, vector = vectors.get(each["told"], (None, None, None))
         each |= {"document": row[0], "model": model, "dimension": dimension, "embedding": vector}

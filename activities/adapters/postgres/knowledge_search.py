@@ -1,8 +1,9 @@
 """Search knowledge bases by words and by meaning, and fuse the two rankings.
 
-Search by words is BM25 with the features of Postgres: each word is weighted by its rarity in the searched bases and by
-its frequency in a chunk, which saturates, relative to the chunk's length. Search by meaning compares every vector: in
-measurements, the signs of E5's vectors, which all point in nearly the same direction, did not find the nearest ones.
+The search by words implements BM25 in Postgres. Each word is weighted by its rarity in the searched bases and by its
+frequency in a chunk. The frequency saturates and is relative to the chunk's length. The search by meaning compares
+every vector. Comparing only the signs of E5's vectors didn't find the nearest chunks in measurements, because these
+vectors all point in nearly the same direction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeHit
 
 DEPTH: Final = 40
-"""Ranks of each search that are fused."""
+"""Number of top ranks from each search that are fused."""
 MOST_MATCHES: Final = 5_000
-"""Maximum number of chunks that words may select. A word in more chunks only ranks what rarer words have found."""
+"""Maximum number of chunks that words may select. A word that occurs in more chunks only ranks the chunks that rarer
+words have selected.
+"""
 
 _BASES: Final = "(cardinality(%(bases)s::text[]) = 0 OR base = ANY(%(bases)s))"
 _SIZE: Final = f"SELECT sum(chunks), sum(length) FROM loom_knowledge_documents WHERE {_BASES}"  # noqa: S608
@@ -43,15 +46,15 @@ class Rankings:
     """The results of each search, best first."""
 
     by_words: Mapping[int, float] = field(default_factory=dict)
-    """Chunks with the share of the question's words that they contain."""
+    """Chunk ids, each with the share of the question's words that the chunk contains."""
     by_meaning: Mapping[int, float] = field(default_factory=dict)
-    """Chunks with their cosine similarity to the question."""
+    """Chunk ids, each with the chunk's cosine similarity to the question."""
 
 
 async def by_meaning(
     connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = DEPTH
 ) -> dict[int, float]:
-    """Ids with their cosine similarity, nearest first."""
+    """Return chunk ids with their cosine similarity, nearest first."""
     values = {
         "bases": list(bases),
         "vector": as_vector(vector),
@@ -65,7 +68,7 @@ async def by_meaning(
 async def by_words(
     connection: Connection, bases: Sequence[str], words: Sequence[str], depth: int = DEPTH
 ) -> dict[int, float]:
-    """Ids with the share of the words that they contain, best first."""
+    """Return chunk ids with the share of the words that each chunk contains, best first."""
     values: dict[str, Any] = {"bases": list(bases), "words": list(words), "most": MOST_MATCHES, "depth": depth}
     size = await (await connection.execute(_SIZE, values)).fetchone()
     if not words or size is None or not size[0]:
@@ -79,7 +82,7 @@ async def by_words(
 
 
 def _selecting(often: Mapping[str, int]) -> list[str]:
-    """The rarest words, as many as together select few enough chunks."""
+    """Return as many of the rarest words as possible without selecting too many chunks."""
     chosen: list[str] = []
     expected = 0
     for word in sorted(often, key=lambda word: often[word]):
@@ -91,7 +94,7 @@ def _selecting(often: Mapping[str, int]) -> list[str]:
 
 
 def _words_sql(count: int) -> bytes:
-    """One column for each word: how often a chunk contains it."""
+    """Return one SQL column for each word: how often a chunk contains it."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     score = " + ".join(f"%(i{n})s * r{n} / (r{n} + share)" for n in numbers)
@@ -108,7 +111,7 @@ def _words_sql(count: int) -> bytes:
 async def read_hits(
     connection: Connection, ids: Sequence[int], scores: Mapping[int, float], rankings: Rankings
 ) -> list[KnowledgeHit]:
-    """The chunks with these ids, in that order."""
+    """Return the chunks with these ids in the given order."""
     rows = await (await connection.execute(_READ, (list(ids),))).fetchall()
     found = {row[0]: row for row in rows}
     return [_hit(found[name], scores[name], rankings) for name in ids if name in found]
@@ -129,4 +132,4 @@ def _hit(row: Sequence[Any], score: float, rankings: Rankings) -> KnowledgeHit:
 CALM: Final[LiteralString] = (
     "SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)"
 )
-"""For small, fast queries, JIT compilation and parallel workers do not pay off."""
+"""Settings that turn off JIT compilation and parallel workers, because they slow down small, fast queries."""

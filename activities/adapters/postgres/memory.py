@@ -1,7 +1,8 @@
-"""Memory in Postgres: `MemoryStore`.
+"""Store and search memories in Postgres.
 
-A task is stored only once: `loom_memory_tasks` still knows it after the layers have dropped its content. Transactions
-for one session are serialized. This gives tasks their numbers within the run, and `forget` the last word.
+Each task is stored only once. `loom_memory_tasks` still contains its id after the layers have dropped its content.
+Transactions for the same session are serialized, so that tasks are numbered in order within a run and no task is stored
+after `forget`.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,7 +45,7 @@ FROM loom_memory_tasks WHERE %(session)s::text IS NULL OR session_id = %(session
 
 
 class PostgresMemory:
-    """`MemoryStore` on Loom's own database. Sessions see their own memories and global ones."""
+    """`MemoryStore` on Loom's own database. Each session can see its own memories and global memories."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class PostgresMemory:
         effort: Effort = Effort(),  # noqa: B008 - frozen
         question_within: float = PATIENT,
     ) -> None:
-        """Use the database and the embedder. The caller closes them. Without an embedder, search uses words only.
+        """Use the database and the embedder. The caller must close them. Without an embedder, search uses words only.
 
         Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
         """
@@ -148,7 +149,7 @@ class PostgresMemory:
         )
 
     async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:
-        """Within a transaction, store the new ones of these tasks, each with its number in its run."""
+        """Within a transaction, store those tasks that are new, each with its number within its run."""
         runs = sorted({key_text(task.run_id) for task in tasks})
         await connection.execute(LOCK, (sorted({key_text(session_of(task)) for task in tasks}.union(runs)),))
         fresh = await _missing(connection, tasks)
@@ -167,7 +168,7 @@ class PostgresMemory:
 
     async def _listed(self, view: View, order: LiteralString) -> tuple[Hit, ...]:
         where, values = conditions(view, self._settings)
-        # Twice as many as requested: a task and its summary, or a repeated text, count once.
+        # Fetch twice as many rows as requested, because a task and its summary, or a repeated text, count as one.
         sql = f"SELECT {COLUMNS} FROM loom_memory WHERE {where} ORDER BY {order} LIMIT 2 * %(limit)s"  # noqa: S608
         async with self._database.connection() as connection:
             rows = await (await connection.execute(sql, values)).fetchall()

@@ -1,4 +1,4 @@
-"""Write memories to Postgres and read them back, and express the conditions of a view in SQL."""
+"""Convert memories to and from Postgres rows, and convert a view's conditions to SQL."""
 
 import json
 from collections.abc import Sequence
@@ -20,12 +20,16 @@ COLUMNS: Final = (
 )
 _NAMES: Final = tuple(COLUMNS.split(", "))
 SKETCHED: Final = 384
-"""Components of a sketch, as defined by its column: all components of the offline embedder."""
+"""Number of components in a sketch, as defined by its column. Vectors from the offline embedder have the same number of
+components.
+"""
 _MOST_BYTES: Final = 400
-"""Maximum bytes of an indexed name. A longer one is cut and ends with its digest."""
+"""Maximum size of an indexed name in bytes. A longer name is truncated and ends with its digest."""
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(session, 1280265069)) FROM unnest(%s::text[]) AS session"
-"""Held until the end of a transaction that writes or deletes a session. Names are sorted by Python."""
+"""Advisory locks that are held until the end of a transaction that writes or deletes a session. Names are sorted in
+Python.
+"""
 
 _LAYERS: Final[dict[Layer, LiteralString]] = {
     Layer.L1: "(layer = 'L1' OR (layer = 'L2' AND created_at > now() - %(recent_for)s))",
@@ -39,7 +43,7 @@ _CHILDREN: Final[LiteralString] = (
 
 
 def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dict[str, Any]]:
-    """The WHERE clause of a view, and its values."""
+    """Return the WHERE clause of a view and its parameters."""
     parts: list[LiteralString] = ["superseded_by IS NULL"]
     if view.layers:
         parts.append("(" + " OR ".join([_LAYERS[layer] for layer in Layer if layer in view.layers]) + ")")
@@ -69,7 +73,7 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
         "scopes": [str(scope) for scope in view.scopes],
         **{name: None if (text := getattr(view, name)) is None else key_text(text) for name in texts},
         "above": f"{key_text(view.children_of or '')}/",
-        "min_importance": view.min_importance - 1e-6,  # the column has half the precision
+        "min_importance": view.min_importance - 1e-6,  # the column has only half the precision
         "since": view.since,
         "recent_for": settings.recent_for,
         "limit": view.limit,
@@ -77,7 +81,7 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
 
 
 def read_memory(row: Sequence[Any]) -> Memory:
-    """Convert a row of `COLUMNS` to a memory."""
+    """Convert a row with the columns in `COLUMNS` to a memory."""
     given = dict(zip(_NAMES, row, strict=True))
     given["task"] = None if given["task"] is None else _adapter(Task).validate_python(given["task"])
     given["importance"] = round(given["importance"], 6)
@@ -85,13 +89,13 @@ def read_memory(row: Sequence[Any]) -> Memory:
 
 
 def write_task(task: Task) -> str:
-    """The whole task as JSON in ASCII, which can represent every Python string."""
+    """Serialize the whole task as ASCII JSON, which can represent every Python string."""
     plain = _adapter(Task).dump_python(task, exclude_defaults=True, mode="json")
     return json.dumps(plain, separators=(",", ":"))
 
 
 def key_text(text: str) -> str:
-    """Convert a name of any length for an indexed column. Different names stay different."""
+    """Convert a name of any length for an indexed column. Different names have different results."""
     kept = storable(text)
     if len(kept.encode()) <= _MOST_BYTES:
         return kept
@@ -99,12 +103,12 @@ def key_text(text: str) -> str:
 
 
 def digest(text: str) -> bytes:
-    """A digest that identifies a text of any length."""
+    """Return a digest that identifies a text of any length."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def as_tsvector(text: str) -> tuple[str, int]:
-    """The lexemes of a text with their positions in Postgres' syntax, and their number."""
+    """Return a text's lexemes with their positions in Postgres syntax, and the number of lexemes."""
     lexemes = lexemes_of(text)
     places: dict[str, list[str]] = {}
     for number, lexeme in enumerate(lexemes, start=1):
@@ -113,13 +117,13 @@ def as_tsvector(text: str) -> tuple[str, int]:
 
 
 def as_vector(values: Sequence[float]) -> str:
-    """A vector in pgvector's syntax."""
+    """Return a vector in pgvector syntax."""
     return "[" + ",".join(map(repr, map(float, values))) + "]"
 
 
 def as_sketch(values: Sequence[float]) -> str:
-    """The first components of a vector, scaled to length 1 so that the inner product approximates the cosine, and
-    zeros.
+    """Return a vector's first components in pgvector syntax, padded with zeros. They are scaled to length 1 so that the
+    inner product approximates the cosine.
     """
     first = values[:SKETCHED]
     length = hypot(*first) or 1.0

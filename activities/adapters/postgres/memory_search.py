@@ -1,15 +1,17 @@
 """Search memory by words and by meaning, and fuse the two rankings.
 
-By meaning, the first pass uses a sketch of each vector, its first components in half precision. Only the nearest are
-then compared as full vectors. The size of the view decides which of two indexes is used: one that contains the sketches
-and every filter column, of which the whole view is scanned; or a graph of neighbors, which returns the nearest of all
-memories, and those outside the view are dropped. If too few of these remain, the whole view is scanned after all.
+The search by meaning first compares sketches. A sketch contains a vector's first components in half precision. Only the
+nearest memories are then compared by their full vectors. The size of the view determines which of two indexes is used.
+The first contains the sketches and every filter column, and the whole view is scanned. The second is a graph of
+neighbors. It returns the nearest of all memories, and memories outside the view are dropped. If too few memories
+remain, the whole view is scanned instead.
 
-By words, each word is weighted by its rarity and by its frequency in a row, which saturates, relative to the row's
-length: BM25 with the features of Postgres. If the view is large and a word occurs in a large share of all rows, that
-word only ranks what rarer words have found. If there are none, a row has to contain several such words.
+The search by words implements BM25 in Postgres. Each word is weighted by its rarity and by its frequency in a row. The
+frequency saturates and is relative to the row's length. If the view is large and a word occurs in a large share of all
+rows, that word only ranks the rows that rarer words have selected. If there are no rarer words, a row must contain
+several such words.
 
-Statements are sent together unless one depends on the result of another.
+Statements are sent together unless one statement depends on the result of another.
 """
 
 import json
@@ -41,52 +43,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """How many rows are examined before ranking."""
+    """Limits on the number of rows that are examined before ranking."""
 
     nearest: int = 100
-    """Rows that are compared as full vectors; three times as many if sketches are truncated."""
+    """Number of rows that are compared by their full vectors. If sketches are truncated, three times as many rows are
+    compared.
+    """
     few: int = 2_000
-    """Number of rows of a view in which every word may select, and has the rarity that it has there."""
+    """Maximum size of a view, in rows, in which every word may select rows and word rarity is measured within
+    the view.
+    """
     most_matches: int = 4_000
-    """Rows that words may select for a larger view, before any filter, because the index of words knows no filters."""
+    """Number of rows that words may select for a larger view. Filters aren't applied yet, because the word index
+    doesn't support them.
+    """
     most_ranked: int = 1_000
-    """Of these, the rows within the view in which words are searched."""
+    """Number of those rows that are within the view and are searched for words."""
     step: float = 40.0
-    """Cost of a neighbor in the graph relative to a sketch in a sequential scan; infinite: no graph."""
+    """Cost of a neighbor in the graph relative to a sketch in a sequential scan. If the cost is infinite, the graph
+    isn't used.
+    """
 
 
 _DEPTH: Final = 40
-"""Minimum number of ranks of each search that are fused."""
+"""Minimum number of top ranks from each search that are fused."""
 _NEWEST: Final = 300
-"""Rows that are ranked by words if too many contain all of the words: the most recent ones."""
+"""Number of most recent rows that are ranked if too many rows contain all of the words."""
 _LEAST_ASKED: Final = 200
 _MOST_ASKED: Final = 1_000
-"""Neighbors requested from the graph. It finds fewer less reliably, and it does not return more."""
+"""Number of neighbors requested from the graph. Smaller requests are less reliable, and the graph doesn't return more
+than this number.
+"""
 _SPARE: Final = 1.5
-"""Neighbors within the view that are expected of the graph, for each one that is wanted."""
+"""Number of neighbors within the view that the graph is expected to return for each requested memory."""
 
 _SCATTERED: Final = 2.5
-"""Relative cost of a row in a view of all sessions, because the index is ordered by session."""
+"""Relative cost of a row in a view of all sessions. The cost is higher because the index is ordered by session."""
 
 _BEGUN: Final = """
 SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
     set_config('enable_seqscan', 'off', true) FROM pg_class WHERE oid = 'loom_memory'::regclass
 """
-"""Compiling and starting workers takes longer than the search."""
+"""Settings that turn off JIT compilation and parallel workers, because starting them takes longer than the search."""
 _GRAPH: Final = "SELECT set_config('enable_sort', %s, true), set_config('hnsw.ef_search', %s, true)"
-"""Without sorting, only the graph returns memories in order."""
+"""A setting that turns off sorting, so that only the graph can return memories in order."""
 _OFTEN: Final = """
 SELECT word, often * reltuples FROM pg_class, pg_stats,
     unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often)
 WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
     AND attname = 'lexemes' AND word = ANY(%s)
 """
-"""Number of rows that contain a word, for common words, as of the last ANALYZE."""
+"""Selects the number of rows that contain a word, for common words, as of the last ANALYZE."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ViewEstimate:
-    """A view in SQL, and its expected size."""
+    """A view's SQL conditions and its expected size."""
 
     where: LiteralString
     values: Mapping[str, Any]
@@ -95,11 +107,11 @@ class _ViewEstimate:
     """Number of rows in the view."""
     all_rows: float
     often: Mapping[str, float]
-    """Number of all rows that contain a word; missing for rare words."""
+    """Number of rows in the whole table that contain a word. Rare words are missing."""
 
     @property
     def rarity(self) -> float:
-        """Number of all rows for each row of the view."""
+        """The ratio of the table's rows to the view's rows."""
         return self.all_rows / max(1.0, self.rows)
 
 
@@ -112,7 +124,9 @@ async def search(
     *,
     within: float,
 ) -> tuple[Hit, ...]:
-    """The best hits for a question, best first. `within` is how long to wait for its vector."""
+    """Return the best hits for a question, best first. `within` is the number of seconds to wait for the question's
+    vector.
+    """
     vector = await question_vector(embedder, query.text, within)
     where, values = conditions(query.view, settings)
     values |= {"depth": max(_DEPTH, 4 * query.view.limit)}
@@ -134,7 +148,9 @@ async def search(
 
 
 def distinct(memories: Iterable[Memory]) -> list[Memory]:
-    """Remove duplicates, in order: a repeated text, or the summary of a task that is in the list."""
+    """Remove duplicates and keep the order. A duplicate is a repeated text, or the summary of a task that is in the
+    list.
+    """
     given = list(memories)
     whole = {m.task_id for m in given if m.layer in WHOLE}
     seen: set[bytes] = set()
@@ -166,7 +182,7 @@ async def _planned(
 async def _by_meaning(
     connection: Connection, look: _ViewEstimate, model: str, vector: Sequence[float]
 ) -> dict[int, float]:
-    """Ids with their cosine similarity, nearest first."""
+    """Return memory ids with their cosine similarity, nearest first."""
     given = {
         **look.values,
         "vector": as_vector(vector),
@@ -185,7 +201,7 @@ async def _by_meaning(
         await connection.execute(_GRAPH, ("on", str(_LEAST_ASKED)))
     return await _nearest(
         connection, look.where, given, "(sketch <#> %(sketch)s::halfvec) + 0"
-    )  # not in the order of an index
+    )  # the rows aren't in index order
 
 
 async def _nearest(
@@ -205,7 +221,7 @@ async def _nearest(
 async def _asked_by_words(
     connection: Connection, look: _ViewEstimate, words: Sequence[str]
 ) -> "AsyncCursor[Any] | None":
-    """Query the ids of rows that contain any of the words, best first."""
+    """Query the ids of rows that contain any of the words. The best row comes first."""
     if not words:
         return None
     effort = look.effort
@@ -226,7 +242,7 @@ ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) F
 
 
 def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
-    """One column for each word: how often a row contains it."""
+    """Return one SQL column for each word: how often a row contains it."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     rarity = ", ".join(_RARITY.format(n=n) for n in numbers)
@@ -243,10 +259,10 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
 
 
 def _selecting(look: _ViewEstimate, words: Sequence[str], most: float) -> tuple[str, bool]:
-    """Which words select rows, as a tsquery, and whether there are too many rows even so.
+    """Return the words that select rows as a tsquery, and whether they still select too many rows.
 
-    A single rare word is enough. If even the rarest word is common, the next ones are required too, because a row with
-    several of them ranks above a row with one.
+    A single rare word is enough to select a row. If even the rarest word is common, a row must also contain the next
+    rarest words, because a row with several of these words ranks higher than a row with only one.
     """
     rarest_first = sorted(words, key=lambda word: look.often.get(word, 0.0))
     rows = [look.often.get(word, 0.0) for word in rarest_first]

@@ -1,4 +1,4 @@
-"""The rows that a task becomes when it is stored."""
+"""Convert a task to the rows that are stored for it."""
 
 import re
 from typing import Any, Final
@@ -27,12 +27,14 @@ _TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
 
 
 def session_of(task: Task) -> str:
-    """The session that a memory belongs to. A run without a session has its own."""
+    """Return the session that a task's memories belong to. A run without a session is treated as a session of
+    its own.
+    """
     return task.session_id or task.run_id
 
 
 def task_row(task: Task, ordinal: int) -> dict[str, Any]:
-    """The permanent record of the task."""
+    """Return the row for the permanent record of the task."""
     return {
         "id": digest(task.task_id),
         "task_id": storable(task.task_id),
@@ -46,7 +48,7 @@ def task_row(task: Task, ordinal: int) -> dict[str, Any]:
 
 
 def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySettings) -> dict[str, Any]:
-    """The task as a memory: in L2 if it is important, else in L1."""
+    """Return the row for the task's memory, in L2 if the task is important and otherwise in L1."""
     content = content_of(task)
     lexemes, length = as_tsvector(content)
     is_global = task.metadata.get("scope") == MemoryScope.GLOBAL
@@ -71,7 +73,7 @@ def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySett
 
 
 def turn_of(task: Task) -> int:
-    """The turn that the task, or its id, names; 0: none."""
+    """Return the turn that is named in the task or in its id, or 0 if there is none."""
     said = task.parameters.get("turn")
     if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 2**31:
         return said

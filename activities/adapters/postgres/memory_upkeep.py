@@ -1,7 +1,7 @@
-"""Keep the layers of memory within their limits: `MemoryUpkeepStore` in Postgres.
+"""Keep the memory layers in Postgres within their limits.
 
-Each operation is one transaction whose condition is part of its statement. Concurrent or interrupted operations
-therefore leave the same result as a single one.
+Each operation is a single transaction, and its condition is part of the statement. Concurrent or interrupted operations
+therefore have the same result as a single operation.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _log = structlog.get_logger("loom.memory")
 
 _WITHIN: Final = 60.0
 _CANDIDATES: Final = 20
-"""Nearest neighbors that are checked for a duplicate."""
+"""Number of nearest neighbors that are checked for a duplicate."""
 
 _DUE: Final = """
 WITH important AS (
@@ -129,7 +129,7 @@ class PostgresMemoryUpkeep:
         dimension: int = 0,
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
     ) -> None:
-        """Use the database. Model and dimension are those of the vectors to store."""
+        """Use the database. `model` and `dimension` describe the vectors to store."""
         self._database = database
         self._model = model
         self._dimension = dimension
@@ -165,7 +165,7 @@ class PostgresMemoryUpkeep:
         return await self._due(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit)
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
-        """See the port. An invalid vector is dropped, and its memory is found by words only."""
+        """See the port. An invalid vector is dropped, so its memory can be found only by words."""
         good = {name: vector for name, vector in vectors if _is_vector(vector, self._dimension)}
         bad = [name for name, _ in vectors if name not in good]
         if bad:
@@ -199,7 +199,7 @@ class PostgresMemoryUpkeep:
         await connection.execute(_INSERT_FACT, values)
 
     async def _supersede_same(self, connection: Connection, name: int) -> None:
-        """Of two equal facts, keep the later one."""
+        """If a session contains two equal facts, keep the later one."""
         asked = {"id": name, "candidates": _CANDIDATES, "same_from": self._settings.same_from}
         for other, other_at, other_says, at, says in await (await connection.execute(_NEAR, asked)).fetchall():
             if not says_the_same(says, other_says):

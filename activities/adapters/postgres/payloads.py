@@ -1,11 +1,11 @@
-"""Store payloads that are too large for history in Postgres, under the hash of their content.
+"""Store payloads that are too large for history in Postgres. The key of a payload is the hash of its content.
 
-This table is a source of truth, since history contains only a reference. If the store is unavailable, callers wait for
-it. Both errors below are retryable on purpose. If a non-retryable error occurs in a workflow task, the SDK fails the
-run; a retryable one makes the server retry the task until it succeeds.
+This table is a source of truth, because history contains only references to payloads. If the store is unavailable,
+callers wait for it. The following errors are deliberately retryable. If a workflow task fails with a non-retryable
+error, the SDK fails the run. If it fails with a retryable error, the server retries the task until it succeeds.
 
-    StorageUnavailable     Postgres does not respond
-    StoragePayloadMissing  it responds, but the payload is missing or has changed
+    StorageUnavailable     Postgres isn't responding
+    StoragePayloadMissing  Postgres responds, but the payload is missing or has changed
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ UNAVAILABLE: Final = "StorageUnavailable"
 MISSING: Final = "StoragePayloadMissing"
 
 _LOCK: Final = 0x4C6F6F6D
-# Not a migration: clients of all versions store payloads here, and this table is the same for all of them.
+# This table isn't part of a migration, because clients of all versions store payloads in it and need the same schema.
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS loom_payloads (
     id bytea PRIMARY KEY,
@@ -43,28 +43,28 @@ _SELECT: Final = "SELECT id, data FROM loom_payloads WHERE id = ANY(%b::bytea[])
 
 
 class PostgresPayloads(StorageDriver):
-    """Temporal's port for external payloads on Postgres."""
+    """Temporal `StorageDriver` that stores external payloads in Postgres."""
 
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
-        """Connect, and create the table, at the first use, in the event loop of that use."""
+        """Connect and create the table on first use, in the event loop of the first caller."""
         self._database = Database(
             url,
             max_connections=max_connections,
             ensure=_create,
-            first_use_within=ANSWER_SECONDS,  # a workflow task has ten seconds in total
+            first_use_within=ANSWER_SECONDS,  # a workflow task times out after ten seconds
             name="loom-payloads",
         )
 
     def name(self) -> str:
-        """The name in references in history. It must never change."""
+        """Return the driver's name, which is part of the references in history. It must never change."""
         return "loom-postgres"
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
-        """Store payloads. Existing ones stay as they are."""
+        """Store payloads. Existing payloads are unchanged."""
         del context
         written = [payload.SerializeToString(deterministic=True) for payload in payloads]
         ids = [sha256(data).digest() for data in written]
-        # In the same order for all writers: two writers of the same payloads would otherwise deadlock.
+        # Sort the payloads, because two writers of the same payloads could otherwise deadlock.
         rows = sorted((id_, data, len(data)) for id_, data in dict(zip(ids, written, strict=True)).items())
         async with self._connection() as connection, connection.cursor() as cursor:
             await cursor.executemany(_INSERT, rows)
@@ -73,7 +73,7 @@ class PostgresPayloads(StorageDriver):
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
-        """Load payloads and check each against its hash."""
+        """Load payloads and verify their hashes."""
         del context
         ids = [bytes.fromhex(claim.claim_data["id"]) for claim in claims]
         async with self._connection() as connection:
@@ -99,7 +99,7 @@ class PostgresPayloads(StorageDriver):
 
 async def _create(connection: Connection) -> None:
     async with connection.transaction():
-        # With IF NOT EXISTS alone, two workers that start together collide.
+        # Take a lock first, because IF NOT EXISTS alone fails if two workers start at the same time.
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await connection.execute(_CREATE)
 

@@ -1,7 +1,7 @@
-"""List and delete what runs left outside memory: artifacts and results of calls.
+"""List and delete the data that runs have stored outside memory: artifacts and call results.
 
-Payloads are excluded. Their rows have no run, since runs share identical payloads, and a history that has lost one
-cannot be read.
+Payloads are excluded. Their rows don't name a run, because runs share identical payloads, and a history with a missing
+payload can't be read.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _DROP_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND crea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLeftovers:
-    """The data that one run left."""
+    """The stored data of one run."""
 
     run_id: str
     artifacts: int
@@ -38,7 +38,7 @@ class RunLeftovers:
 
 
 async def leftovers(database: Database, before: datetime) -> tuple[RunLeftovers, ...]:
-    """Runs that have stored nothing since that time."""
+    """Return the runs that have stored nothing since the given time."""
     async with database.connection(within=_WITHIN) as connection:
         found = await (await connection.execute(_LEFT, (before,))).fetchall()
     return tuple(
@@ -47,7 +47,7 @@ async def leftovers(database: Database, before: datetime) -> tuple[RunLeftovers,
 
 
 async def drop(database: Database, runs: Sequence[str], before: datetime) -> None:
-    """Delete what these runs stored before that time. Can be repeated."""
+    """Delete the data that these runs stored before the given time. This function is idempotent."""
     for start in range(0, len(runs), _AT_ONCE):
         portion = list(runs[start : start + _AT_ONCE])
         async with database.transaction(within=_WITHIN) as connection:

@@ -1,7 +1,7 @@
 """Migrate the schema of Loom's own tables: numbered migrations, each applied exactly once.
 
-`loom_migrations` records which migrations a database has, with a checksum of each. A migration that was changed after
-its release, or a database of a newer Loom, is rejected: guessing would cost data.
+`loom_migrations` records a database's migrations and their checksums. To prevent data loss, Loom rejects a migration
+that was changed after its release and a database that was migrated by a newer version of Loom.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _RECORD: Final = "INSERT INTO loom_migrations (number, name, checksum) VALUES (%
 
 
 class SchemaRefused(StoreUnavailable):
-    """The database responds, but this code may not use its schema."""
+    """Raised when the database is available but its schema isn't compatible with this version of Loom."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,12 +43,12 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Checksum of the migration's text, so that a change of it is noticed."""
+        """The checksum of the migration's text, which detects changes."""
         return sha256(self.sql.encode()).hexdigest()
 
 
 def read_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
-    """The migrations in a folder of files named like `0001_what_it_adds.sql`, in their order."""
+    """Return the migrations in a folder, in order. Files have names such as `0001_what_it_adds.sql`."""
     return tuple(
         Migration(number=int(path.stem[:4]), name=path.stem[5:], sql=path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("[0-9][0-9][0-9][0-9]_*.sql"))
@@ -56,7 +56,9 @@ def read_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
 
 
 def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tuple[Migration, ...]:
-    """The migrations that a database with these checksums by number lacks; raises SchemaRefused."""
+    """Return the migrations that are missing from a database. `recorded` maps the numbers of its migrations to their
+    checksums. Raises SchemaRefused if the database isn't compatible.
+    """
     newest = max((step.number for step in migrations), default=0)
     if (found := max(recorded, default=0)) > newest:
         raise SchemaRefused(
@@ -73,9 +75,11 @@ def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tup
 
 
 async def migrate(connection: "AsyncConnection[Any]", migrations: Sequence[Migration] | None = None) -> None:
-    """Apply the missing migrations, all or none, once even if several processes start together."""
+    """Apply all missing migrations in one transaction. Each is applied only once, even if several processes start at
+    the same time.
+    """
     steps = read_migrations() if migrations is None else migrations
-    # Reading first needs neither a lock nor the right to create tables.
+    # Read first, because this requires neither a lock nor permission to create tables.
     if not pending(await _recorded(connection), steps):
         return
     async with connection.transaction():

@@ -1,4 +1,6 @@
-"""Memory scopes in Postgres: `ScopedMemory`. Versions are only added, and the primary key decides who was first."""
+"""Store scoped memory in Postgres. Versions are append-only, and the primary key ensures that only one concurrent
+writer adds a version.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,11 +49,11 @@ class PostgresScopedMemory:
     """`ScopedMemory` on Loom's own database."""
 
     def __init__(self, database: Database) -> None:
-        """Use the database. The caller closes it."""
+        """Use the database. The caller must close it."""
         self._database = database
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """See the port. If another write came first, this write is repeated on top of it."""
+        """See the port. If another writer was faster, this write is repeated on top of the new version."""
         given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
         place = place_of(given.scope, given.by) if given.by else ""
         async with self._database.connection() as connection:
@@ -87,7 +89,9 @@ class PostgresScopedMemory:
         return tuple(map(_entry, rows))
 
     async def export(self, session_id: str) -> tuple[ScopedEntry, ...]:
-        """Every version of everything that was written in a session, oldest first, for operators."""
+        """Return every version of every entry that was written in a session, oldest first. This method is for
+        operators.
+        """
         async with self._database.connection() as connection:
             rows = await (await connection.execute(_OF_SESSION, (key_text(session_id),))).fetchall()
         return tuple(map(_entry, rows))

@@ -1,4 +1,4 @@
-"""The secrets of this process, and every form in which they can appear in text."""
+"""Find this process's secrets, and every form in which they can appear in text."""
 
 import html
 import json
@@ -13,7 +13,7 @@ from loom.activities.adapters.redaction.patterns import MASK
 from loom.activities.adapters.redaction.values import is_path
 
 SHORTEST: Final = 8
-"""Shorter values are not redacted everywhere, because they occur in ordinary words."""
+"""Minimum length of a value that is redacted everywhere. Shorter values also occur in ordinary words."""
 
 _SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|PWD|PASSPHRASE|CREDENTIAL|AUTH(?!OR)", re.IGNORECASE)
 _NO_SECRET_NAME: Final = re.compile(
@@ -25,7 +25,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables whose names indicate a secret, and passwords in URLs, in any variable."""
+    """Return the values of variables whose names indicate a secret, and the passwords in URLs in all variables."""
     found = dict.fromkeys(secret for name, value in environ.items() for secret in _secrets_in(name, value))
     return tuple(found)
 
@@ -38,17 +38,17 @@ def _secrets_in(name: str, value: str) -> Iterator[str]:
 
 
 def passwords_in(address: str) -> Iterator[str]:
-    """The password of a URL, as written and decoded."""
+    """Yield the password in a URL, both as written and decoded."""
     try:
         password = urlsplit(address).password
-    except ValueError:  # not a URL after all
+    except ValueError:  # the text isn't a valid URL
         return
     if password:
         yield from dict.fromkeys((password, unquote(password)))
 
 
 def can_be_hidden(value: str) -> bool:
-    """Whether the value is long and unusual enough that redacting it everywhere spares ordinary words, numbers and
+    """Whether the value is so long and unusual that redacting it everywhere doesn't affect ordinary words, numbers and
     paths.
     """
     plain = _WORDS.fullmatch(value) or _NUMBER.fullmatch(value) or is_path(value)
@@ -56,14 +56,16 @@ def can_be_hidden(value: str) -> bool:
 
 
 def spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Every text that shows one of the values, longest first."""
+    """Return every form in which one of the values can appear, longest first."""
     parts = (part for value in values for part in _parts(value) if can_be_hidden(part))
     found = {spelt for part in parts for spelt in _spellings(part) if len(spelt) >= SHORTEST and spelt not in MASK}
     return tuple(sorted(found, key=lambda spelt: (-len(spelt), spelt)))
 
 
 def _parts(value: str) -> list[str]:
-    """The value itself. Of several lines, those that are one word, since lines with blanks are names and armor."""
+    """Return the value itself. For a value with several lines, return the lines without blanks, because the other lines
+    are names and armor.
+    """
     lines = [line.strip() for line in value.splitlines()]
     return lines if len(lines) < 2 else [line for line in lines if " " not in line and len(line) >= 16]
 
@@ -85,7 +87,9 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[str]:
-    """The part of the value's base64 that does not depend on the surrounding text, for each of its three alignments."""
+    """For each of the three alignments, yield the part of the value's base64 encoding that doesn't depend on the
+    surrounding text.
+    """
     for before in range(3):
         first = -(-before * 8 // 6)
         last = (before + len(raw)) * 8 // 6

@@ -1,8 +1,8 @@
-"""Find secrets by where they stand: in a URL, a header, a line of `.pgpass`, or behind a name.
+"""Find secrets by their location: in a URL, in a header, in a `.pgpass` line, or after a name.
 
-Behind a name means `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`. The name is found by a
-keyword in the lower-case text. What follows it is read by one anchored pattern, and the value is compared with what
-secrets look like, since most of what is assigned to such names in source code is code.
+Examples of a secret after a name are `password=…`, `"api_key": "…"`, `--token …` and `Authorization: Bearer …`. A
+keyword in the lower-case text locates the name. An anchored pattern then reads the value after the name. The value must
+also look like a secret, because most values of such names in source code are expressions.
 """
 
 import re
@@ -20,14 +20,14 @@ from loom.activities.adapters.redaction.values import (
 )
 
 ENOUGH: Final = 256
-"""Characters of a value that are enough to recognize it."""
+"""Number of characters of a value that are enough to recognize it."""
 
 Span: TypeAlias = tuple[int, int]
-"""Where a secret starts and ends."""
+"""The start and the end of a secret."""
 
 
 def positions(text: str, literal: str) -> Iterator[int]:
-    """The positions of the literal, from the start on."""
+    """Yield the positions of the literal, in order."""
     at = text.find(literal)
     while at >= 0:
         yield at
@@ -41,7 +41,7 @@ _USERINFO: Final = re.compile(
 
 
 def userinfo(text: str) -> Iterator[Span]:
-    """The password of `scheme://user:password@host`, or a token in place of the user."""
+    """Yield the password in `scheme://user:password@host`, or a token in place of the user."""
     for at in positions(text, "://"):
         found = _USERINFO.match(text, at)
         if found is None:
@@ -58,7 +58,7 @@ _CREDENTIALS: Final = re.compile(
 
 
 def authorization(text: str, folded: str) -> Iterator[Span]:
-    """Credentials after `Bearer` and `Basic`."""
+    """Yield the credentials after `Bearer` and `Basic`."""
     for scheme, is_credential in (("bearer", _is_bearer), ("basic", _is_basic)):
         for at in positions(folded, scheme):
             found = _CREDENTIALS.match(text, at)
@@ -71,7 +71,7 @@ def _is_bearer(value: str) -> bool:
 
 
 def _is_basic(value: str) -> bool:
-    """Whether this is the base64 of `user:password`."""
+    """Whether the value is the base64 encoding of `user:password`."""
     bare = value.rstrip("=")
     try:
         user, _, password = b64decode(bare + "=" * (-len(bare) % 4), validate=True).partition(b":")
@@ -88,11 +88,11 @@ _OPTIONS: Final[dict[str, re.Pattern[str]]] = {
     "mysql": re.compile(rf"[ \t]-p{_VALUE}"),
     "redis-cli": re.compile(rf"[ \t](?:-a|--pass)[ ]{_VALUE}"),
 }
-"""Programs, and how a command line passes the password to them."""
+"""Programs, and the options that pass passwords to them."""
 
 
 def options(text: str) -> Iterator[Span]:
-    """Passwords on command lines, in options whose names do not indicate it."""
+    """Yield passwords in command-line options whose names don't indicate a password."""
     for program, option in _OPTIONS.items():
         done = 0
         for at in positions(text, program):
@@ -114,7 +114,7 @@ _COOKIE: Final = re.compile(r"[\w.-]{1,60}=(?P<secret>[^\s;,\"'\\]{16,4000})")
 
 
 def headers(text: str, folded: str) -> Iterator[Span]:
-    """Values of `Authorization:` and `Cookie:`, with any scheme and name."""
+    """Yield the values of `Authorization:` and `Cookie:` headers, with any scheme and name."""
     for at in positions(folded, "authorization"):
         found = _AUTHORIZATION.match(text, at + len("authorization"))
         if found is not None and is_token(found["secret"][:ENOUGH]):
@@ -135,7 +135,7 @@ _PGPASS_PORTS: Final = (":5432:", ":*:", ":6432:")
 
 
 def pgpass(text: str) -> Iterator[Span]:
-    """The last field of `host:port:database:user:password`."""
+    """Yield the last field of `host:port:database:user:password`."""
     for port in _PGPASS_PORTS:
         for at in positions(text, port):
             found = _PGPASS.match(text, text.rfind("\n", 0, at) + 1)
@@ -149,8 +149,8 @@ _DISCORD: Final = re.compile(
 
 
 def discord_tokens(text: str, runs: Iterable[str]) -> Iterator[Span]:
-    """Bot tokens, which start with the base64 of a number. `runs` are the long words of the text."""
-    # A run may start with the end of an escape:  MTk…, %3DMTk…
+    """Yield bot tokens, which start with the base64 encoding of a number. `runs` contains the text's long words."""
+    # A run may start with the end of an escape sequence:  MTk…, %3DMTk…
     if any(_is_number(run[at:]) for run in runs for at in range(5) if run[at] in "MNO"):
         yield from (found.span() for found in _DISCORD.finditer(text) if _is_number(found["id"]))
 
@@ -163,7 +163,7 @@ def _is_number(text: str) -> bool:
 
 
 CONTEXT: Final = 120
-"""Characters before a name that are examined."""
+"""Number of characters to examine before a name."""
 
 _GAP: Final = r"(?:[ \t]|\x1b\[[0-9;]{0,8}[mK]){0,8}"
 """Blanks and terminal color codes."""
@@ -171,7 +171,7 @@ _GAP: Final = r"(?:[ \t]|\x1b\[[0-9;]{0,8}[mK]){0,8}"
 _TAIL: Final = r"(?P<tail>[A-Za-z0-9_.\-]{0,24})"
 _CLOSED: Final = r"(?P<closed>\\{0,3}[\"'`]\]?)?"
 _ELSEWHERE: Final = r",?[ \t]{0,4}\\{0,3}[\"']?value\\{0,3}[\"']?[ \t]{0,4}[:=]"
-"""Name and value as two members: `"name": "TOKEN", "value": "…"`."""
+"""Matches a name and a value in two members: `"name": "TOKEN", "value": "…"`."""
 _SEPARATOR: Final = (
     rf"(?:=>|:=|={{1,3}}|:(?:{_GAP}[A-Za-z_][\w.\[\]| ]{{0,40}}=)?|is:?(?=[ \t])|{_ELSEWHERE}"
     r"|(?P<comma>,)|(?P<tag>>)|(?P<space>(?<=[ \t])|[ \t]))"
@@ -180,7 +180,7 @@ _QUOTED: Final = r"[bru]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\r\n\x1b]{1,40
 _BARE: Final = r"(?P<bare>[^\s\"'`,;<>(){}\[\]\\|\x1b\x00-\x1f]{6,256})(?P<after>[(\[{]?)"
 
 _REST: Final = re.compile(r"[A-Za-z0-9+/=_.-]*")
-"""The rest of a value that is longer than the pattern reads."""
+"""Matches the rest of a value that is too long for the pattern."""
 
 _ASSIGNED: Final = re.compile(
     rf"{_TAIL}{_CLOSED}{_GAP}{_SEPARATOR}{_GAP}(?:{_QUOTED}|{_BARE})", re.IGNORECASE | re.ASCII
@@ -196,22 +196,22 @@ _OTHER_THING: Final = re.compile(
     rf"^(?:or|smanager)|(?:^(?:word|wd|phrase)?|[_.\-]|(?-i:(?<=[a-z])(?=[A-Z])))(?:{'|'.join(_ABOUT.split())})s?$",
     re.IGNORECASE,
 )
-"""Suffixes of names whose value describes the secret but is not the secret, or is an author."""
+"""Suffixes of names whose values aren't secrets, because they describe a secret or name an author."""
 
 _KEYS: Final = """
 api access private account auth encryption signing master shared storage app application service license function client
 sharedaccess subscription primary secondary
 """
 _KEY_OF: Final = re.compile("|".join(rf"(?<={of})|(?<={of}[_\- .])" for of in _KEYS.split()))
-"""Kinds of keys that are secret."""
+"""Matches the types of keys that are secret."""
 
 _NEXT_PARAMETER: Final = re.compile(r"&(?:amp;)?(?=&|\Z|[\w.-]+=)")
-"""Where the value of a query parameter ends."""
+"""Matches the end of a query parameter's value."""
 
 _FLAG: Final = re.compile(r"(?:^|\s|[\"'])--?[A-Za-z0-9_\-]{0,24}\Z")
 _LOGIN: Final = re.compile(r"(?:\blogin[ \t]+\S{1,80}[ \t]+|^[ \t]*(?:require)?)\Z", re.MULTILINE)
 _TYPE: Final = re.compile(r"(?<=[\w:*])(?<!env):\w*\Z|public\w*\Z", re.IGNORECASE)
-"""The name is part of a longer one, such as `AWS::IAM::AccessKey` or `arn:…:secret:…`."""
+"""Matches names that are part of a longer name, such as `AWS::IAM::AccessKey` or `arn:…:secret:…`."""
 _SQL: Final = re.compile(r"\b(?:with|user|role|encrypted|set)\b[^;\n]{0,80}\Z", re.IGNORECASE)
 
 
@@ -232,21 +232,23 @@ _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], boo
     "token": (_always, is_token),
     "key": (_is_key, is_token),
 }
-"""For each keyword: whether it refers to a secret here, and whether a value is one."""
+"""For each keyword, two functions: whether the keyword refers to a secret in its context, and whether a value is a
+secret.
+"""
 
 
 _ENDS_A_VALUE: Final = re.compile("[\"'`\\\\\r\n\x1b]")
 
 
 def is_secret_under(name: str, value: str) -> bool:
-    """Whether this is the value of a secret if it belongs to that name."""
-    # Written as an assignment, so the value must not contain what would end one.
+    """Whether the value is a secret if it is assigned to this name."""
+    # The check writes an assignment, so the value must not contain characters that would end it.
     plain = _ENDS_A_VALUE.sub("!", value[:ENOUGH])
     return any(True for _ in assigned(f'{name}="{plain}"', f'{name}="{plain}"'.lower()))
 
 
 def assigned(text: str, folded: str) -> Iterator[Span]:
-    """Values that names declare to be secrets. `folded` is the text in lower case, with the same length."""
+    """Yield values whose names indicate a secret. `folded` is the text in lower case and has the same length."""
     for word, (stands, is_secret) in _KEYWORDS.items():
         at = folded.find(word)
         while at >= 0:

@@ -1,7 +1,7 @@
-"""Redact secrets in text: those that this process knows, in any form, and those that look like secrets.
+"""Redact secrets in text: the known secrets of this process in any form, and values that look like secrets.
 
-A secret is found by its value, its format, its location, or the name that it is assigned to. Overlapping matches become
-one `[REDACTED]`. The rest of the text stays unchanged, byte for byte.
+A secret is identified by its value, its format, its location, or the name that it is assigned to. Overlapping matches
+become one `[REDACTED]`. The rest of the text stays unchanged, byte for byte.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,18 +24,18 @@ from loom.activities.adapters.redaction.patterns import ANYWHERE, IN_RUNS, MASK,
 from loom.activities.adapters.redaction.private_keys import private_keys
 
 PASSES: Final = 8
-"""Maximum number of passes over a text. Two are enough for all but artificial ones."""
+"""Maximum number of passes over a text. Two passes are enough for all realistic texts."""
 
 
 class SecretMask:
-    """The Redactor. Create it once and use it from any thread."""
+    """`Redactor` that is thread-safe and needs to be created only once."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._known = spellings(known)
 
     def redact(self, text: str) -> str:
         """Return the text with every secret replaced by `[REDACTED]`. A text without secrets is returned unchanged."""
-        # A redaction can expose the edge of the next secret, so the text is searched again.
+        # A redaction can expose the start or end of another secret, so search the text again.
         for _ in range(PASSES):
             if not (spans := self.spans(text)):
                 break
@@ -43,7 +43,7 @@ class SecretMask:
         return text
 
     def redact_json(self, value: Any) -> Any:
-        """Redact a JSON value. The names of object members count as names."""
+        """Redact a JSON value. The keys of objects are treated as the names of their values."""
         match value:
             case str():
                 return self.redact(value)
@@ -60,7 +60,7 @@ class SecretMask:
         return self.redact_json(value)
 
     def spans(self, text: str) -> list[Span]:
-        """The spans of the secrets, in order and without overlaps."""
+        """Return the spans of all secrets, in order and without overlaps."""
         return merged([*self._known_in(text), *_formats(text), *_places(text)])
 
     def _known_in(self, text: str) -> Iterator[Span]:
@@ -70,7 +70,7 @@ class SecretMask:
 
 
 def masked(text: str, spans: Sequence[Span]) -> str:
-    """Return the text with each span replaced."""
+    """Return the text with each span replaced by `[REDACTED]`."""
     pieces: list[str] = []
     done = 0
     for start, end in spans:
@@ -111,7 +111,8 @@ def _shaped(shape: Shape, text: str) -> Iterator[Span]:
 
 
 def _places(text: str) -> Iterator[Span]:
-    # Must have the same length as the text, so the one letter with a two-letter lower case is replaced first.
+    # The lower-case text must have the same length as the text. Replace the only letter whose lower case has two
+    # characters first.
     folded = text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "i").lower()
     yield from assigned(text, folded)
     yield from authorization(text, folded)

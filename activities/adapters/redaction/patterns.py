@@ -1,8 +1,8 @@
-"""What secrets look like: vendors' key formats, and places of credentials in text.
+"""Patterns for the vendors' secret formats and for the locations of credentials in text.
 
-A shape consists of a literal, which is found fast, and a pattern that is matched exactly at the literal. Patterns are
-never searched for, so a text without secrets costs one `str.find` for each literal. Every pattern is bounded, or a
-single run of one character class, so backtracking stays short.
+A shape consists of a literal, which is fast to find, and a pattern that is matched at the literal's position. Patterns
+are never searched for, so a text without secrets costs only one `str.find` per literal. Every pattern is either bounded
+or a single run of one character class, which limits backtracking.
 """
 
 import re
@@ -19,24 +19,26 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A format of secrets."""
+    """A secret format."""
 
     literal: str
     """A string that every secret of this format contains."""
     pattern: re.Pattern[str]
-    """Matched at the literal. Its group `secret`, or else the whole match, is redacted."""
+    """The pattern that is matched at the literal. Its group `secret`, or else the whole match, is redacted."""
     before: int = 0
-    """Characters of the match before the literal."""
+    """Number of characters of the match before the literal."""
 
 
 EDGE: Final = (
     r"(?:(?<![A-Za-z0-9_])|(?<=(?<!\\)\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
     r"|(?<=\x1b\[[mK])|(?<=[\[;]\dm)|(?<=[\[;]\d\dm)|(?<=[\[;]\d\d\dm))"
 )
-"""A word starts here, also after an escape of JSON, URLs or a terminal, which ends in a letter."""
+"""Matches the start of a word. A word can also follow an escape sequence of JSON, URLs or a terminal, which ends in a
+letter.
+"""
 
 RUN: Final = re.compile(r"[A-Za-z0-9_-]{20,}")
-"""Most secrets contain one of these, and most lines contain none."""
+"""Matches a long word. Most secrets contain one, and most lines don't."""
 
 _WORD: Final = "[A-Za-z0-9_-]"
 _ALNUM: Final = "[A-Za-z0-9]"
@@ -103,7 +105,7 @@ _PREFIXED: Final[dict[str, str]] = {
     "PMAK-": r"[a-f0-9]{24}-[a-f0-9]{34}",
     "pat-": r"(?:na|eu)\d-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""Prefix and what follows it; at least `RUN` characters of words and dashes in total."""
+"""Prefixes and the patterns that follow them. Each match has at least `RUN` word characters and dashes."""
 
 _LOOSE: Final[dict[str, str]] = {
     "ya29.": r"[\w.-]{20,}",
@@ -118,7 +120,7 @@ _LOOSE: Final[dict[str, str]] = {
     "SG.": rf"{_WORD}{{16,32}}\.{_WORD}{{32,}}",
     "sntry": r"[su]_[A-Za-z0-9+/=_-]{40,}",
 }
-"""Prefixes of secrets with other characters near their start."""
+"""Prefixes of secrets that have other characters near their start."""
 
 _PLACED: Final[tuple[Shape, ...]] = (
     Shape(literal=":AA", pattern=_regex(rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})")),
@@ -130,7 +132,7 @@ _PLACED: Final[tuple[Shape, ...]] = (
     Shape(literal="AccountKey=", pattern=_regex(r"AccountKey=(?P<secret>[A-Za-z0-9+/]{40,}={0,2})")),
     Shape(literal='"auth": "', pattern=_regex(r'"auth": "(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"')),
 )
-"""Formats whose secret part does not start with the literal."""
+"""Formats whose secret part doesn't start with the literal."""
 
 
 def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:
@@ -138,7 +140,7 @@ def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:
 
 
 def _any_of(prefixes: Mapping[str, str]) -> tuple[Shape, ...]:
-    # Long prefixes are specific enough. Short ones are also ends of words (disk-, task-).
+    # Long prefixes are specific enough. Short prefixes also occur at the end of words (disk-, task-).
     return tuple(_prefixed(prefix, rest, edge=len(prefix) < 6) for prefix, rest in prefixes.items())
 
 

@@ -1,4 +1,4 @@
-"""Armored private keys, in files, in JSON and shell variables, and truncated."""
+"""Find armored private keys in files, JSON and shell variables. The keys may be truncated."""
 
 import re
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import Final
 from loom.activities.adapters.redaction.locations import Span, positions
 
 LONGEST_KEY: Final = 32_768
-"""Maximum characters of a private key with its armor; RSA with 16,384 bits has 13,000."""
+"""Maximum number of characters in a private key with its armor. A 16,384-bit RSA key has 13,000 characters."""
 
 _BEGIN: Final = re.compile(r"-----BEGIN[A-Z0-9 ]{0,40} PRIVATE KEY(?: BLOCK)?-----")
 _END: Final = re.compile(r"-----END[A-Z0-9 ]{0,40} PRIVATE KEY(?: BLOCK)?-----")
 _MORE: Final = re.compile(r"(?:(?!-----)[\s\S]){0,80}?[A-Za-z0-9+/=]{16,}")
-"""What can surround a line of a key: its end, quotes, a number, an indent, an armor header."""
+"""Matches text that can surround a line of a key: a line end, quotes, a number, an indent or an armor header."""
 _CLOSE: Final = re.compile(rf"(?:(?!-----)[\s\S]){{0,80}}?{_END.pattern}")
 _LINE: Final = re.compile(r"[^A-Za-z0-9+/=]{0,40}(?:\\{1,4}n)?[A-Za-z0-9+/=]{40,}")
 _LAST_LINE: Final = re.compile(r"[^A-Za-z0-9+/=]{1,8}[A-Za-z0-9+/=]{1,39}\Z")
@@ -20,7 +20,7 @@ _BARE_LINE: Final = re.compile(r"[ \t\"']{0,40}[A-Za-z0-9+/=]{16,100}(?:\\n)?[\"
 
 
 def private_keys(text: str) -> Iterator[Span]:
-    """Private keys with their armor. Of a truncated key, the available part."""
+    """Yield private keys with their armor. For a truncated key, yield the available part."""
     for at in positions(text, "-----BEGIN"):
         if (begin := _BEGIN.match(text, at)) is not None and (end := _key_end(text, begin.end())) is not None:
             yield at, end
@@ -30,14 +30,14 @@ def private_keys(text: str) -> Iterator[Span]:
 
 
 def open_key(text: str) -> int | None:
-    """Where a key starts whose end is not in the text."""
+    """Return the start of a key whose end isn't in the text, or None if there is no such key."""
     at = text.rfind("-----BEGIN")
     begin = _BEGIN.match(text, at) if at >= 0 else None
     return None if begin is None or _END.search(text, begin.end()) else at
 
 
 def start_of_lines(text: str, end: int) -> int:
-    """Where the lines start that precede `end` and look like lines of a key."""
+    """Return the start of the lines that precede `end` and look like lines of a key."""
     start = end
     while end - start < LONGEST_KEY:
         before = text.rfind("\n", 0, max(0, start - 1)) + 1

@@ -1,8 +1,8 @@
-"""Redact secrets in text that arrives in chunks, wherever the chunks are cut.
+"""Redact secrets in text that arrives in chunks, even if a secret is split between chunks.
 
-Complete lines are emitted. An incomplete line is held back until its end, and so is a private key. If a line is too
-long, all of it is emitted except its last part, in which a secret may have started. The amount of text that is held
-back is therefore limited. Call `flush` at the end to get the rest.
+Complete lines are emitted immediately. Incomplete lines and incomplete private keys are held back. If a line is too
+long, all of it is emitted except its last part, which may contain the start of a secret. The amount of text that is
+held back is therefore limited. Call `flush` at the end of the stream to receive the rest.
 """
 
 import re
@@ -13,16 +13,18 @@ from loom.activities.adapters.redaction.mask import SecretMask, masked
 from loom.activities.adapters.redaction.private_keys import LONGEST_KEY, open_key, start_of_lines
 
 LINE_LIMIT: Final = 16_384
-"""Maximum characters of an incomplete line that are held back."""
+"""Maximum number of characters of an incomplete line that are held back."""
 
 RESERVE: Final = 8_192
-"""Characters at the end of a longer line that are held back. Every format is recognizable in fewer."""
+"""Number of characters at the end of a longer line that are held back. Every secret format can be recognized from fewer
+characters.
+"""
 
 _LINE_END: Final = re.compile(r"[\n\r]")
 
 
 class StreamingMask:
-    """One stream: chunks in, redacted text out. Not thread-safe."""
+    """Redacts the chunks of one stream. Not thread-safe."""
 
     def __init__(self, mask: SecretMask, *, line_limit: int = LINE_LIMIT, reserve: int = RESERVE) -> None:
         self._mask = mask
@@ -30,7 +32,9 @@ class StreamingMask:
         self._reserve = reserve
         self._held = ""
         self._passed = 0
-        """Number of characters at the start of the buffer that were already emitted. Patterns look back at them."""
+        """Number of characters at the start of the buffer that have already been emitted. They are kept because
+        patterns look back at them.
+        """
 
     def feed(self, piece: str) -> str:
         """Add a chunk and return the text that can be emitted now."""
@@ -45,7 +49,7 @@ class StreamingMask:
         return self._pass(len(self._held))
 
     def _cut(self) -> int:
-        """The position up to which lines are complete and no key is open."""
+        """Return the position up to which all lines and private keys are complete."""
         cut = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
         if len(self._held) - max(cut, self._passed) > self._line_limit:
             cut = len(self._held) - self._reserve
@@ -54,7 +58,7 @@ class StreamingMask:
         return cut if key is None else self._before(key, cut)
 
     def _before(self, beginning: int, cut: int) -> int:
-        """A cut before text that may continue, unless the limit is exceeded."""
+        """Return a cut position before text that may continue in the next chunk, unless the limit is exceeded."""
         return min(cut, beginning) if len(self._held) - beginning <= LONGEST_KEY + self._line_limit else cut
 
     def _pass(self, cut: int) -> str:

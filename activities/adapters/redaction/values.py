@@ -16,11 +16,11 @@ _STANDS_FOR_ONE: Final = tuple(
     not_real not-real aws4_request
     """.split()  # noqa: SIM905 - as a list it would take half a screen
 )
-"""What people write in place of a secret."""
+"""Matches placeholders that people write in place of a secret."""
 
 _FORMAT: Final = re.compile(r"%[sdr](?!\w)")
 _REFERENCE: Final = re.compile(r"\$\w+|%\w+%|[@&*]\w+|\{.*\}|[A-Za-z]:\\.*|[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
-"""A variable, a file, a URL."""
+"""Matches a reference to a variable, a file or a URL."""
 
 _PATH: Final = re.compile(r"@?(?:~|\.{1,2})?/.*", re.DOTALL)
 
@@ -35,7 +35,7 @@ _NO_PASSWORD: Final = re.compile(
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether this shows where a secret goes, or names its source."""
+    """Whether the value is a placeholder for a secret or names the source of one."""
     folded = value.lower()
     if MASK in value or any(word in folded for word in _STANDS_FOR_ONE):
         return True
@@ -45,17 +45,19 @@ def is_placeholder(value: str) -> bool:
 
 
 def is_path(value: str) -> bool:
-    """Whether this is a file name. Base64 can also start with a slash, but contains no words."""
+    """Whether the value is a file path. Base64 can also start with a slash, but it contains no words."""
     return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4
 
 
 def is_url_password(value: str) -> bool:
-    """Whether this part of a URL, before the @, is a password. It is unless it clearly is not."""
+    """Whether a value before the @ in a URL is a password. It is treated as one unless it clearly isn't."""
     return not (is_placeholder(value) or _NO_PASSWORD.fullmatch(value))
 
 
 def is_password(value: str) -> bool:
-    """Whether this is hard to guess: letters with digits, or three kinds of characters, and not words with a number."""
+    """Whether the value is hard to guess. It must have letters and digits or three kinds of characters, and must not be
+    words with a number.
+    """
     if len(value) < 6 or value.isalpha() or not any(map(str.isalpha, value)):
         return False
     is_mixed = any(map(str.isdigit, value)) or not (value.isalnum() or value.islower() or value.isupper())
@@ -63,21 +65,25 @@ def is_password(value: str) -> bool:
 
 
 def is_token(value: str) -> bool:
-    """Whether this was generated: long, with digits, not made of words, and with evenly distributed characters."""
+    """Whether the value looks randomly generated: it is long, contains digits but no words, and its characters are
+    evenly distributed.
+    """
     if len(value) < 16 or not any(map(str.isdigit, value)) or not any(map(str.isalpha, value)):
         return False
     return not _is_about_one(value) and entropy(value) >= 3.0 and not is_of_words(value)
 
 
 def is_of_words(value: str) -> bool:
-    """Whether this is an identifier made of words, separated by capitals, digits and signs."""
+    """Whether the value is an identifier that consists of words, which are separated by capitals, digits or
+    punctuation.
+    """
     if not _IDENTIFIER.fullmatch(value):
         return False
     return _mean_piece(value) >= 3.8
 
 
 def entropy(value: str) -> float:
-    """Shannon entropy in bits per character."""
+    """Return the Shannon entropy in bits per character."""
     return -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())
 
 
@@ -89,6 +95,6 @@ def _is_about_one(value: str) -> bool:
 
 
 def _mean_piece(value: str) -> float:
-    """Mean length of adjacent letters: four or more in words, two in random text."""
+    """Return the mean length of a sequence of letters. It is four or more in words, and about two in random text."""
     pieces = _PIECES.findall(value)
     return sum(map(len, pieces)) / max(1, len(pieces))

@@ -1,12 +1,12 @@
-"""The bus between processes, on the Redis Stream that the tasks of runs are appended to (`redis.stream`).
+"""A bus between processes, on the Redis Stream to which run tasks are appended (`redis.stream`).
 
-Every subscription is a consumer group of its own, so each one gets every task, however slow it is. Within a group, one
-process handles a task. If a handler dies, another process of its group gets the task after a while. Delivery is
-therefore at least once, and `task_id` identifies repeated tasks.
+Each subscription has its own consumer group, so it receives every task, even if it is slow. Within a group, one process
+handles each task. If that process dies, another process in the group receives the task after a timeout. Delivery is
+therefore at-least-once, and `task_id` identifies repeated tasks.
 
-Keys besides the stream:
-    loom:bus:handlers      sorted set: name, pattern and process of the current handlers, by their expiry
-    loom:bus:reply:{id}    list: the replies to one task whose publisher waits
+Redis keys in addition to the stream:
+    loom:bus:handlers      sorted set: name, pattern and process of each current handler, by expiry time
+    loom:bus:reply:{id}    list: the replies to a task whose publisher is waiting
 """
 
 import asyncio
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("loom.bus")
 
 PATIENCE: Final = 30.0
-"""Seconds that a publisher waits for a handler that exists and does not reply."""
+"""Seconds that a publisher waits for the reply of a registered handler."""
 AT_ONCE: Final = 32
-"""Tasks that one subscription handles concurrently in one process."""
+"""Maximum number of tasks that one subscription handles concurrently in one process."""
 _ENDING: Final = 5.0
-"""Seconds for a handler to finish its tasks when its subscription ends here."""
+"""Seconds for a handler to finish its tasks when its subscription ends in this process."""
 _SERVED_SECONDS: Final = 10
 _RENEW_SECONDS: Final = 3.0
 _REPLY_SECONDS: Final = 300
 _PAUSE: Final = 0.5
 
-# By the server's clock, since the clocks of two machines differ.
+# Use the server's clock, because the clocks of two machines may differ.
 _SERVE: Final = "return redis.call('ZADD', KEYS[1], tonumber(redis.call('TIME')[1]) + tonumber(ARGV[2]), ARGV[1])"
 _SERVED: Final = """
 local now = redis.call('TIME')[1]
@@ -64,7 +64,7 @@ class RedisBus:
         patience: float = PATIENCE,
         claim_after: float = 60.0,
     ) -> None:
-        """`connect` creates a connection with the timeout `consumer.ANSWER_SECONDS`, one for each subscription."""
+        """`connect` creates a separate connection for each subscription, with the timeout `consumer.ANSWER_SECONDS`."""
         self._connect = connect
         self._link = connect()
         self._bus = bus
@@ -74,7 +74,7 @@ class RedisBus:
         self._serving: dict[str, tuple[Subscription, RedisInbox, asyncio.Task[None]]] = {}
 
     async def attach(self, subscription: Subscription) -> None:
-        """See the port. A new name gets tasks that are published from now on."""
+        """See the port. A subscription with a new name receives tasks that are published after this call."""
         await self.detach(subscription.name)
         inbox = RedisInbox(
             self._connect(),
@@ -94,7 +94,7 @@ class RedisBus:
         self._serving[subscription.name] = (subscription, inbox, serving)
 
     async def detach(self, name: str) -> None:
-        """See the port. Its group keeps collecting tasks until someone subscribes under that name again."""
+        """See the port. The group continues to collect tasks until a handler subscribes under the same name again."""
         if name not in self._serving:
             return
         subscription, inbox, serving = self._serving.pop(name)
@@ -108,7 +108,7 @@ class RedisBus:
         await self._put(task)
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port. Replies are in order of the subscriptions' names; late ones are ignored."""
+        """See the port. Replies are ordered by subscription name. Late replies are ignored."""
         served: Any = await self._link.call(lambda redis: redis.eval(_SERVED, 1, self._handlers))
         lines = [json.loads(line) for line in served]
         asked = {name for name, pattern, _ in lines if takes(pattern, task.action)}
@@ -160,7 +160,9 @@ class RedisBus:
         await self._link.script(_SERVE, (self._handlers,), (self._line(subscription), _SERVED_SECONDS))
 
     async def _serve(self, subscription: Subscription, inbox: RedisInbox) -> None:
-        """Serve until cancelled, then finish started tasks. Tasks that take too long are left to another process."""
+        """Handle tasks until canceled, then finish tasks that have started. Tasks that take too long are left to
+        another process.
+        """
         room = asyncio.Semaphore(AT_ONCE)
         running: set[asyncio.Task[None]] = set()
         held: set[str] = set()
@@ -185,7 +187,9 @@ class RedisBus:
             renewing.cancel()
 
     async def _renew_for_ever(self, subscription: Subscription, inbox: RedisInbox, held: Collection[str]) -> None:
-        """Renew the registration for publishers, and the claims on slow tasks for other members of the group."""
+        """Periodically renew this handler's registration and its claims on slow tasks, so that other processes in the
+        group don't take them over.
+        """
         while True:
             await asyncio.sleep(min(_RENEW_SECONDS, self._claim_after / 4))
             try:

@@ -25,16 +25,18 @@ _CONNECTIONS: Final = 16
 
 
 class RedisConnection:
-    """A Redis server that may be unavailable: short timeouts, and no attempts for a second after a failure."""
+    """A connection to a Redis server that may be unavailable. Timeouts are short, and a failure is followed by a
+    one-second pause without attempts.
+    """
 
     def __init__(self, url: str, *, answer_within: float = ANSWER_SECONDS) -> None:
-        """Connect at the first command. A command is never sent twice, since it may have taken effect."""
+        """Connect on the first command. A failed command is never resent, because it may have taken effect."""
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
             timeout=answer_within,
             socket_connect_timeout=_CONNECT_SECONDS,
-            socket_timeout=None,  # the client's own creates a task for each command; the one in `call` costs nothing
+            socket_timeout=None,  # the client's timeout creates a task for each command, and the one in `call` doesn't
             retry=Retry(NoBackoff(), 0),
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
@@ -44,11 +46,13 @@ class RedisConnection:
         self._away_until: float | None = None
 
     async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
-        """Execute a command; raises StreamUnavailable, immediately while the server is known to be unavailable."""
+        """Execute a command. Raises StreamUnavailable if the server can't be reached, and without waiting if a recent
+        attempt failed.
+        """
         if self._away_until is not None:
             if monotonic() < self._away_until:
                 raise StreamUnavailable("Redis did not respond a moment ago")
-            self._away_until = monotonic() + _PAUSE_SECONDS  # one caller tries on behalf of all
+            self._away_until = monotonic() + _PAUSE_SECONDS  # only one caller tries again
         try:
             async with asyncio.timeout(self._answer_within):
                 answer = await command(self._redis)
@@ -60,7 +64,7 @@ class RedisConnection:
         return answer
 
     async def script(self, source: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
-        """Run a Lua script that returns numbers, by its hash if the server has it."""
+        """Run a Lua script that returns numbers. If the server has cached the script, only its hash is sent."""
         name = _sha(source)
 
         async def run(redis: Redis) -> list[int]:

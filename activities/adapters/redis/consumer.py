@@ -1,8 +1,9 @@
-"""A consumer of a group on the bus's Redis Stream: it reads, acknowledges, and takes over from dead consumers.
+"""A consumer in a group on the bus's Redis Stream. It reads and acknowledges tasks and takes over tasks from dead
+consumers.
 
-Redis stores for each group its position and the entries that were read but not acknowledged. Nothing is lost if a
-consumer dies: after `CLAIM_AFTER`, another one takes over its entries. Entries that all groups have acknowledged are
-removed from the stream.
+Redis stores each group's position and its unacknowledged entries. If a consumer dies, no entries are lost, because
+another consumer takes them over after `CLAIM_AFTER`. Entries that all groups have acknowledged are removed from the
+stream.
 """
 
 import os
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 
 BLOCK_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = BLOCK_SECONDS + 1.0
-"""Timeout for a consumer's own connection, on which reads wait for the server."""
+"""Timeout in seconds for a consumer's own connection, which it uses for blocking reads."""
 CLAIM_AFTER: Final = 30.0
 """Seconds that a task may stay unacknowledged before another consumer takes it over."""
 PAGE: Final = 200
 _TRIM_EVERY: Final = 2.0
 _FORGOTTEN_AFTER_MS: Final = 24 * 3600 * 1000
 
-# Up to the oldest entry that some group has not acknowledged. A group that has read nothing yet needs everything.
+# Trim the stream up to the oldest entry that at least one group hasn't acknowledged. A group that hasn't read anything
+# needs all entries.
 _TRIM: Final = """
 local lowest = nil
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -49,7 +51,7 @@ return redis.call('XTRIM', KEYS[1], 'MINID', '~', lowest[3])
 
 
 class RedisInbox:
-    """The port Inbox on Redis."""
+    """`Inbox` on Redis."""
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class RedisInbox:
         claim_after: float = CLAIM_AFTER,
         block: float = BLOCK_SECONDS,
     ) -> None:
-        """A new group starts with the waiting tasks, or only with new ones. Closing it also closes the connection."""
+        """A new group starts either with the waiting tasks or only with new tasks. Closing the inbox also closes the
+        connection.
+        """
         self._link = link
         self._group = group
         self._bus = bus
@@ -73,21 +77,21 @@ class RedisInbox:
         self._trimmed_at = monotonic()
 
     async def join(self) -> None:
-        """Create the group if it does not exist; raises StreamUnavailable."""
+        """Create the group if it doesn't exist. Raises StreamUnavailable if Redis can't be reached."""
         await self._link.call(partial(_joined, bus=self._bus, group=self._group, since=self._since))
 
     async def take(self) -> Sequence[Delivery]:
-        """See the port. Entries of dead consumers come first."""
+        """See the port. Entries from dead consumers are returned first."""
         if self._claimed_at is None:
             await self.join()
         if self._claimed_at is None or monotonic() - self._claimed_at > self._claim_after / 2:
             if left := await self._link.call(partial(self._in_group, self._claim)):
-                return left  # try again: a dead consumer may have left more than a page
+                return left  # call again, because a dead consumer may have left more than one page of entries
             self._claimed_at = monotonic()
         return await self._link.call(partial(self._in_group, self._read))
 
     async def done(self, entries: Sequence[str]) -> None:
-        """See the port. Occasionally trims the stream."""
+        """See the port. This method also trims the stream occasionally."""
         if entries:
             await self._link.call(lambda redis: redis.xack(self._bus, self._group, *entries))
         if monotonic() - self._trimmed_at > _TRIM_EVERY:
@@ -95,18 +99,22 @@ class RedisInbox:
             await self.trim()
 
     async def hold(self, entries: Sequence[str]) -> None:
-        """Keep these entries: they are still being worked on and must not be taken over. Raises StreamUnavailable."""
+        """Keep the claims on these entries, so that no other consumer takes them over. Raises StreamUnavailable if
+        Redis can't be reached.
+        """
         if entries:
             await self._link.call(
                 lambda redis: redis.xclaim(self._bus, self._group, self._consumer, 0, list(entries), justid=True)
             )
 
     async def trim(self) -> int:
-        """Remove what every group has acknowledged from the stream, a hundred at a time. Return the number."""
+        """Remove entries that every group has acknowledged from the stream, a hundred at a time. Return the number of
+        removed entries.
+        """
         return sum(await self._link.script(_TRIM, (self._bus,), ()))
 
     async def aclose(self) -> None:
-        """Leave the group if nothing is unacknowledged, and close the connection."""
+        """Leave the group if there are no unacknowledged entries, and close the connection."""
         try:
             await self._link.call(self._leave)
         except StreamUnavailable:
@@ -128,8 +136,10 @@ class RedisInbox:
     async def _in_group(
         self, command: Callable[["Redis"], Awaitable[list[Delivery]]], redis: "Redis"
     ) -> list[Delivery]:
-        """Execute a command. If the server lost the group, create it again; all existing entries are then new to it."""
-        from redis.exceptions import ResponseError  # noqa: PLC0415 - half a second, as for the connection
+        """Execute a command. If the server has lost the group, create it again. The new group then receives all
+        existing entries.
+        """
+        from redis.exceptions import ResponseError  # noqa: PLC0415 - importing the client takes half a second
 
         try:
             return await command(redis)
@@ -147,7 +157,7 @@ class RedisInbox:
 
 
 async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:
-    from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
+    from redis.exceptions import ResponseError  # noqa: PLC0415 - importing the client takes half a second
 
     try:
         await redis.xgroup_create(bus, group, since, mkstream=True)
@@ -157,7 +167,7 @@ async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:
 
 
 def _delivery(entry: bytes, fields: dict[bytes, bytes] | None) -> Delivery:
-    """Decode an entry. An entry that was trimmed while it waited has no fields."""
+    """Decode an entry. If a pending entry has been trimmed, it has no fields."""
     given = fields or {}
     try:
         task = load_json(Task, given[b"task"])

@@ -1,4 +1,4 @@
-"""Delete what Redis still has of runs: events, transcripts and results of calls. It would expire within days."""
+"""Delete run data from Redis before it expires: events, transcripts and call results."""
 
 from collections.abc import Collection
 from functools import partial
@@ -16,7 +16,9 @@ _AT_ONCE: Final = 500
 
 
 async def forget_runs(url: str, runs: Collection[str]) -> int:
-    """Delete the data of these runs and return the number of keys; raises StreamUnavailable."""
+    """Delete the data of these runs and return the number of deleted keys. Raises StreamUnavailable if Redis can't be
+    reached.
+    """
     link = RedisConnection(url, answer_within=_WITHIN)
     try:
         return await link.call(partial(_deleted, runs=frozenset(runs)))
@@ -33,6 +35,8 @@ async def _deleted(redis: "Redis", runs: frozenset[str]) -> int:
 
 
 def _may_be_of(key: str) -> list[str]:
-    """The runs that a result key may belong to, since run ids and call ids can contain colons."""
+    """Return the runs that a result key may belong to. There can be several, because run ids and call ids can contain
+    colons.
+    """
     parts = key.removeprefix(RESULT).split(":")
     return [":".join(parts[:end]) for end in range(1, len(parts))]

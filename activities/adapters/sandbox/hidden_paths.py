@@ -1,4 +1,4 @@
-"""The files and folders of the host that a sandboxed command must not see, although it may read the rest."""
+"""Find the files and folders on the host that a sandboxed command must not see. The command may read all others."""
 
 import os
 import stat
@@ -12,19 +12,23 @@ HIDDEN_FOLDERS: Final = (
     *("/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/postgresql", "/var/lib/mysql"),
     "/var/lib/redis",
 )
-"""Homes, keys, other services' data and their sockets (a read-only mount does not prevent connections to them)."""
+"""Folders with home directories, keys, and other services' data and sockets. A read-only mount doesn't prevent
+connections to a socket.
+"""
 
 HIDDEN_FILES: Final = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/krb5.keytab")
-TEMPORARY: Final = Path("/tmp")  # noqa: S108 - the sandbox has its own
+TEMPORARY: Final = Path("/tmp")  # noqa: S108 - the sandbox has its own /tmp
 TEMPORARIES: Final = (TEMPORARY, Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
-"""Folders in memory, new and empty for each command."""
+"""In-memory folders, which are new and empty for each command."""
 
 _LISTENS: Final = "00010000"
-"""The flag of a listening socket in /proc/net/unix."""
+"""The flag that marks a listening socket in /proc/net/unix."""
 
 
 def hidden_folders(further: Sequence[Path]) -> list[Path]:
-    """Existing folders that the worker's user can open, including its home, outer ones first."""
+    """Return the existing folders that the worker's user can open, including the user's home directory. Parent folders
+    come first.
+    """
     home = [Path.home()] if _may_be_hidden(Path.home()) else []
     folders = (*map(Path, HIDDEN_FOLDERS), *further, *home)
     return sorted({folder.resolve() for folder in folders if folder.is_dir() and _is_open(folder)})
@@ -35,17 +39,19 @@ def _is_open(folder: Path) -> bool:
 
 
 def _may_be_hidden(home: Path) -> bool:
-    """Whether it can be hidden. A service's home may be `/` or `/usr/…`, which every program needs."""
+    """Whether the home directory can be hidden. A service's home may be `/` or `/usr/…`, which every program needs."""
     return len(home.parts) > 2 and home.parts[1] not in ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc")
 
 
 def hidden_files() -> list[str]:
-    """Files that the worker's user, and therefore a command, could read."""
+    """Return the files to hide that the worker's user, and therefore a command, could otherwise read."""
     return [name for name in HIDDEN_FILES if os.access(name, os.R_OK)]
 
 
 def listening_sockets(covered: Sequence[Path], workspace: Path) -> list[str]:
-    """Sockets of the host's services that no hidden folder covers. A command that sees one could connect to it."""
+    """Return the host services' sockets that aren't in a hidden folder. A command could connect to any socket that it
+    can see.
+    """
     try:
         text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,13 +1,13 @@
-"""Run the programs of tools in Linux namespaces, which bubblewrap creates.
+"""Run tools' programs in Linux namespaces, which bubblewrap creates.
 
-Inside, only the workspace is writable, and not all of it. Homes, runtime sockets and host secrets are hidden. There is
-no network. Processes run in a namespace of their own that ends with its first process. All of `/proc` is read-only,
-because the kernel lets root's user id write to `/proc/sys` even without capabilities, and from there run programs on
-the host. `--die-with-parent` ends everything with the worker. For the kernel, the parent is the *thread* that started
-the process, so start commands from the event loop's thread only, as asyncio does.
+In the sandbox, only parts of the workspace are writable. Home directories, runtime sockets and host secrets are hidden,
+and there is no network. Processes run in their own PID namespace, which ends when its first process ends. All of
+`/proc` is read-only. Otherwise root's user id could write to `/proc/sys` even without capabilities and use it to run
+programs on the host. `--die-with-parent` kills all processes when the worker dies. The kernel regards the *thread* that
+started the process as its parent, so commands must be started from the event loop's thread, which asyncio does.
 
-The first process is a shell (`--as-pid-1`), because bubblewrap's own closes its files, including the host's `/proc`,
-only after it has started the command: a fast command could reach the host through `/proc/1/fd`.
+The first process is a shell (`--as-pid-1`). Bubblewrap's own first process closes its files, including the host's
+`/proc`, only after it has started the command. A fast command could therefore access the host through `/proc/1/fd`.
 """
 
 import asyncio
@@ -47,17 +47,17 @@ class PreparedSandbox:
     """A sandbox that is ready for one command."""
 
     words: Sequence[str]
-    """The words before the command, including limits."""
+    """The command-line words that precede the command, including the limits."""
     descriptors: Sequence[int]
-    """File descriptors to pass on."""
+    """File descriptors to pass to the process."""
     temporary: Sequence[Path]
-    """Folders inside that are kept in memory."""
+    """In-memory folders in the sandbox."""
     report: int
-    """Where bubblewrap writes the id of its first process, in one or more chunks."""
+    """The pipe to which bubblewrap writes the id of its first process, in one or more chunks."""
     told: bytearray = field(default_factory=bytearray)
 
     def first_process(self) -> int | None:
-        """That id, once it is known."""
+        """Return the id of the first process, or None if it isn't known yet."""
         with suppress(BlockingIOError):
             self.told.extend(os.read(self.report, 4096))
         found = re.search(rb'"child-pid": (\d+)\D', self.told)
@@ -68,7 +68,7 @@ class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
 
     def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
-        """`hidden` are more folders that commands must not see, such as Loom's own state."""
+        """`hidden` lists additional folders that commands must not see, such as Loom's own state."""
         self._binary = binary
         self._further = hidden
         self._files = hidden_files()
@@ -88,8 +88,8 @@ class Bubblewrap:
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run the command to its end. All other processes end with the first process of its namespace, even detached
-        ones.
+        """Run the command until it ends. When the first process of its namespace ends, all other processes end too,
+        including detached processes.
         """
         with self.prepared(workspace, readable) as prepared:
             before = free_space(workspace)
@@ -123,8 +123,10 @@ class Bubblewrap:
 
     @contextmanager
     def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[PreparedSandbox]:
-        """The words before a command that run it in the sandbox, valid until the end of the block."""
-        hidden = hidden_folders(self._further)  # each time: Loom's own state may be created meanwhile
+        """Prepare the sandbox for one command. The result is valid until the end of the block."""
+        hidden = hidden_folders(
+            self._further
+        )  # not cached, because Loom's own state may have been created since the last command
         outside = [folder for folder in hidden if not folder.is_relative_to(workspace)]
         inside = [folder for folder in hidden if folder.is_relative_to(workspace) and folder != workspace]
         with (
@@ -155,7 +157,9 @@ class Bubblewrap:
     def _places(
         self, workspace: Path, mounts: Mounts, outside: Sequence[Path], inside: Sequence[Path]
     ) -> Iterator[str]:
-        """Later mounts cover earlier ones: the workspace may be inside a hidden folder, or contain one."""
+        """Return the mounts in order. Later mounts cover earlier ones, because the workspace may be inside a hidden
+        folder or contain one.
+        """
         covered = (*TEMPORARIES, *outside)
         for folder in outside:
             yield from ("--size", "4096", "--tmpfs", str(folder))
@@ -165,7 +169,7 @@ class Bubblewrap:
         yield from mounts.words
         for folder in dict.fromkeys((*mounts.emptied, *inside)):
             yield from ("--size", "4096", "--tmpfs", str(folder))
-        # Skills may be inside emptied folders. Once they are mounted, nothing else is mounted there.
+        # Mount skills last, because they may be inside emptied folders.
         yield from mounts.readable
         for folder in dict.fromkeys((*mounts.emptied, *inside)):
             yield from ("--remount-ro", str(folder))
@@ -174,13 +178,13 @@ class Bubblewrap:
 
 
 def _above(hidden: Sequence[Path], workspace: Path) -> Sequence[Path]:
-    """The folders of the workspace that contain these, outer ones first."""
+    """Return the workspace folders that contain these folders, parent folders first."""
     found = {folder for each in hidden for folder in each.parents if folder.is_relative_to(workspace)}
     return sorted(found - {workspace})
 
 
 def _pipe(stack: ExitStack) -> tuple[int, int]:
-    """Both ends of a pipe that is read without blocking."""
+    """Return both ends of a pipe whose read end is non-blocking."""
     ends = os.pipe()
     for end in ends:
         stack.callback(os.close, end)
@@ -189,7 +193,9 @@ def _pipe(stack: ExitStack) -> tuple[int, int]:
 
 
 def _kernel(stack: ExitStack, mounts: Mounts) -> int | None:
-    """A descriptor for setting the sandbox's own highest process id; None if that would apply to the whole machine."""
+    """Return a descriptor for setting the sandbox's own maximum process id, or None if this would affect the whole
+    machine.
+    """
     if not counts_ids_per_namespace(os.uname().release):
         return None
     found = os.open("/proc/sys/kernel", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -199,7 +205,7 @@ def _kernel(stack: ExitStack, mounts: Mounts) -> int | None:
 
 
 def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
-    """A descriptor to read `data` from. A pipe accepts so little data at once."""
+    """Return a descriptor from which `data` can be read. The data is small enough for a pipe's buffer."""
     reading, writing = os.pipe()
     stack.callback(os.close, reading)
     os.write(writing, data)
@@ -209,7 +215,7 @@ def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
 
 
 async def _wait_for_first_process(prepared: PreparedSandbox) -> int:
-    """Wait a moment for the first process. Most commands have ended by then."""
+    """Wait briefly for the id of the first process. Most commands end during this time."""
     while True:
         await asyncio.sleep(FIRST)
         if (first := prepared.first_process()) is not None:

@@ -1,8 +1,8 @@
-"""Placeholders that occupy names in a workspace while commands run there.
+"""Create placeholders that occupy names in a workspace while commands are running in it.
 
-The last command to end removes them, in any worker of this machine: each command holds a shared lock for its workspace,
-on one byte of a file that no sandbox sees. Placeholders have a mode that hardly any other file has, so those of a
-killed worker are removed after the next command.
+The last command to end in any worker on this machine removes the placeholders. Each command holds a shared lock for its
+workspace, on one byte of a file that isn't visible in any sandbox. Placeholders have a mode that is rare for other
+files. The next command can therefore recognize and remove the placeholders of a killed worker.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ _LOCK: Final = "hhqqi0q"
 
 @contextmanager
 def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
-    """Occupy these names in the workspace (a descriptor), with placeholders if they do not exist.
+    """Occupy these names in the workspace (a descriptor) by creating placeholders for names that don't exist.
 
     `folders` become empty folders: Git ignores an empty `.git` and uses the repository around the workspace. `others`
     become sockets without a listener, which are fast to create and remove, and never block a program that opens them.
@@ -33,7 +33,9 @@ def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]
     lock, place = _lock(workspace)
     try:
         for name in folders:
-            with suppress(OSError):  # it exists; or Loom may not create it, and then no command may either
+            with suppress(
+                OSError
+            ):  # the name exists, or Loom isn't permitted to create it, in which case commands aren't either
                 os.mkdir(name, _MODE, dir_fd=workspace)
         for name in others:
             with suppress(OSError):
@@ -47,7 +49,7 @@ def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]
 
 
 def _lock(workspace: int) -> tuple[int, int]:
-    """A shared lock, and the byte that it is on."""
+    """Take a shared lock. Return its descriptor and the locked byte."""
     status = os.fstat(workspace)
     place = (status.st_dev * 2654435761 + status.st_ino) % _BYTES
     path = Path(gettempdir(), f"loom-{os.geteuid()}.lock")
@@ -68,7 +70,7 @@ def _is_last(lock: int, place: int) -> bool:
 
 
 def _take_away(workspace: int, name: str) -> None:
-    """Remove placeholders only. A folder that something was put into stays."""
+    """Remove only placeholders. A folder that isn't empty is kept."""
     with suppress(OSError):
         mode = os.stat(name, dir_fd=workspace, follow_symlinks=False).st_mode
         if mode & (stat.S_ISVTX | 0o222) != stat.S_ISVTX:

@@ -1,4 +1,4 @@
-"""Run a program so that none of its processes is left, however it ends."""
+"""Run a program and ensure that no process is left when it ends for any reason."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from loom.domain.core.errors import ToolExecutionError
 SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK: Final = 256 * 1024
 _FLOOD_PAUSE: Final = 0.005
-"""Seconds between reads once nothing more is stored, so that endless output does not take the worker's time."""
+"""Seconds between reads after the output limit is reached, so that endless output doesn't slow down the worker."""
 
 _LAST_WORDS: Final = 2.0
-"""Seconds for the pipe to close after everything was killed."""
+"""Seconds for the pipe to close after all processes have been killed."""
 
 
 def clean_environment(home: str) -> dict[str, str]:
-    """The environment of a command, with nothing of the worker's."""
+    """Return the environment of a command. It contains none of the worker's variables."""
     return {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
@@ -34,7 +34,7 @@ async def supervise(
     *,
     workspace: Path,
     environment: Mapping[str, str],
-    timeout: float,  # noqa: ASYNC109 - on timeout, the output so far is the result, not an error
+    timeout: float,  # noqa: ASYNC109 - a timeout isn't an error, and returns the output so far
     max_output: int,
     on_output: Callable[[str], None],
     kill: Callable[[int], None],
@@ -42,10 +42,11 @@ async def supervise(
     pass_fds: Sequence[int] = (),
     watch: Callable[[], Awaitable[str]] | None = None,
 ) -> Finished:
-    """Run until the program ends, the timeout expires or the caller is cancelled. Then `kill` what is left, by its id.
+    """Run until the program ends, the timeout expires or the caller is canceled. Then call `kill` with the program's
+    process id to end the remaining processes.
 
-    `watch` returns when the program has to be stopped, with the reason. The output uses a pipe of its own instead of
-    asyncio's, which waits for the last process that holds it, including a forgotten background process.
+    `watch` returns the reason when the program must be stopped. The output uses a separate pipe instead of asyncio's
+    pipe, because asyncio waits for every process that holds its pipe, including background processes.
     """
     collected = Collected(max_output)
     with _readable(stdin) as source:
@@ -82,7 +83,9 @@ async def supervise(
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """A file in memory with this content, which needs no writer while the program reads it."""
+    """Yield a descriptor of an in-memory file with this content, so that no task has to write while the program is
+    reading.
+    """
     if not data:
         yield DEVNULL
         return
@@ -93,7 +96,7 @@ def _readable(data: bytes) -> Iterator[int]:
 
 
 async def _end_of(process: Process, watch: Callable[[], Awaitable[str]] | None) -> str:
-    """Wait for the program's end, or for the reason to stop it."""
+    """Wait until the program ends or must be stopped. Return the reason for stopping it."""
     if watch is None:
         await process.wait()
         return ""
@@ -113,7 +116,8 @@ async def _start(
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=_CHUNK)
     try:
-        # Before the program starts: between its start and the code that finally kills it, there must be no await.
+        # Do this before the program starts, because there must be no await between its start and the `finally` block
+        # that kills it.
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
         )
@@ -141,7 +145,7 @@ async def _pump(stream: asyncio.StreamReader, collected: Collected, on_output: C
 
 
 async def _settle(process: Process, pump: "asyncio.Task[None]") -> None:
-    """Reap the program and read its remaining output. A second cancellation must not leave it unreaped."""
+    """Reap the program and read its remaining output, even if the task is canceled a second time."""
     await asyncio.shield(asyncio.ensure_future(process.wait()))
     _, unfinished = await asyncio.wait([pump], timeout=_LAST_WORDS)
     for task in unfinished:
@@ -149,6 +153,6 @@ async def _settle(process: Process, pump: "asyncio.Task[None]") -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process that leads its group, and the group."""
+    """Kill a process group and its leader."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""The paths in a workspace that a command must not change, or see, as mounts for bubblewrap.
+"""Mount a workspace for bubblewrap, and protect the paths in it that a command must not change or see.
 
-Files that Git, editors, agents and Loom obey later, outside any sandbox, are read-only if they exist. Of the most
-dangerous ones, a placeholder occupies missing names. Everything is opened step by step without following links and
-mounted by descriptor, so that a command of another run in the same workspace cannot substitute a link.
+Existing files that Git, editors, agents and Loom later obey outside any sandbox are read-only. If one of the most
+dangerous files is missing, a placeholder occupies its name. Every path is opened one component at a time without
+following links, and mounted by descriptor. Another run's command in the same workspace therefore can't substitute a
+link.
 """
 
 import os
@@ -23,28 +24,32 @@ OBEYED_LATER: Final[Sequence[str]] = (
     *(READ_ONLY, ".husky", ".agents", ".claude", ".codex", ".cursor", ".devcontainer", ".idea", ".vscode"),
     *(".env", ".envrc", ".mcp.json", "loom.toml"),
 )
-"""Read-only if they exist: hooks, skills, tasks that start automatically, settings."""
+"""Paths that are read-only if they exist: hooks, skills, automatically started tasks and settings."""
 
 _OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
 KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
-"""If one of these, or a `.git`, does not exist, no command can create it. The list is short, since commands see it."""
+"""Names that no command can create if they don't exist, in addition to `.git`. The list is short, because commands can
+see the placeholders.
+"""
 
 SECRETS: Final[Sequence[str]] = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
-"""Folders whose content is hidden from a command: Loom's state, and keys, in case the workspace is a home directory."""
+"""Folders whose content is hidden from commands: Loom's state, and folders with keys if the workspace is a home
+directory.
+"""
 
 _OPEN: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Arguments for bubblewrap, and the descriptors that they refer to."""
+    """Arguments for bubblewrap and the descriptors that they refer to."""
 
     words: list[str] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     emptied: list[Path] = field(default_factory=list)
-    """Folders that are shown empty and read-only."""
+    """Folders that appear empty and read-only."""
     readable: list[str] = field(default_factory=list)
-    """Arguments for readable folders, wherever they are. They come after the emptied ones."""
+    """Arguments for readable folders. They come after the arguments for emptied folders."""
 
     def add(self, option: str, descriptor: int, place: Path) -> None:
         """Add one mount by descriptor."""
@@ -63,8 +68,8 @@ def mounted(
 ) -> Iterator[Mounts]:
     """Mount the workspace and its protected paths. The placeholders stay until the end of the block.
 
-    The `fixed` folders cannot be renamed, because they are mounts. Otherwise a folder that contains something hidden
-    could be moved together with it, and the next command would see it there.
+    The `fixed` folders can't be renamed, because they are mounts. Otherwise a command could move a folder that contains
+    hidden content, and the next command would see this content at the new path.
     """
     with ExitStack() as stack:
         mounts = Mounts()
@@ -110,7 +115,7 @@ def _read_only(workspace: Path, repositories: Repositories) -> Iterator[Parts]:
 
 
 def _opened(workspace: Path, parts: Parts) -> int | None:
-    """Open for mounting; None if it does not exist or is a link."""
+    """Open a path for mounting. Return None if it doesn't exist or is a link."""
     try:
         with beneath.folder(str(workspace), parts[:-1]) as parent:
             found = os.open(parts[-1], _OPEN, dir_fd=parent)

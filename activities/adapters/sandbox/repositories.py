@@ -1,4 +1,6 @@
-"""Find the Git repositories in a workspace. They must not change, because Git obeys them later, outside any sandbox."""
+"""Find the Git repositories in a workspace. Commands must not change them, because Git later reads them outside any
+sandbox.
+"""
 
 import os
 import re
@@ -27,7 +29,7 @@ class Repositories:
     _known: dict[Path, tuple[float, tuple[Parts, ...]]] = field(default_factory=dict)
 
     def inside(self, workspace: Path) -> tuple[Parts, ...]:
-        """Every `.git` below the workspace, and the target of such a file or of the setting `core.hooksPath`."""
+        """Return every `.git` in the workspace, and the targets of `.git` files and of the setting `core.hooksPath`."""
         until, found = self._known.get(workspace, (0.0, ()))
         begun = monotonic()
         if begun < until:
@@ -39,7 +41,7 @@ class Repositories:
 
 
 def _repositories(workspace: Path) -> Iterator[Parts]:
-    """Search breadth first and with a limit, since a workspace may be large."""
+    """Search breadth-first up to a limit, because a workspace may be large."""
     level: list[Parts] = [()]
     seen = 0
     for _ in range(_DEPTH):
@@ -57,7 +59,9 @@ def _repositories(workspace: Path) -> Iterator[Parts]:
 
 
 def _look(workspace: Path, parts: Parts) -> tuple[list[Parts], Parts | None]:
-    """The folders in a folder, and its `.git`. If one has become a link meanwhile, opening it reveals this."""
+    """Return a folder's subfolders and its `.git`. A subfolder that has been replaced with a link is detected when it
+    is opened.
+    """
     folders: list[Parts] = []
     repository = None
     try:
@@ -81,7 +85,7 @@ def _named_in(workspace: Path, repository: Parts) -> Iterator[Parts]:
 
 
 def _text(workspace: Path, parts: Parts) -> str:
-    """The beginning of a file; empty if it is not a file."""
+    """Return the beginning of a file, or an empty string if the path isn't a file."""
     try:
         with os.fdopen(beneath.open_file(str(workspace), parts), "rb") as file:
             return file.read(65_536).decode("utf-8", "replace")

@@ -1,7 +1,8 @@
-"""Resource limits of one sandboxed command with all of its processes, and the message when it exceeds one.
+"""Resource limits for all processes of a sandboxed command, and the messages for exceeded limits.
 
-Two mechanisms work together, for root and for ordinary users, and without cgroups, which a worker can rarely write to:
-the kernel's own limits per process, set here, and a watchdog that periodically adds up all processes of the command.
+Two mechanisms enforce the limits, both for root and for ordinary users: the kernel's limits per process, which this
+module sets, and a watchdog, which periodically adds up the usage of all of the command's processes. Cgroups aren't
+used, because a worker rarely has permission to write to them.
 """
 
 import re
@@ -14,32 +15,37 @@ from loom.domain.tools.sandbox_limits import Limits
 _KIB: Final = 1024
 _GIB: Final = 1024**3
 _SPARE: Final = 32
-"""Processes between the watchdog's limit and the kernel's, so that a fork bomb is ended and not only slowed down."""
+"""Difference between the kernel's and the watchdog's process limits, so that a fork bomb is stopped and not only slowed
+down.
+"""
 
 _RESERVED_IDS: Final = 300
-"""Process ids that the kernel does not reuse."""
+"""Number of process ids that the kernel doesn't reuse."""
 
 _SOFT_FILES: Final = 1024
-"""Open files until a program raises the limit. With a higher default, old programs that use `select` break."""
+"""Default limit of open files, which a program can raise. A higher default breaks old programs that use `select`."""
 
 Kind: TypeAlias = Literal["memory", "processes", "cpu", "file_size", "disk", "room", "temporary", "open_files"]
 
 
 def counts_ids_per_namespace(release: str) -> bool:
-    """Whether `pid_max` is per namespace, as of Linux 6.14. Before that, writing it would affect the whole machine."""
+    """Whether `pid_max` is set per namespace, as in Linux 6.14 and later. In earlier versions, setting it would affect
+    the whole machine.
+    """
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (6, 14)
 
 
 def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
-    """Words before a command: a shell that lowers the kernel's limits for good, and stops if one is rejected.
+    """Return the command-line words that precede a command. They start a shell that permanently lowers the kernel's
+    limits and exits if a limit is rejected.
 
-    It has to run inside the sandbox, where the number of processes is counted for the sandbox alone. `kernel` is a
-    descriptor of `/proc/sys/kernel` if process ids are per namespace. That limit also applies to root, whom the kernel
-    exempts from the other one. The command sees that folder read-only.
+    The shell must run inside the sandbox, so that only the sandbox's processes are counted. If process ids are per
+    namespace, `kernel` is a descriptor of `/proc/sys/kernel`. The maximum process id also applies to root, which is
+    exempt from the limit on the number of processes. The command can only read that folder.
 
-    The shell stays as the first process of the sandbox, reaps orphans and ends with the command's exit code. Its own
-    message about a command that a signal ended is suppressed.
+    The shell remains the first process of the sandbox, reaps orphaned processes and exits with the command's exit code.
+    The shell's own message about a command that was killed by a signal is suppressed.
     """
     ids = (
         ()
@@ -72,7 +78,9 @@ _ADVICE: Final[Mapping[Kind, str]] = {
 
 
 def explain(kind: Kind, limits: Limits) -> str:
-    """Describe a limit and what to do about it, as the end of a sentence that starts with what happened."""
+    """Return a description of a limit and how to avoid it. The caller's sentence states what happened and ends with
+    this text.
+    """
     sizes = {name: _size(getattr(limits, name)) for name in ("memory", "file_size", "disk", "temporary")}
     return _ADVICE[kind].format(**sizes, processes=limits.processes, cpu=limits.cpu, open_files=limits.open_files)
 
@@ -89,11 +97,13 @@ _SIGNS: Final[Sequence[tuple[str, Kind]]] = (
     ("No space left on device", "temporary"),
     ("Too many open files", "open_files"),
 )
-"""What programs print when the kernel denies them more of something."""
+"""Matches the messages that programs print when they reach a kernel limit."""
 
 
 def hint(exit_code: int, output: str, limits: Limits) -> str:
-    """The limit that a failed command seems to have reached, by its exit code and output; empty for none."""
+    """Return a hint about the limit that a failed command seems to have reached, based on its exit code and output.
+    Return an empty string if there is none.
+    """
     if exit_code == 128 + SIGXFSZ:
         return _seems("file_size", limits)
     kind = next((kind for words, kind in _SIGNS if words in output), None) if exit_code else None

@@ -1,10 +1,10 @@
-"""The system calls that a sandboxed program must not make, as a seccomp filter for bubblewrap.
+"""Create a seccomp filter for bubblewrap that blocks system calls in sandboxed programs.
 
-Namespaces leave a few gaps, and these calls use them: kernel keyrings belong to the user and not to a namespace,
-sockets of some families (`AF_VSOCK` reaches the machine's own host) ignore network namespaces, and io_uring makes calls
-that no filter sees. Others would evade the limits: memory that no process's size includes, and `fallocate`, which takes
-a whole disk at once. Programs have alternatives for all of them; each call fails with the error that makes programs use
-them.
+Some of the blocked calls bypass namespaces. Kernel keyrings belong to the user and not to a namespace. Sockets of some
+families ignore network namespaces (`AF_VSOCK` connects to the machine's own host). Calls through io_uring bypass the
+filter. Other blocked calls evade the limits. Some allocate memory that isn't included in any process's size, and
+`fallocate` can fill a whole disk at once. Programs have alternatives to all of these calls. Each call fails with the
+error that makes programs use the alternative.
 """
 
 import errno
@@ -23,14 +23,14 @@ _NOT_THERE: Final[Mapping[str, int]] = {
 }
 _FAMILIES: Final = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _SHARED: Final = 1024 * 1024
-"""Maximum bytes of one System V segment. Segments outlive their creator, but databases need a small one."""
+"""Maximum size of a System V segment in bytes. Segments outlive their creator, but databases need a small one."""
 
 
 class _Machine(NamedTuple):
     audit: int
     column: int
     foreign: int | None = None
-    """Calls of another calling convention start at this number."""
+    """The first call number of another calling convention."""
 
 
 _MACHINES: Final[Mapping[str, _Machine]] = {
@@ -53,7 +53,7 @@ _NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "io_uring_register": (427, 427),
     "memfd_secret": (447, 447),
 }
-"""By name, for each machine in the order above."""
+"""Call numbers by name, for each machine in the order of the table of machines."""
 
 _LOAD: Final = 0x20
 _IF_EQUAL: Final = 0x15
@@ -64,11 +64,13 @@ _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _REFUSE: Final = 0x00050000
 _NUMBER, _AUDIT, _FIRST, _SECOND = 0, 4, 16, 24
-"""Where `struct seccomp_data` holds the call's number, the machine, and the low halves of the first two arguments."""
+"""Offsets in `struct seccomp_data` of the call number, the machine, and the low halves of the first two arguments."""
 
 
 def system_call_filter(machine: str | None = None) -> bytes | None:
-    """The filter in the format of bubblewrap's `--seccomp`; None for a machine whose call numbers are unknown."""
+    """Return the filter in the format of bubblewrap's `--seccomp` option, or None if the machine's call numbers are
+    unknown.
+    """
     known = _MACHINES.get(machine or os.uname().machine)
     return None if known is None else b"".join(_program(known))
 
@@ -100,7 +102,9 @@ def _only_these_families(number: int) -> Sequence[bytes]:
 
 
 def _only_small_segments(number: int) -> Sequence[bytes]:
-    """Check the upper half of the size too: otherwise 4 GiB and some bytes would look like some bytes."""
+    """Return instructions that check both halves of the size. Otherwise a size just above 4 GiB would look like a small
+    size.
+    """
     return [
         _step(_IF_EQUAL, number, otherwise=6),
         _step(_LOAD, _SECOND + 4),
@@ -117,5 +121,5 @@ def _refused(test: int, number: int, error: int) -> Sequence[bytes]:
 
 
 def _step(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """One instruction of classic BPF: operation, jumps if true and if false, and operand."""
+    """Return one classic BPF instruction: the operation, the jumps for true and false, and the operand."""
     return struct.pack("=HBBI", code, then, otherwise, value)

@@ -1,4 +1,4 @@
-"""Run commands without isolation, if the user has explicitly asked for it."""
+"""Run commands without isolation, if the user has explicitly requested it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _MARK: Final = "LOOM_COMMAND"
 
 
 class Unsandboxed:
-    """Runs commands as the worker's user with all its rights, only if explicitly configured."""
+    """Runs commands with all of the worker user's permissions. It is used only if it is explicitly configured."""
 
     async def run(
         self,
@@ -30,8 +30,8 @@ class Unsandboxed:
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run the command to its end. Detached processes are found by a marker in their environment."""
-        del readable  # it may read everything that the worker may
+        """Run the command until it ends. Detached processes are found by a marker in their environment."""
+        del readable  # the command can read every file that the worker can read
         _require(workspace)
         mark = token_hex(8)
         return await supervise(
@@ -52,7 +52,7 @@ def _require(workspace: Path) -> None:
 
 
 def _kill_marked(pid: int, mark: str) -> None:
-    """Kill all processes of the command, including detached ones. Repeat, since new ones may start."""
+    """Kill all of the command's processes, including detached ones. Repeat this, because new processes may start."""
     for _ in range(10):
         tree = _tree(pid)
         kill_group(pid)

@@ -1,9 +1,10 @@
-"""End a sandboxed command that uses too much, by adding up the usage of all its processes several times a second.
+"""Stop a sandboxed command that exceeds its limits. The watchdog adds up the usage of all of its processes several
+times a second.
 
-The watchdog reads the sandbox's own `/proc` from outside. It lists exactly the processes of the command, however they
-were detached. Between two checks, the processes can exceed a limit by what they use in that time; the kernel's limits
-per process and the sizes of the temporary folders restrict this. Most commands end before the first check and cost
-nothing.
+The watchdog reads the sandbox's own `/proc` from outside the sandbox. This folder lists all of the command's processes,
+including detached ones, and no others. Between two checks, the processes can exceed a limit temporarily. The kernel's
+limits per process and the sizes of the temporary folders restrict this excess. Most commands end before the first check
+and cause no overhead.
 """
 
 import asyncio
@@ -21,24 +22,27 @@ from loom.activities.adapters.sandbox.resource_limits import Kind, explain
 from loom.domain.tools.sandbox_limits import Limits
 
 FIRST: Final = 0.05
-"""Seconds until the first check. The interval then doubles up to `_PERIOD`."""
+"""Seconds until the first check. The interval then doubles until it reaches `_PERIOD`."""
 
 _PERIOD: Final = 0.2
 
 _SHARE: Final = 20
-"""The next check waits this many times the processor time of the last one, since the worker has other work.
+"""Ratio of the delay before a check to the processor time of the previous check. It leaves the worker time for other
+work.
 
-Elapsed time would not do: it is long exactly when a fork bomb leaves the worker no time.
+Elapsed time isn't used, because it increases when a fork bomb takes the worker's processor time.
 """
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _INODE: Final = 1024
-"""Approximate bytes of memory that an empty file in /tmp costs."""
+"""Approximate number of bytes of memory that an empty file in /tmp uses."""
 
 _RESERVE: Final = 1024**3
 _RESERVED_FILES: Final = 100_000
-"""Disk space that no command may use up; on a disk with less than twice that, half of what it has."""
+"""Disk space that must remain free. If less than twice that amount was free when the command started, half of that
+space must remain free.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +52,11 @@ class FreeSpace:
     free: int
     """Free bytes."""
     files: int
-    """Free inodes; zero on file systems that do not count them."""
+    """Free inodes, or zero on file systems that don't count them."""
 
 
 def free_space(folder: Path) -> FreeSpace:
-    """The free space of this folder's disk for this user."""
+    """Return the disk space that is available to this user on the folder's disk."""
     found = os.statvfs(folder)
     return FreeSpace(free=found.f_bavail * found.f_frsize, files=found.f_favail)
 
@@ -62,18 +66,18 @@ class Watchdog:
     """Watches one command."""
 
     first: int
-    """The id of the sandbox's first process in the worker's namespace."""
+    """Process id of the sandbox's first process in the worker's namespace."""
     workspace: Path
     before: FreeSpace
-    """The workspace's disk when the command started."""
+    """Free space on the workspace's disk when the command started."""
     temporary: Sequence[Path]
-    """Folders inside that are kept in memory."""
+    """In-memory folders in the sandbox."""
     limits: Limits
     seconds: float
     """The command's timeout in seconds."""
 
     async def wait_for_excess(self) -> str:
-        """Wait until a limit is exceeded. Return which, and what to do."""
+        """Wait until a limit is exceeded. Return a message that names the limit and tells the user what to do."""
         pause = FIRST
         with self._held() as kill:
             while True:
@@ -86,10 +90,10 @@ class Watchdog:
 
     @contextmanager
     def _held(self) -> Iterator[Callable[[], None]]:
-        """A handle to kill the first process, even if its id has been reused."""
+        """Yield a function that kills the first process. It never kills another process that has reused the id."""
         try:
             held = os.pidfd_open(self.first)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             yield lambda: None
             return
         try:
@@ -99,7 +103,7 @@ class Watchdog:
             os.close(held)
 
     def exceeded(self) -> Kind | None:
-        """The first limit that the processes exceed now."""
+        """Return the first limit that the processes currently exceed."""
         ids = self.processes()
         if not ids:
             return None
@@ -115,7 +119,9 @@ class Watchdog:
         return self._disk(ids)
 
     def processes(self) -> list[str]:
-        """The ids of all processes in the sandbox's namespace; none before it starts or after it has ended."""
+        """Return the ids of all processes in the sandbox's namespace. The list is empty before the sandbox starts and
+        after it has ended.
+        """
         with suppress(OSError):
             if Path(self._proc("1", "ns/pid")).samefile(f"/proc/{self.first}/ns/pid"):
                 return [entry.name for entry in Path(self._proc()).iterdir() if entry.name.isdigit()]
@@ -129,7 +135,7 @@ class Watchdog:
         return _Status.parse(text) if text else None
 
     def _is_over(self, ids: list[str]) -> bool:
-        """Count again with shared pages divided among the processes that share them, which takes longer."""
+        """Count memory again with shared pages divided among the processes that share them. This takes longer."""
         shares = sum(_field(_read(self._proc(pid, "smaps_rollup")), "Pss:") for pid in ids)
         return self._in_temporary() + shares * 1024 > self.limits.memory
 
@@ -137,7 +143,7 @@ class Watchdog:
         return sum(_in_memory(f"/proc/{self.first}/root{folder}") for folder in self.temporary)
 
     def _disk(self, ids: list[str]) -> Kind | None:
-        """Whether the processes have written too much, or the disk is nearly full, whoever wrote to it."""
+        """Return the limit that is exceeded if the processes have written too much or the disk is nearly full."""
         now, before = free_space(self.workspace), self.before
         if now.free < min(_RESERVE, before.free // 2) or now.files < min(_RESERVED_FILES, before.files // 2):
             return "room"
@@ -150,7 +156,7 @@ class Watchdog:
         return _field(text, "write_bytes:") - _field(text, "cancelled_write_bytes:")
 
     def _offer_to_the_killer(self) -> None:
-        """If the machine runs out of memory, the kernel should kill these processes and not the worker."""
+        """Make the kernel kill these processes instead of the worker if the machine runs out of memory."""
         for pid in self._outside():
             with suppress(OSError):
                 Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
@@ -170,7 +176,7 @@ class _Status:
 
     @classmethod
     def parse(cls, text: str) -> "_Status":
-        """Parse a line of /proc/PID/stat. The program's name in it can contain anything."""
+        """Parse a line of /proc/PID/stat. The program name in the line can contain any character."""
         fields = text.rpartition(")")[2].split()
         return cls(
             threads=int(fields[17]),
@@ -180,15 +186,15 @@ class _Status:
 
 
 def _kill(first: int, held: int) -> None:
-    """Kill the first process. The kernel then kills all others, but among hundreds it may take long to act."""
-    with suppress(OSError):  # only root may raise its priority, and only root can have that many
+    """Kill the first process. The kernel then kills all others, which may take a long time if there are hundreds."""
+    with suppress(OSError):  # only root can raise its priority, and only root can have hundreds of processes
         os.sched_setscheduler(first, os.SCHED_RR, os.sched_param(1))
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(held, signal.SIGKILL)
 
 
 def _read(path: str) -> str:
-    """The file's text; empty if its process has ended."""
+    """Return the file's text, or an empty string if its process has ended."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -196,7 +202,7 @@ def _read(path: str) -> str:
 
 
 def _field(text: str, name: str) -> int:
-    """The number after a name at the start of a line."""
+    """Return the number after the name at the start of a line."""
     line = next((line for line in text.splitlines() if line.startswith(name)), "")
     return int(line.split()[1]) if line else 0
 

@@ -1,4 +1,4 @@
-"""A parser for shell commands, on which the permission rules for `bash` rely.
+"""A parser for shell commands. The permission rules for `bash` rely on it.
 
 `parser` finds every command in a line; `words`, `wrappers` and `doubts` are its steps.
 """

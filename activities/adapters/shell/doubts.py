@@ -1,7 +1,9 @@
-"""Detect lines that the syntax tree and Bash may read differently, so that nothing can hide between the two.
+"""Detect command lines that Bash may interpret differently from the syntax tree, so that no command can hide from the
+permission rules.
 
-Each check covers a kind of line that the parser read differently from Bash without reporting an error. They were found
-by running random lines in both. A false alarm costs an approval; a missed one runs a command that nobody allowed.
+Each check covers a type of line that the parser interprets differently from Bash without reporting an error. These
+types were found by running random lines in both. A false positive causes an unnecessary approval request. A false
+negative runs a command that nobody has allowed.
 """
 
 import re
@@ -14,7 +16,7 @@ from tree_sitter import Node
 from loom.activities.adapters.shell.words import PlacedNode, strays_of
 
 _ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
-"""A word across two lines, control characters, white space that Bash treats as letters."""
+"""Matches words that span two lines, control characters, and white space that Bash treats as letters."""
 
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _BLANK_IN_LINE: Final = re.compile(rb"(?:[ \t]|\\\n)*")
@@ -34,7 +36,7 @@ _IN_COMMAND: Final = frozenset(
 
 
 def is_doubtful(nodes: Sequence[PlacedNode], source: bytes) -> bool:
-    """Whether Bash may read something in this tree differently."""
+    """Whether Bash may interpret any part of this tree differently."""
     return (
         bool(_ODD_TEXT.search(source))
         or _leaves_gaps(nodes, source)
@@ -44,7 +46,7 @@ def is_doubtful(nodes: Sequence[PlacedNode], source: bytes) -> bool:
 
 
 def _leaves_gaps(nodes: Sequence[PlacedNode], source: bytes) -> bool:
-    """Whether any text besides white space belongs to no leaf: the parser skipped what it did not understand."""
+    """Whether the parser skipped any text that isn't white space, so that no leaf of the tree contains it."""
     seen = 0
     for each in nodes:
         if not each.children:
@@ -55,7 +57,7 @@ def _leaves_gaps(nodes: Sequence[PlacedNode], source: bytes) -> bool:
 
 
 def _loses_words(nodes: Sequence[PlacedNode]) -> bool:
-    """Whether a word after a redirect cannot be assigned to a command."""
+    """Whether a word after a redirect can't be assigned to a command."""
     redirects = [each.node for each in nodes if each.node.type in ("file_redirect", "heredoc_redirect")]
     strays = {stray.id for redirect in redirects for stray in strays_of(redirect)}
     return bool(strays - {stray.id for each in nodes if each.node.type == "command" for stray in each.strays})
@@ -82,13 +84,15 @@ def _is_odd(each: PlacedNode, source: bytes) -> bool:
 
 
 def _spans_lines(each: PlacedNode, source: bytes) -> bool:
-    """Whether the tree joins words across a plain line end before a continued line."""
+    """Whether the tree joins words across an unescaped line end that precedes a continued line."""
     gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
     return not all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 
 
 def _is_odd_heredoc(node: Node, source: bytes) -> bool:
-    """Whether the end of a heredoc, or what runs inside, is uncertain. A second heredoc on the line is."""
+    """Whether the end of a heredoc or the commands that run inside it are uncertain. A second heredoc on the same line
+    is always uncertain.
+    """
     parts = {child.type: child for child in node.children}
     start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
     if start is None or end is None or not _DELIMITER.fullmatch(start.text or b""):

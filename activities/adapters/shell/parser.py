@@ -1,7 +1,8 @@
-"""Analyze a shell command without running it: every simple command inside, as permission rules see it.
+"""Analyze a shell command without running it, and find every simple command that the permission rules must check.
 
-The analysis walks a Bash syntax tree to find all commands, at any depth. What the tree cannot show (a name from a
-variable, `eval`, a syntax error) becomes a subject that no allow pattern covers. In doubt, a subject is opaque.
+The analysis walks a Bash syntax tree to find all commands, at any depth. If the tree can't show which command runs (a
+name from a variable, `eval`, a syntax error), the parser returns an opaque subject, which no allow pattern covers. In
+case of doubt, a subject is opaque.
 """
 
 import re
@@ -19,15 +20,15 @@ from loom.activities.adapters.shell.words import PlacedNode, Word, placed_nodes,
 from loom.domain.permissions.subjects import Subject
 
 LONGEST: Final = 10_000
-"""Characters beyond which a command is not analyzed."""
+"""Maximum number of characters in a command. Longer commands aren't analyzed."""
 
 _DEEPEST: Final = 4
-"""Maximum depth of commands that run commands."""
+"""Maximum nesting depth of commands that run other commands."""
 
 _SAFE: Final = re.compile(
     r"(?:NODE_ENV|LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|PYTHONUNBUFFERED|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE)="
 )
-"""Assignments that only change how a command's output looks."""
+"""Variables that affect only the appearance of a command's output."""
 
 _QUIET_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _WRITES: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
@@ -53,21 +54,21 @@ _RESERVED: Final = frozenset(
 _ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
 _ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_statement"})
-"""Nodes in which an assignment is part of a larger subject."""
+"""Types of nodes in which an assignment is part of a larger subject."""
 
 _MOST_WRAPPERS: Final = 10
 _Words: TypeAlias = tuple[Word, ...]
 
 
 class BashParser:
-    """Parses Bash and caches the last few hundred results."""
+    """Parses Bash commands and caches the last few hundred results."""
 
     def __init__(self) -> None:
         self._parser = Parser(Language(tree_sitter_bash.language()))
         self._cached = lru_cache(maxsize=512)(self._parse)
 
     def parse(self, command: str) -> tuple[Subject, ...]:
-        """Every command inside, in order, without duplicates."""
+        """Return every command in the line, in order and without duplicates."""
         return self._cached(command)
 
     def _parse(self, command: str) -> tuple[Subject, ...]:
@@ -91,7 +92,7 @@ class BashParser:
                 yield from _other(each)
 
     def _simple(self, words: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
-        """A command and the commands that it runs."""
+        """Yield a command and the commands that it runs."""
         if depth > _DEEPEST:
             yield _opaque(_joined(words))
             return
@@ -112,7 +113,7 @@ class BashParser:
             yield from self._simple(inner[begin:end], (), depth + 1)
 
     def _shell(self, words: _Words, inner: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
-        """The commands that `bash -c` runs, in its place, unless the line does more than that."""
+        """Yield the commands that `bash -c` runs. If the script can't be analyzed, yield an opaque subject instead."""
         try:
             found = wrappers.inline_script(_values(inner))
         except wrappers.Unclear:
@@ -130,12 +131,12 @@ class BashParser:
         if before or not is_plain or not inside:
             yield from _spellings(words, inner, before)
         yield from inside
-        # The same subject once more, so that a deny or ask for the shell itself applies.
+        # Yield the subject again under the shell's name, so that a deny or ask rule for the shell applies.
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
 
 def _other(each: PlacedNode) -> Iterator[Subject]:
-    """Constructs that do something but are not simple commands."""
+    """Yield subjects for constructs that have an effect but aren't simple commands."""
     match each.node.type:
         case "file_redirect":
             yield from _redirect(each.node)
@@ -148,9 +149,10 @@ def _other(each: PlacedNode) -> Iterator[Subject]:
 
 
 def _redirect(node: Node) -> Iterator[Subject]:
-    """A file that is written to is a subject of its own, so that allowing `echo` does not allow writing.
+    """Yield a separate subject for a file that is written to, so that a rule that allows `echo` doesn't allow writing
+    files.
 
-    A file that is read needs no extra allow; it counts as an argument of the command.
+    A file that is read doesn't need a separate rule, because it is treated as an argument of the command.
     """
     operator, target = target_of(node)
     if target is None or (operator == ">&" and target.type == "number"):
@@ -163,7 +165,7 @@ def _redirect(node: Node) -> Iterator[Subject]:
 
 
 def _unwrapped(words: _Words) -> _Words:
-    """The command without wrappers that do not change what it does."""
+    """Return the command without wrappers that don't change its effect."""
     for _ in range(_MOST_WRAPPERS):
         wrapper = wrappers.TRANSPARENT.get(_name(words))
         values = _values(words)
@@ -184,7 +186,7 @@ def _only_looks_up(values: wrappers.Values) -> bool:
 
 
 def _runs(words: _Words) -> list[tuple[int, int]]:
-    """Where the commands that this one runs start among its words."""
+    """Return the positions in this command's words of the commands that it runs."""
     name, values = _name(words), _values(words)
     if name in wrappers.HIDDEN and len(words) > 1:
         raise wrappers.Unclear
@@ -197,7 +199,7 @@ def _runs(words: _Words) -> list[tuple[int, int]]:
 
 
 def _spellings(words: _Words, inner: _Words, before: tuple[str, ...]) -> Iterator[Subject]:
-    """One subject, repeated for every other spelling that a deny or an ask may refer to."""
+    """Yield one subject for every spelling of the command that a deny or ask rule may refer to."""
     text = " ".join((*before, _joined(inner)))
     plain = [word.text if word.value is None else word.value for word in inner]
     others = (_joined(inner), _joined(words), " ".join(plain), " ".join((_name(inner), *plain[1:])))
@@ -214,12 +216,12 @@ def _values(words: _Words) -> wrappers.Values:
 
 
 def _name(words: _Words) -> str:
-    """The program's name without its folder."""
+    """Return the program's name without its folder."""
     return (words[0].value or "").rpartition("/")[2] if words else ""
 
 
 def _is_no_name(value: str | None) -> bool:
-    """Whether the word in place of a command's name is something else, or only known to Bash."""
+    """Whether the word at the position of the command name isn't a name, or is known only to Bash."""
     if not value or value in _RESERVED or value[0] in "(#":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None

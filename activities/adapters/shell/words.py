@@ -1,4 +1,4 @@
-"""The words of a simple command in a Bash syntax tree, as written and as Bash will read them."""
+"""The words of a simple command in a Bash syntax tree, both as written and as Bash interprets them."""
 
 import re
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ class Word:
     """One word."""
 
     text: str
-    """As written, including quotes."""
+    """The word as written, including quotes."""
     value: str | None
-    """Without quotes and backslashes; None if only running it would tell."""
+    """The word without quotes and backslashes, or None if its value is known only when the command runs."""
 
     def __add__(self, other: "Word") -> "Word":
         """Join two adjacent parts of a word."""
@@ -36,14 +36,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node with its position in the tree. The library finds a parent only by a search."""
+    """A node with its position in the tree. It stores the parent, because the library would have to search for it."""
 
     node: Node
     children: tuple[Node, ...]
     parent: str
     """The type of the parent."""
     is_inside: bool
-    """Whether it is in a substitution or a heredoc."""
+    """Whether the node is in a substitution or a heredoc."""
     strays: tuple[Node, ...]
     """Words after this node's statement that the tree attaches to redirects."""
 
@@ -57,7 +57,9 @@ class Words:
 
 
 def placed_nodes(root: Node) -> Iterator[PlacedNode]:
-    """Every node in the order of the text. Not recursive, since a command may nest thousands of brackets."""
+    """Yield every node in the order of the text. This function isn't recursive, because a command may contain thousands
+    of nested brackets.
+    """
     waiting = [PlacedNode(root, tuple(root.children), "", False, ())]  # noqa: FBT003 - the root has no parent
     while waiting:
         here = waiting.pop()
@@ -79,12 +81,12 @@ def _below(here: PlacedNode) -> Iterator[PlacedNode]:
 
 
 def text_of(node: Node) -> str:
-    """The source text of a node."""
+    """Return the source text of a node."""
     return (node.text or b"").decode("utf-8", "replace")
 
 
 def words_of(command: PlacedNode) -> Words:
-    """The words of a command, including those that the tree attaches to a redirect after it."""
+    """Return the words of a command, including words that the tree attaches to a redirect after the command."""
     assignments: list[str] = []
     rest: list[Word] = []
     end = -1
@@ -104,14 +106,14 @@ def words_of(command: PlacedNode) -> Words:
 
 
 def strays_of(redirect: Node) -> list[Node]:
-    """Words after a redirect's target, which are arguments of the command in Bash."""
+    """Return the words after a redirect's target. Bash treats them as arguments of the command."""
     named = [node for node in redirect.children if node.is_named and node.type not in _NO_WORDS]
     has_target = redirect.type == "file_redirect" and not any(node.type in (">&-", "<&-") for node in redirect.children)
     return named[1:] if has_target else named
 
 
 def target_of(redirect: Node) -> tuple[str, Node | None]:
-    """The operator of a file redirect and its target."""
+    """Return the operator of a file redirect and its target."""
     operator = next((text_of(node) for node in redirect.children if not node.is_named), "")
     named = [node for node in redirect.children if node.is_named and node.type != "file_descriptor"]
     return operator, named[0] if named and not operator.endswith("-") else None
@@ -125,7 +127,7 @@ def _with_nested(redirects: list[Node]) -> Iterator[Node]:
 
 
 def value_of(node: Node) -> str | None:
-    """The value of a word, if it does not depend on running anything."""
+    """Return the value of a word, or None if the value is known only when the command runs."""
     text = text_of(node)
     match node.type:
         case "command_name" | "concatenation":

@@ -1,11 +1,11 @@
-"""Programs that run another program: where its command starts among their words."""
+"""Find the commands that wrapper programs run in the words of a command line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 Values = Sequence[str | None]
-"""Words without their quotes; None if only running them would tell."""
+"""Words without their quotes. A word is None if its value is known only when the command runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class Wrapper:
     values: str = ""
     """One-letter options with a value, attached or in the next word."""
     long: frozenset[str] = field(default_factory=frozenset)
-    """Long options without a value. Those with `=value` are skipped anyway."""
+    """Long options without a value. Options with `=value` are always skipped."""
     operands: int = 0
     """Number of operands before the command."""
     assigns: bool = False
@@ -35,7 +35,7 @@ TRANSPARENT: Final[Mapping[str, Wrapper]] = {
     "command": Wrapper(flags="p"),
     "builtin": Wrapper(),
 }
-"""Programs that change how a command runs, not what it does."""
+"""Programs that change how a command runs, but not its effect."""
 
 RUNNERS: Final[Mapping[str, Wrapper]] = {
     "xargs": Wrapper(flags="0rtpxo", values="InPLdEsa", long=frozenset({"--null", "--no-run-if-empty"})),
@@ -54,10 +54,10 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
     "busybox": Wrapper(),
     "unshare": Wrapper(flags="fmnpruiUC"),
 }
-"""Programs that run another command in a way that an approval of its name alone must not cover."""
+"""Programs that run another command in such a way that approving the command alone isn't sufficient."""
 
 HIDDEN: Final = frozenset({"eval", "trap", "hash", "alias", "enable", "complete", "bind", "watch", "parallel", "su"})
-"""Programs that take code as text, or change what names mean, and cannot be analyzed."""
+"""Programs that can't be analyzed, because they run code from text or change the meaning of names."""
 
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 
@@ -66,11 +66,11 @@ _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
 
 
 class Unclear(Exception):
-    """Only running the command would show what it runs."""
+    """Raised when it is impossible to know which command runs without running it."""
 
 
 def after(wrapper: Wrapper, values: Values) -> int:
-    """Where the wrapped command starts among the words; their number if there is none."""
+    """Return the index of the word at which the wrapped command starts, or the number of words if there is none."""
     at = 1
     while at < len(values):
         word = values[at]
@@ -89,7 +89,7 @@ def after(wrapper: Wrapper, values: Values) -> int:
 
 
 def _width(wrapper: Wrapper, word: str) -> int:
-    """The number of words that an option takes."""
+    """Return the number of words that an option consists of."""
     if word.startswith("--"):
         if "=" in word or word in wrapper.long:
             return 1
@@ -108,7 +108,7 @@ def _is_assignment(word: str | None) -> bool:
 
 
 def found_commands(values: Values) -> list[tuple[int, int]]:
-    """Where the commands in a `find` start and end; raises Unclear if it changes files itself."""
+    """Return the start and end of each command in a `find`. Raises Unclear if `find` itself changes files."""
     if any(value in _FIND_CHANGES for value in values):
         raise Unclear
     begins = [at + 1 for at, value in enumerate(values) if value in _FIND_RUNS]
@@ -120,9 +120,10 @@ def _end(values: Values, begin: int) -> int:
 
 
 def inline_script(values: Values) -> tuple[int, bool] | None:
-    """For a shell, where the text after `-c` is and whether its options change its meaning; None for a script file.
+    """Return the index of the script after `-c` and whether the shell's options change its meaning. Return None for a
+    script file.
 
-    Raises Unclear if it reads commands from its input.
+    Raises Unclear if the shell reads commands from its standard input.
     """
     plain = True
     for at, value in enumerate(values[1:], start=1):

@@ -1,1 +1,1 @@
-"""Skills on a worker's disk: `folders` finds them, and `front_matter` reads their SKILL.md."""
+"""Skills on a worker's disk: `folders` finds skills, and `front_matter` reads their SKILL.md files."""

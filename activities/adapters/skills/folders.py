@@ -14,7 +14,7 @@ from loom.domain.skills.catalog import FoundSkills, Skill, SkillFolder, SkillPro
 from loom.domain.skills.documents import NAMES, BrokenSkill
 
 PLACES: Final = (".loom/skills", ".agents/skills", ".claude/skills")
-"""Folders for skills in a workspace and in a home. Earlier ones take precedence."""
+"""Skill folders in a workspace and in a home directory. Earlier folders take precedence."""
 PROJECT: Final = "project"
 USER: Final = "user"
 MOST_FOLDERS: Final = 2000
@@ -25,21 +25,21 @@ _SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkillFolders:
-    """The skills that a worker finds on its disk."""
+    """Finds skills on a worker's disk."""
 
     home: Path | None
-    """None: no home provides skills."""
+    """The home directory that provides skills, or None if there is none."""
     trusted: Sequence[Path] = ()
-    """Workspaces below these folders may provide skills."""
+    """Only workspaces in these folders may provide skills."""
     others: Sequence[SkillFolder] = ()
-    """Folders of the app and of packages."""
+    """Skill folders of the app and of packages."""
 
     async def find(self, workspace: Path) -> FoundSkills:
-        """All skills for a run in this workspace. Never raises."""
+        """Return all skills for a run in this workspace. This method never raises an error."""
         return await asyncio.to_thread(self.found, workspace)
 
     def found(self, workspace: Path) -> FoundSkills:
-        """The same, in the calling thread."""
+        """Return all skills for a run in this workspace. This method runs in the calling thread."""
         own = [SkillFolder(path=str(workspace / place), source=PROJECT) for place in PLACES]
         users = [SkillFolder(path=str(self.home / place), source=USER) for place in PLACES] if self.home else []
         is_home = workspace == self.home
@@ -57,7 +57,7 @@ class SkillFolders:
         )
 
     def trusts(self, workspace: Path) -> bool:
-        """Whether skills of this workspace may be loaded: whether it is a trusted folder, or inside one."""
+        """Whether the workspace's skills may be loaded, because the workspace is a trusted folder or is inside one."""
         return any(workspace.is_relative_to(folder.resolve()) for folder in self.trusted)
 
 
@@ -70,7 +70,7 @@ class SkillsInFolder:
 
 
 def skills_in(folder: SkillFolder) -> SkillsInFolder:
-    """The skills below this folder, whether it is trusted or not."""
+    """Return the skills in this folder and its subfolders. Trust isn't checked."""
     skills: list[Skill] = []
     problems: list[SkillProblem] = []
     for root, why in _roots(folder):
@@ -88,7 +88,9 @@ def skills_in(folder: SkillFolder) -> SkillsInFolder:
 
 
 def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
-    """Folders with a SKILL.md in or below this one, level by level; or a folder that cannot be read, and why."""
+    """Yield this folder and its subfolders that contain a SKILL.md, level by level. For a folder that can't be read,
+    yield the reason.
+    """
     waiting = deque([(os.path.realpath(folder.path), 0)])
     for _ in range(MOST_FOLDERS):
         if not waiting:
@@ -111,8 +113,8 @@ def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
 
 
 def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
-    """Whether this is a link to a skill. Installers link one copy of a skill into several places; no other link is
-    followed.
+    """Return the target of a link to a skill, or the reason why the link isn't followed. Installers link one copy of a
+    skill from several folders, and no other links are followed.
     """
     real = os.path.realpath(entry)
     return (real, "") if any(os.path.lexists(f"{real}/{name}") for name in NAMES) else (entry.path, LINK)

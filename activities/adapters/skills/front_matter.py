@@ -1,4 +1,4 @@
-"""Read the SKILL.md of one folder. Nothing else parses the YAML of a skill."""
+"""Read the SKILL.md in one folder. This is the only module that parses a skill's YAML."""
 
 from typing import Any
 
@@ -8,11 +8,13 @@ from loom.activities.toolbox.built_in.skill_files import document_of
 from loom.domain.skills.documents import BrokenSkill, Described, Document, described, quoted
 
 LONGEST = 64 * 1024
-"""Maximum characters of a front matter."""
+"""Maximum number of characters in the front matter."""
 
 
 def read_skill(root: str, source: str) -> tuple[Described, Document]:
-    """The skill in this folder, with warnings, and its text; raises BrokenSkill, which says what to fix."""
+    """Return the skill in this folder with its warnings, and its text. Raises BrokenSkill with instructions for the fix
+    if the skill is invalid.
+    """
     _, document = document_of(root)
     if len(document.front) > LONGEST:
         raise BrokenSkill("the front matter has more than 64 KB: put instructions after it, not into it")
@@ -31,13 +33,13 @@ def _mapping(front: str) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    # Its scalars are strings and nothing else: no dates, no `yes` that becomes true, and no objects.
+    # All scalars are strings. There are no dates and no objects, and `yes` doesn't become true.
     return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
 
 
 def _reason(error: Exception) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())[:200] or "it is nested too deeply"
-    # Line 1 of the file is the `---` before it.
+    # Line 1 of the file is the `---` before the front matter.
     where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
     return f"{where}{error.problem or error.context}"

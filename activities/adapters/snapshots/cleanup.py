@@ -15,22 +15,24 @@ KEEP_SECONDS: Final = 30 * 86_400.0
 KEEP_MOST: Final = 2_000
 """Maximum number of snapshots of one workspace."""
 EVERY: Final = 86_400.0
-"""Seconds between two cleanups …"""
+"""Maximum number of seconds between two cleanups."""
 EVERY_SO_MANY: Final = 250
-"""… or snapshots, whichever comes first."""
+"""Maximum number of snapshots between two cleanups."""
 _DONE: Final = "tidied"
 
 
 def is_due(store: Store) -> bool:
-    """Whether it is time to clean up this store."""
+    """Whether this store is due for a cleanup."""
     count, (then, counted) = _count(store), _last(store)
     return count - counted >= EVERY_SO_MANY or time.time() - then >= EVERY
 
 
 def tidy(store: Store, *, keep_seconds: float = KEEP_SECONDS, keep_most: int = KEEP_MOST) -> None:
-    """Delete snapshots that are too old or too many, pack the rest, and check the stores next to this one."""
+    """Delete old and excess snapshots, pack the rest, and check the other stores on this machine."""
     with store.locked() as lock:
-        keep(store.path / _DONE, b"%d" % _count(store))  # first: a failed cleanup is not repeated with every snapshot
+        keep(
+            store.path / _DONE, b"%d" % _count(store)
+        )  # written first, so that a failed cleanup isn't repeated after every snapshot
         try:
             _drop_and_pack(store, lock, _expired(store, keep_seconds, keep_most))
         except StoreUnavailable:
@@ -59,14 +61,14 @@ def _expired(store: Store, keep_seconds: float, keep_most: int) -> list[str]:
 
 
 def _sweep(root: Path, keep_seconds: float) -> None:
-    """Remove the stores whose last snapshot is too old, unless they are in use."""
+    """Remove unused stores whose last snapshot is too old."""
     for count in root.glob("*/count"):
         if not _is_older(count, keep_seconds):
             continue
         handle = os.open(f"{count.parent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_older(count, keep_seconds):  # it was not used while another process held the lock
+            if _is_older(count, keep_seconds):  # the store wasn't used while another process held the lock
                 shutil.rmtree(count.parent)
         except BlockingIOError:
             continue
@@ -89,7 +91,9 @@ def _count(store: Store) -> int:
 
 
 def _last(store: Store) -> tuple[float, int]:
-    """When, and after how many snapshots, the store was last cleaned up, or when it was created."""
+    """Return the time and the number of snapshots of the last cleanup. If there was none, return the time when the
+    store was created.
+    """
     path = store.path / _DONE
     try:
         return path.stat().st_mtime, int(path.read_text(encoding="ascii"))

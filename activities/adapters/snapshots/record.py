@@ -1,8 +1,8 @@
-"""Store the current state of a workspace: scan it, compare it with the recorded state, and send Git the difference.
+"""Store the current state of a workspace: scan it, compare it with the recorded state, and send the difference to Git.
 
-One `git fast-import` creates blobs, trees, commit and refs. A commit has no parent, so that old ones can be deleted; it
-starts from the tree of the recorded state. Git writes nothing before the final `done`, so a killed worker leaves no
-partial snapshot.
+One `git fast-import` creates blobs, trees, commit and refs. Commits have no parent, so that old commits can be deleted.
+Each commit is based on the tree of the recorded state. Git doesn't write anything before the final `done`, so a killed
+worker doesn't leave a partial snapshot.
 """
 
 import os
@@ -21,9 +21,11 @@ from loom.activities.ports import StoreUnavailable
 from loom.activities.toolbox.workspace import confined_open as beneath
 
 ROOM: Final = 200 * 2**20
-"""Bytes that stay free on the store's disk, because Loom's own servers may write there too."""
+"""Number of bytes to keep free on the store's disk, because Loom's own servers may also write to it."""
 _IMPORT: Final = ("-c", "core.fsync=none", "fast-import", "--quiet", "--done", "--force", "--depth=0")
-"""Waiting for the disk can take half a second; after a power failure, the last snapshots may be missing."""
+"""Arguments for Git. Git doesn't wait for the disk, because this can take half a second. After a power failure, the
+latest snapshots may be missing.
+"""
 _INTO_A_PACK: Final = ("-c", "fastimport.unpackLimit=1")
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -40,11 +42,11 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """A state that is in the store."""
+    """A state that has been stored."""
 
     id: str
     files: Mapping[str, Mark]
-    """The marks of its files when they were scanned."""
+    """The marks of the files when they were scanned."""
 
 
 def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Path, settled: float) -> Recorded:
@@ -54,7 +56,8 @@ def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Pa
         done = _Import(workspace=workspace, seen=seen, base=base)
         done.perform(store, lock, label)
     except StoreUnavailable:
-        # A crash may have left locks, or a power failure broken objects: try once more, completely, into a new pack.
+        # A crash may have left locks, and a power failure may have left broken objects. Try again once, and write the
+        # whole state to a new pack.
         store.mend(lock)
         done = _Import(workspace=workspace, seen=seen, base=Base())
         done.perform(store, lock, label, *_INTO_A_PACK)
@@ -65,7 +68,7 @@ def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Pa
 
 @dataclass(slots=True, kw_only=True)
 class _Import:
-    """One import: its input, and what is noticed on the way."""
+    """An import, with its input and the file changes that are detected during it."""
 
     workspace: Path
     seen: Scan
@@ -73,18 +76,18 @@ class _Import:
     id: str = ""
     after: Base = field(default_factory=Base)
     gone: set[str] = field(default_factory=set)
-    """Files that were gone or unreadable when they were read."""
+    """Files that had been deleted or couldn't be read."""
     unsteady: set[str] = field(default_factory=set)
-    """Files that changed between scanning and reading. The store contains what was read."""
+    """Files that changed between scanning and reading. The store contains the content that was read."""
     not_kept: dict[str, str] = field(default_factory=dict)
 
     def perform(self, store: Store, lock: int, label: Label, *options: str) -> None:
-        """Send the input to Git and read the output; raises StoreUnavailable if Git fails."""
+        """Send the input to Git and read the output. Raises StoreUnavailable if Git fails."""
         changed = {path: marks for path, marks in self.seen.files.items() if self.base.marks.get(path) != marks}
         _check_room(store, sum(marks[1] for marks in changed.values()))
         with store.running(*options, *_IMPORT, lock=lock) as process:
             try:
-                with suppress(BrokenPipeError):  # it has failed, and the reason is read below
+                with suppress(BrokenPipeError):  # Git has failed, and its error message is read later
                     self._feed(_pipe(process.stdin), label, changed)
                 out, err = process.communicate()
             except BaseException:
@@ -97,7 +100,9 @@ class _Import:
         self.after = Base(tree=tree.split()[2] if tree.startswith("040000 ") else None, marks=self._marks())
 
     def _marks(self) -> dict[str, Mark]:
-        """What the next scan is compared with: no mark where a change could go unnoticed."""
+        """Return the marks with which the next scan is compared. Files whose changes could go undetected have
+        no mark.
+        """
         doubted = self.unsteady | self.seen.fresh
         return {path: () if path in doubted else m for path, m in self.seen.files.items() if path not in self.gone}
 
@@ -130,7 +135,7 @@ class _Import:
         _write(pipe, content)
 
     def _read(self, path: str, marks: Mark) -> bytes:
-        """A link's target, or a file's content, up to the size that was scanned."""
+        """Return a link's target, or a file's content up to the size that was scanned."""
         *folders, name = path.split("/")
         with beneath.folder(str(self.workspace), folders) as parent:
             if stat.S_ISLNK(marks[0]):
@@ -159,7 +164,7 @@ def _git_mode(mode: int) -> bytes:
 
 
 def _quoted(path: str) -> bytes:
-    """A path below the tree's folder in the syntax of `git fast-import`. It can contain any byte except NUL."""
+    """Return a path in the tree's folder in `git fast-import` syntax. The path can contain any byte except NUL."""
     raw = os.fsencode(f"{FOLDER}/{path}")
     return b'"' + raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
 

@@ -1,8 +1,8 @@
-"""Change a workspace from one state to another: a plan as a value, and its execution.
+"""Plan and apply the changes that restore a workspace to another state.
 
-Only files that the snapshot taken just before contains, and that still have the same marks, are written or removed.
-What a restore removes can therefore be restored. Folders are entered step by step without following links, so that
-nothing outside the workspace is touched.
+A snapshot is taken just before a restore. Only files that are in that snapshot and still have the same marks are
+written or removed, so a restore can always be undone. Paths are opened one folder at a time without following links, so
+that files outside the workspace are never changed.
 """
 
 import os
@@ -21,7 +21,7 @@ from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
 
 _Operation: TypeAlias = Callable[[int, str, str], None]
-"""An operation in an open folder: its descriptor, the name in it, and their path."""
+"""An operation in an open folder. It receives the folder's descriptor, the name in the folder, and the path."""
 
 LINK: Final = "120000"
 EXECUTABLE: Final = "100755"
@@ -34,7 +34,7 @@ class Content:
 
     oid: str
     mode: int | None
-    """Permissions; None for a link."""
+    """The permissions, or None for a link."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,23 +43,23 @@ class RestoreChanges:
 
     remove: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    """Folders to remove if they are then empty, deepest first."""
+    """Folders to remove if they are empty, deepest first."""
     make: tuple[str, ...] = ()
     """Folders to create, topmost first."""
     write: Mapping[str, Content] = field(default_factory=dict)
     permit: Mapping[str, int] = field(default_factory=dict)
     """Files and new folders whose permissions change."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """What differs and stays unchanged, with the reason."""
+    """Paths that differ but aren't changed, with the reason."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether there are no changes."""
         return not (self.remove or self.drop or self.make or self.write or self.permit)
 
 
 def plan(now: StoredTree, target: StoredTree) -> RestoreChanges:
-    """The changes that turn a workspace in the state `now` into the state `target`."""
+    """Return the changes that convert a workspace from the state `now` to the state `target`."""
     differ = sorted(
         path for path in now.files.keys() | target.files.keys() if _state(now, path) != _state(target, path)
     )
@@ -100,7 +100,7 @@ def _is_same_content(now: StoredTree, target: StoredTree, path: str) -> bool:
 
 
 def _untouchable(path: str, now: StoredTree, target: StoredTree) -> str | None:
-    """Why a path must not be touched: one of the two states does not know its content."""
+    """Return the reason why a path must not be changed, if one of the two states doesn't contain its content."""
     if any(part == HIDDEN or part.lower() == READ_ONLY for part in path.split("/")):
         return "protected"
     for place in _with_parents(path):
@@ -128,17 +128,17 @@ def _parents(path: str) -> Iterator[str]:
 
 
 class Restoration:
-    """Applies the changes. `left` then contains what could not be done, with the reason."""
+    """Applies the changes. `left` then contains the changes that failed, with the reason."""
 
     def __init__(self, workspace: Path, marks: Mapping[str, Mark], blobs: Blobs) -> None:
-        """`marks` are those of everything that the snapshot taken just before contains."""
+        """`marks` contains the marks of all files in the snapshot that was taken just before the restore."""
         self._root = str(workspace)
         self._marks = marks
         self._blobs = blobs
         self.left: dict[str, str] = {}
 
     def perform(self, todo: RestoreChanges) -> None:
-        """Apply everything. What fails stays unchanged."""
+        """Apply all changes. If a change fails, its path is left unchanged."""
         for path in todo.remove:
             self._do(path, self._remove)
         for path in todo.drop:
@@ -176,7 +176,9 @@ class Restoration:
             raise
 
     def _check(self, parent: int, name: str, path: str) -> None:
-        """Raise OSError if something is there that the snapshot taken just before does not contain."""
+        """Raise OSError if the path contains anything that isn't in the snapshot that was taken just before the
+        restore.
+        """
         try:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -186,7 +188,7 @@ class Restoration:
 
 
 def _drop(parent: int, name: str, _: str) -> None:
-    with suppress(OSError):  # it contains something that this restore must not remove
+    with suppress(OSError):  # the folder contains a file that this restore must not remove
         os.rmdir(name, dir_fd=parent)
 
 
@@ -205,12 +207,12 @@ def _permit(parent: int, name: str, _: str, *, mode: int) -> None:
 
 
 def _lasting(marks: Mark) -> Mark:
-    """Marks without ctime, which changes when another hard link to the file is removed."""
+    """Return the marks without ctime, which changes when another hard link to the file is removed."""
     return marks[:3] + marks[4:]
 
 
 def _write_draft(parent: int, draft: str, name: str, data: bytes, mode: int | None) -> None:
-    """Create the new file under a temporary name. Only its owner can open it before it has its permissions."""
+    """Create the new file under a temporary name. Until its permissions are set, only its owner can open it."""
     if mode is None:
         os.symlink(os.fsdecode(data), draft, dir_fd=parent)
         return
@@ -224,7 +226,7 @@ def _write_draft(parent: int, draft: str, name: str, data: bytes, mode: int | No
 
 
 def _owner(parent: int, name: str) -> os.stat_result:
-    """The owner of a file, since root may restore another user's files."""
+    """Return the status with the owner of a file, because root may restore another user's files."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Snapshots of workspaces in shadow Git repositories: taken before changes, compared, and restored.
+"""Take, compare and restore snapshots of workspaces in shadow Git repositories.
 
-The state before turn N is the first snapshot of turn N. Each workspace has a store below `<LOOM_HOME>/snapshots/`, on
-the machine of the worker that took the snapshots.
+Snapshots are taken before changes. The state before turn N is the first snapshot of turn N. Each workspace has a store
+in `<LOOM_HOME>/snapshots/` on the machine of the worker that took the snapshots.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
 _log = structlog.get_logger("loom.snapshots")
 
 AT_ONCE: Final = 4
-"""Snapshots that one worker takes concurrently; each uses a thread."""
+"""Maximum number of snapshots that one worker takes concurrently. Each snapshot uses a thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +36,9 @@ class ChangedFile:
 
     path: str
     change: str
-    """added, removed or modified."""
+    """`added`, `removed` or `modified`."""
     added: int | None
-    """Lines; None for a binary file."""
+    """Number of lines, or None for a binary file."""
     removed: int | None
 
 
@@ -48,15 +48,15 @@ class Difference:
 
     before: Snapshot
     after: Snapshot | None
-    """None: the workspace as it is now."""
+    """The later snapshot, or None for the current workspace."""
     files: tuple[ChangedFile, ...]
     patch: bytes
-    """In the format of `git diff`."""
+    """The differences in `git diff` format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Origin:
-    """What a snapshot is taken for."""
+    """The run, turn and call for which a snapshot is taken."""
 
     run_id: str
     turn: int | None
@@ -69,14 +69,14 @@ class Restored:
 
     target: Snapshot
     undo: str
-    """Id of the snapshot taken just before."""
+    """The id of the snapshot that was taken just before the restore."""
     plan: RestoreChanges
     left: dict[str, str]
-    """What differs and stayed unchanged, with the reason."""
+    """Paths that differ but weren't changed, with the reason."""
 
 
 class ShadowGit:
-    """The snapshots of all workspaces of this machine."""
+    """The snapshots of all workspaces on this machine."""
 
     def __init__(self, home: Path, *, settled: float = 2.0) -> None:
         """`settled` is the number of seconds after which a file's timestamps reliably show the next change."""
@@ -87,8 +87,8 @@ class ShadowGit:
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def take(self, workspace: Path, run_id: str, turn: int, call_id: str) -> str:
-        """Take a snapshot of the workspace and return its id; raises OSError or StoreUnavailable, which says what is
-        missing.
+        """Take a snapshot of the workspace and return its id. Raises OSError or StoreUnavailable if the snapshot can't
+        be taken.
         """
         origin = _Origin(run_id=run_id, turn=turn, call_id=call_id)
         async with self._slots:
@@ -100,11 +100,13 @@ class ShadowGit:
         return taken
 
     def list(self, run_id: str) -> tuple[Snapshot, ...]:
-        """The run's snapshots, oldest first; raises RunNotFoundError if this machine has none."""
+        """Return the run's snapshots, oldest first. Raises RunNotFoundError if this machine has none."""
         return self._find(run_id)[1]
 
     def diff(self, run_id: str, turn: int | None = None) -> Difference:
-        """What the run changed until now, or what one turn of it changed until the next snapshot."""
+        """Return the changes that the run has made so far, or the changes from one of its turns until the next
+        snapshot.
+        """
         store, snapshots = self._find(run_id)
         before = snapshots[0] if turn is None else _of_turn(snapshots, turn)
         after = None if turn is None else _following(snapshots, turn)
@@ -117,14 +119,14 @@ class ShadowGit:
         )
 
     def plan(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> tuple[Snapshot, RestoreChanges]:
-        """What a restore would do now."""
+        """Return the changes that a restore would make, without making them."""
         store, snapshots = self._find(run_id)
         target = _chosen(snapshots, turn, snapshot)
         now = store.kept(self._now(store).id) if store.workspace.is_dir() else StoredTree(files={}, facts=Facts())
         return target, shadow_restore.plan(now, store.kept(target.id))
 
     def restore(self, run_id: str, *, turn: int | None = None, snapshot: str = "") -> Restored:
-        """Restore the state before that turn, or of that snapshot, after taking a snapshot of the current state."""
+        """Take a snapshot of the current state, then restore the state before the turn or the state in the snapshot."""
         store, snapshots = self._find(run_id)
         target = _chosen(snapshots, turn, snapshot)
         workspace = _workspace(store, make=True)
@@ -137,9 +139,10 @@ class ShadowGit:
         return Restored(target=target, undo=before.id, plan=todo, left={**todo.left, **work.left})
 
     def extract(self, run_id: str, *, after: int, folder: Path) -> Snapshot | None:
-        """Write the state at the end of turn `after` to a new folder. None: the state is the current one.
+        """Write the state at the end of turn `after` to a new folder. Return the snapshot of that state, or None if it
+        is the workspace's current state.
 
-        Raises RefusedError if the folder exists or not everything could be written.
+        Raises RefusedError if the folder already exists or a file can't be written.
         """
         store, snapshots = self._find(run_id)
         target = _end_of(snapshots, after)
@@ -158,7 +161,7 @@ class ShadowGit:
         return target
 
     def _take(self, workspace: Path, origin: "_Origin") -> tuple[str, Store | None]:
-        """Return the snapshot's id, and its store if that needs a cleanup."""
+        """Return the snapshot's id, and its store if the store needs a cleanup."""
         real = Path(os.path.realpath(workspace))
         store = Store.of(self._root, real)
         with store.locked() as lock:
@@ -173,7 +176,7 @@ class ShadowGit:
         return record(store, lock, workspace, label, hidden=self._home, settled=self._settled)
 
     def _now(self, store: Store) -> Recorded:
-        """Store the current workspace for a comparison, without the name of a run."""
+        """Store the current workspace for a comparison. The snapshot doesn't belong to a run."""
         workspace = _workspace(store, make=False)
         with store.locked() as lock:
             store.prepare(workspace, lock)
@@ -210,7 +213,9 @@ async def _tidy(store: Store) -> None:
 
 
 def _workspace(store: Store, *, make: bool) -> Path:
-    """The folder that the snapshots are of, if it is still the same one."""
+    """Return the folder that the snapshots were taken of. Raises RefusedError if it has become a link or no longer
+    exists.
+    """
     workspace = store.workspace
     if Path(os.path.realpath(workspace)) != workspace:
         raise RefusedError(
@@ -244,13 +249,13 @@ def _of_turn(snapshots: Sequence[Snapshot], turn: int) -> Snapshot:
 
 
 def _following(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
-    """The first snapshot after those of the turn: of another turn, or of a restore."""
+    """Return the first snapshot after the turn's snapshots. It belongs to another turn or to a restore."""
     last = max(place for place, each in enumerate(snapshots) if each.turn == turn)
     return snapshots[last + 1] if last + 1 < len(snapshots) else None
 
 
 def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
-    """The state at the end of a turn, as the next snapshot recorded it."""
+    """Return the next snapshot after a turn, which contains the state at the end of the turn."""
     until = [place for place, each in enumerate(snapshots) if each.turn is not None and each.turn <= turn]
     following = snapshots[max(until) + 1 if until else 0 :]
     return following[0] if following else None

@@ -1,8 +1,8 @@
 """A bare Git repository for the snapshots of one workspace, and the only code that runs Git on it.
 
-It has no work tree and no index, so it never touches the user's repository. Content is added with `git fast-import`,
-which ignores filters, attributes and hooks. Every writer holds the store's lock, and so do the programs that it starts:
-if a worker is killed, the lock stays with them until they end.
+The repository has no work tree and no index, so it never affects the user's repository. Content is added with `git
+fast-import`, which ignores filters, attributes and hooks. Every writer and the programs that it starts hold the store's
+lock. If a worker is killed, the lock is held until these programs have ended.
 """
 
 import fcntl
@@ -25,10 +25,10 @@ from loom.domain.core.messages import JsonObject
 
 NO_GIT: Final = "snapshots need the program `git`: install it, or disable them (LOOM_SNAPSHOTS=off)"
 FOLDER: Final = "workspace"
-"""The folder of the files in a snapshot's tree; `FACTS` is next to it."""
+"""The folder in a snapshot's tree that contains the files. `FACTS` is next to this folder."""
 FACTS: Final = "facts"
 LATEST: Final = "refs/base/latest"
-"""The newest state, so that the base of the next snapshot stays in the store."""
+"""The ref of the newest state. It keeps the base of the next snapshot in the store."""
 PATIENCE: Final = 60.0
 """Seconds to wait for another process that uses the same store."""
 
@@ -43,7 +43,7 @@ class Snapshot:
     id: str
     run_id: str
     turn: int | None
-    """The turn before whose change it was taken; None: taken before a restore."""
+    """The turn whose first change follows the snapshot, or None if the snapshot was taken before a restore."""
     call_id: str
     at: datetime
 
@@ -58,7 +58,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTree:
-    """The content of a snapshot: mode and object id of every file and link, and its facts."""
+    """The content of a snapshot: its facts, and the mode and object id of every file and link."""
 
     files: Mapping[str, tuple[str, str]]
     facts: Facts
@@ -72,7 +72,7 @@ class Store:
 
     @classmethod
     def of(cls, root: Path, workspace: Path) -> "Store":
-        """The store, below `root`, of the workspace with that real path."""
+        """Return the store in `root` for the workspace with this real path."""
         return cls(root / blake2b(os.fsencode(workspace), digest_size=16).hexdigest())
 
     @property
@@ -82,7 +82,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Later mounts cover earlier ones: the workspace may be inside a hidden folder, or contain one."""
+        """Hold the store's lock until the end of the block, and yield its descriptor."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -105,7 +105,7 @@ class Store:
             time.sleep(0.005)
 
     def prepare(self, workspace: Path, lock: int) -> None:
-        """Create the repository if it does not exist; raises StoreUnavailable without Git."""
+        """Create the repository if it doesn't exist. Raises StoreUnavailable if Git isn't installed."""
         _program()
         if (self.path / "ready").exists():
             return
@@ -116,7 +116,7 @@ class Store:
         keep(self.path / "ready", b"")
 
     def git(self, *words: str, lock: int | None = None, feed: bytes = b"") -> bytes:
-        """Run Git to its end and return its output; raises StoreUnavailable if it fails."""
+        """Run Git until it ends and return its output. Raises StoreUnavailable if Git fails."""
         with self.running(*words, lock=lock) as process:
             out, err = process.communicate(feed)
         if process.returncode:
@@ -124,7 +124,7 @@ class Store:
         return out
 
     def running(self, *words: str, lock: int | None = None) -> "subprocess.Popen[bytes]":
-        """Start Git on this store without the user's or the system's configuration."""
+        """Start Git for this store without the user's or the system's configuration."""
         return subprocess.Popen(
             [_program(), *_OPTIONS, *words],
             cwd=self.path,
@@ -133,17 +133,17 @@ class Store:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             umask=0o077,
-            start_new_session=True,  # Ctrl-C is for the worker, which shuts down in order
+            start_new_session=True,  # only the worker must receive Ctrl-C, so that it can shut down gracefully
             pass_fds=() if lock is None else (lock,),
         )
 
     def failure(self, word: str, said: bytes) -> StoreUnavailable:
-        """The error to raise when `git word` has failed."""
+        """Return the error to raise when `git word` has failed."""
         why = " ".join(said.decode(errors="replace").split())[:300]
         return StoreUnavailable(f"git {word} failed on {self.path}: {why or 'it was killed'}")
 
     def next_number(self, lock: int) -> int:
-        """A number larger than any before, even if it is then not used."""
+        """Return a number that is larger than all previous numbers, including numbers that were never used."""
         path = self.path / "count"
         try:
             number = int(path.read_text(encoding="ascii")) + 1
@@ -154,7 +154,7 @@ class Store:
         return number
 
     def base(self) -> Base:
-        """The recorded state; an empty one if none can be read."""
+        """Return the recorded state, or an empty state if none can be read."""
         try:
             found = json.loads((self.path / _SEEN).read_text(encoding="utf-8"))
             return Base(tree=found["tree"], marks={path: tuple(marks) for path, marks in found["files"].items()})
@@ -167,7 +167,9 @@ class Store:
         keep(self.path / _SEEN, text.encode())
 
     def mend(self, lock: int) -> None:
-        """Remove what a crash or a power failure has left. Unreadable snapshots are deleted."""
+        """Remove the locks and broken objects that a crash or a power failure has left. Unreadable snapshots are
+        deleted.
+        """
         (self.path / _SEEN).unlink(missing_ok=True)
         self.unlock()
         refs = self.git("for-each-ref", "--format=%(refname)", lock=lock)
@@ -181,12 +183,12 @@ class Store:
             stale.unlink(missing_ok=True)
 
     def list(self, run_id: str) -> tuple[Snapshot, ...]:
-        """The run's snapshots, oldest first."""
+        """Return the run's snapshots, oldest first."""
         listed = self.git("for-each-ref", "--format=%(objectname) %(contents:subject)", refs_of(run_id))
         return tuple(_snapshot(*line.split(" ", 1)) for line in listed.decode().splitlines())
 
     def kept(self, commit: str) -> StoredTree:
-        """The content of a snapshot."""
+        """Return the content of a snapshot."""
         listed = self.git("ls-tree", "-r", "-z", "--full-tree", commit, f"{FOLDER}/")
         entries = (entry.partition(b"\t") for entry in listed.split(b"\0") if entry)
         files = {os.fsdecode(path)[len(FOLDER) + 1 :]: _entry(head) for head, _, path in entries}
@@ -194,7 +196,7 @@ class Store:
 
 
 class Blobs:
-    """Contents by object id, from one `git cat-file` process for all of them."""
+    """Reads contents by object id, with a single `git cat-file` process."""
 
     def __init__(self, store: Store) -> None:
         self._process = store.running("cat-file", "--batch")
@@ -206,7 +208,7 @@ class Blobs:
         self._process.communicate()
 
     def read(self, oid: str) -> bytes:
-        """Return the content; raises OSError if the store has lost it."""
+        """Return the content. Raises OSError if the store no longer contains it."""
         asked, answers = _pipes(self._process)
         asked.write(f"{oid}\n".encode())
         asked.flush()
@@ -219,12 +221,14 @@ class Blobs:
 
 
 def refs_of(run_id: str) -> str:
-    """The ref prefix of a run's snapshots. An id can contain anything, a ref cannot."""
+    """Return the ref prefix of a run's snapshots. The id is encoded, because it can contain characters that aren't
+    valid in a ref.
+    """
     return f"refs/loom/{blake2b(run_id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}/"
 
 
 def write_facts(facts: Facts) -> bytes:
-    """Serialize facts: equal facts give equal bytes."""
+    """Serialize facts. Equal facts have equal serializations."""
     return json.dumps({"empty": facts.empty, "modes": facts.modes, "not_kept": facts.not_kept}).encode()
 
 

@@ -1,7 +1,7 @@
-"""Scan a workspace: every file and link, with the marks by which a change is noticed.
+"""Scan a workspace for files and links. The scan records marks that are later used to detect changes.
 
-The scan follows no links and writes nothing, and changes in the meantime are no error. It leaves out `.git`, Loom's own
-state, and folders that a command can recreate (`REGENERABLE`, and those that are marked as caches).
+The scan doesn't follow links or write files, and a change during the scan isn't an error. It excludes `.git`, Loom's
+own state, and folders that a command can recreate (`REGENERABLE` and folders that are marked as caches).
 """
 
 import errno
@@ -17,9 +17,9 @@ from loom.activities.ports import StoreUnavailable
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
 
 LARGEST: Final = 50 * 2**20
-"""Bytes of the largest file that is stored."""
+"""Maximum size in bytes of a file to store."""
 MOST: Final = 200_000
-"""Files and folders of the largest workspace that is stored."""
+"""Maximum number of files and folders in a workspace to store."""
 DEEPEST: Final = 200
 REGENERABLE: Final = frozenset({"node_modules", ".venv", "__pycache__", ".tox", ".nox"})
 
@@ -29,22 +29,24 @@ _VENV: Final = "pyvenv.cfg"
 _OF_A_VENV: Final = frozenset({_VENV, "bin", "include", "lib", "lib64", "share", "etc", "man", ".gitignore"})
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOVED_ON: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
-"""Errors that mean that something has gone, or become something else, since it was listed."""
+"""Errors that occur if an entry has been deleted or replaced since it was listed."""
 
 Mark: TypeAlias = tuple[int, ...]
-"""Mode, size, mtime, ctime and inode of a file: while they stay, the file is the same. Empty: unreliable."""
+"""Mode, size, mtime, ctime and inode of a file. If they haven't changed, the file hasn't changed. An empty mark is
+unreliable.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What Git's trees do not record about a workspace. Paths are relative to it."""
+    """Information about a workspace that Git trees don't record. Paths are relative to the workspace."""
 
     empty: tuple[str, ...] = ()
-    """Folders that contain nothing to store."""
+    """Folders without content to store."""
     modes: Mapping[str, int] = field(default_factory=dict)
-    """Permissions other than 0644 and 0755."""
+    """File permissions other than 0644 and 0755."""
     not_kept: Mapping[str, str] = field(default_factory=dict)
-    """What exists and is not in the snapshot, with the reason."""
+    """Existing paths that aren't in the snapshot, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,17 +56,17 @@ class Scan:
     files: Mapping[str, Mark]
     """Files and links."""
     fresh: frozenset[str]
-    """Files that changed so recently that another change might leave the same marks."""
+    """Files that changed so recently that another change might not change their marks."""
     facts: Facts
 
 
 def mark(status: os.stat_result) -> Mark:
-    """What identifies a state of a file. Nobody can set ctime back."""
+    """Return the mark that identifies a file's state. It includes ctime, which users can't set."""
     return (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 def scan(workspace: Path, hidden: Path, settled: float) -> Scan:
-    """Scan the whole workspace without `hidden`. Marks younger than `settled` seconds are fresh."""
+    """Scan the whole workspace except `hidden`. Marks that are newer than `settled` seconds are fresh."""
     walk = _Walk(hidden=_home(hidden), fresh_from=time.time_ns() - int(settled * 1e9))
     root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -83,7 +85,7 @@ def scan(workspace: Path, hidden: Path, settled: float) -> Scan:
 
 @dataclass(slots=True)
 class _Walk:
-    """What has been found so far."""
+    """A scan in progress, with its results so far."""
 
     hidden: tuple[int, int] | None
     fresh_from: int
@@ -95,7 +97,7 @@ class _Walk:
     not_kept: dict[str, str] = field(default_factory=dict)
 
     def below(self, here: int, prefix: str, depth: int, names: list[str]) -> bool:
-        """Scan the open folder. Return False if nothing in it is stored."""
+        """Scan the open folder. Return False if it has no content to store."""
         self.count += len(names)
         if self.count > MOST:
             raise StoreUnavailable(
@@ -111,7 +113,7 @@ class _Walk:
         return kept
 
     def lost(self, path: str, error: OSError) -> None:
-        """Record what cannot be read, unless it has only gone, or become something else, since it was listed."""
+        """Record a path that can't be read, unless it has been deleted or replaced since it was listed."""
         if error.errno not in MOVED_ON:
             self.not_kept[path] = error.strerror or str(error)
 
@@ -120,7 +122,7 @@ class _Walk:
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
             return self._folder(here, name, path, depth, status)
-        if name.lower() == READ_ONLY:  # of a worktree or submodule: a file that names the repository
+        if name.lower() == READ_ONLY:  # in a worktree or submodule, this is a file that names the repository
             return False
         if kind not in (stat.S_IFREG, stat.S_IFLNK):
             self.not_kept[path] = "a pipe, socket or device"
@@ -182,10 +184,10 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _regenerable(folder: int, names: list[str]) -> str | None:
-    """Why a folder need not be stored, judged by its content."""
+    """Return the reason why a folder doesn't need to be stored, based on its content, or None."""
     if _CACHE in names and _begins_with(folder, _CACHE, _CACHE_SIGNATURE):
         return f"a cache, marked by its {_CACHE}"
-    # Only the environment itself: some create one in the folder of their sources.
+    # Exclude only the environment itself, because some users create one in their source folder.
     return "a virtual environment" if _VENV in names and _OF_A_VENV.issuperset(names) else None
 
 

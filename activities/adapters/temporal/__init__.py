@@ -1,5 +1,5 @@
 """Access to the Temporal server: runs, their histories, and signals between them.
 
-`runs` finds, queries and signals runs, `run_history` and `history_facts` read what they have done, and `errors`
-translates Temporal's errors into Loom's.
+`runs` finds, queries and signals runs. `run_history` and `history_facts` read run histories. `errors` translates
+Temporal errors into Loom errors.
 """

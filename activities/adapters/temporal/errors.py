@@ -1,4 +1,4 @@
-"""Translate Temporal's errors for the caller who asked for a run. Nothing else does this."""
+"""Translate Temporal errors into Loom errors for callers. This is the only module that does this."""
 
 import re
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from loom.activities.adapters.postgres.payloads import MISSING, UNAVAILABLE
 from loom.domain.core.errors import BadRequest, LoomError, RefusedError, RunNotFoundError, UnreachableError
 
 _NO_STORAGE: Final = "TMPRL1105"
-"""The SDK's number for a payload in a store that this process does not know."""
+"""The SDK's error code for a payload in a store that this process doesn't know."""
 
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
-"""Where the SDK's text for programmers contains a message for people."""
+"""Matches the human-readable message in the SDK's error text."""
 
 
 @contextmanager
 def answered(run_id: str) -> Iterator[None]:
-    """Translate errors of the server, or of the store of large payloads behind it, to Loom's."""
+    """Translate errors from the server or from its store of large payloads into Loom errors."""
     try:
         yield
     except RPCError as error:
@@ -39,14 +39,16 @@ def answered(run_id: str) -> Iterator[None]:
 
 
 def no_server(address: str, error: Exception) -> UnreachableError:
-    """Why there is no connection to the server, unless it is obvious."""
+    """Return the error for a failed connection to the server, with the reason unless it is obvious."""
     why = unconnected(error)
     where = f"{address} ({why})" if why else address
     return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
 
 
 def unconnected(error: Exception) -> str:
-    """Why a server cannot be reached, on one line; empty if nothing listens there, which is obvious."""
+    """Return the reason why a server can't be reached, on one line. Return an empty string if no server is listening on
+    the address.
+    """
     text = " ".join(str(error).split())
     if "ConnectionRefused" in text:
         return ""
@@ -55,7 +57,7 @@ def unconnected(error: Exception) -> str:
 
 
 def unanswered(error: RPCError, run_id: str) -> LoomError:
-    """Why the server did not do what was requested for this run."""
+    """Return the error for a request for this run that the server didn't complete."""
     if error.status is RPCStatusCode.NOT_FOUND and str(error).lower().startswith("namespace"):
         return UnreachableError(f"the Temporal server does not know the namespace: {error}; see TEMPORAL_NAMESPACE")
     if error.status is RPCStatusCode.NOT_FOUND:
@@ -68,12 +70,12 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
 
 
 def no_run(run_id: str) -> RunNotFoundError:
-    """The error for an id that does not exist, or that belongs to another workflow type."""
+    """Return the error for an id that doesn't exist or belongs to another workflow type."""
     return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows all runs")
 
 
 def refused(error: WorkflowUpdateFailedError) -> LoomError:
-    """Why the run rejected the request."""
+    """Return the error for a request that the run rejected."""
     cause = error.cause
     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
     kind = cause.type if isinstance(cause, ApplicationError) else ""

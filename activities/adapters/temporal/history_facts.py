@@ -55,7 +55,7 @@ TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] 
     "compress_context": (CompressRequest, Compressed),
     "evaluate_answer": (EvaluateRequest, Evaluated),
 }
-"""The activities that contribute facts, by name: their input and their result."""
+"""The input and result types of activities that contribute facts, by activity name."""
 
 _LOCAL: Final = "core_local_activity"
 _PUBLISH: Final = "publish"
@@ -64,28 +64,28 @@ _UNDECODABLE: Final = "Failed decoding"
 
 
 class TemporalHistories:
-    """The port Histories on a Temporal client, whose converter reads what Loom's workers wrote."""
+    """`Histories` on a Temporal client. The client's converter must be able to decode payloads from Loom's workers."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
-        """Only runs of this queue are read: those of others belong to another memory."""
+        """Read only runs on this task queue. Runs on other task queues belong to another memory."""
         self._client = client
         self._task_queue = task_queue
 
     async def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
-        """See the port; raises RPCError."""
+        """See the port. Raises RPCError if the server can't be reached."""
         ended = f"(CloseTime <= '{_time(until)}'" + (f" AND CloseTime > '{_time(since)}')" if since else ")")
         own = f"WorkflowType IN ('AgentRun', 'CrewRun') AND TaskQueue = '{self._task_queue}'"
         query = f"{own} AND (ExecutionStatus = 'Running' OR {ended})"
         async for execution in self._client.list_workflows(query):
             if execution.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
-                continue  # its last execution is listed too
+                continue  # the run's last execution is also listed
             events = execution.history_length
             if execution.status is WorkflowExecutionStatus.RUNNING:
                 events = (await self._client.get_workflow_handle(execution.id).describe()).history_length
             yield Moved(run_id=execution.id, events=events)
 
     async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """See the port. Executions that the server has already deleted are left out."""
+        """See the port. Executions that the server has already deleted are omitted."""
         facts: tuple[Fact, ...] = ()
         execution: str | None = None
         while True:
@@ -111,7 +111,7 @@ class TemporalHistories:
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
-    """The facts of one execution, in order; raises UnreadableHistory."""
+    """Return the facts in one execution, in order. Raises UnreadableHistory if the history can't be decoded."""
     reading = _Reading(converter, run_id)
     try:
         return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
@@ -120,7 +120,7 @@ async def facts_of(converter: DataConverter, run_id: str, events: Sequence[Histo
 
 
 class _Reading:
-    """One execution, read from its start."""
+    """Reads one execution from its first event."""
 
     def __init__(self, converter: DataConverter, run_id: str) -> None:
         self._converter = converter
@@ -129,7 +129,7 @@ class _Reading:
         self._began: dict[int, datetime] = {}
 
     async def fact(self, event: HistoryEvent) -> Fact | None:
-        """The fact that this event completes, if any."""
+        """Return the fact that this event completes, or None."""
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 return await self._begun(event)

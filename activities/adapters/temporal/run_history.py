@@ -1,4 +1,4 @@
-"""Read a run's past from a Temporal server, across continue-as-new: the input and result of its activities."""
+"""Read the inputs and results of a run's activities from a Temporal server, across continue-as-new."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
@@ -35,10 +35,10 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
     "run_tool": (ToolRequest, ToolResult),
     "compress_context": (CompressRequest, Compressed),
 }
-"""The types of each activity's input and result."""
+"""The input and result types of each activity."""
 
 _FIRST_EVENTS: Final = 20
-"""Events within which a run is prepared, unless it waited for a worker."""
+"""Number of events within which a run is prepared, unless it waited for a worker."""
 
 _BROKEN: Final = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
@@ -48,7 +48,7 @@ _BROKEN: Final = {
 
 
 class TemporalPasts:
-    """The port Pasts on a Temporal client, whose converter reads what Loom's workers wrote."""
+    """`Pasts` on a Temporal client. The client's converter must be able to decode payloads from Loom's workers."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -65,7 +65,9 @@ class TemporalPasts:
                 raise BadRequest(why, field="run_id") from error
 
     async def beginning(self, run_id: str) -> Beginning:
-        """How the run's last execution started, from its first events alone; None if they cannot be read."""
+        """Return how the run's last execution started, based only on its first events. Return None if they can't be
+        read.
+        """
         events = self._client.get_workflow_handle(run_id).fetch_history_events(page_size=_FIRST_EVENTS)
         try:
             await events.fetch_next_page()
@@ -91,7 +93,7 @@ async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -
 
 
 async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The history of each execution, newest first. Executions that the server has deleted are left out."""
+    """Yield the history of each execution, newest first. Executions that the server has deleted are omitted."""
     execution: str | None = None
     while True:
         try:
@@ -107,7 +109,7 @@ async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHist
 
 
 async def _records(converter: DataConverter, history: WorkflowHistory) -> list[Record]:
-    """The activities of one history in the order in which they ended; running ones come last."""
+    """Return the activities in one history in the order in which they ended. Running activities come last."""
     open_ones: dict[int, tuple[str, Any]] = {}
     records: list[Record] = []
     for event in history.events:
@@ -149,7 +151,7 @@ async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[
 
 
 async def _children(converter: DataConverter, history: WorkflowHistory) -> list[ChildRun]:
-    """The child runs that have ended with a result of their own, successful or not."""
+    """Return the child runs that have ended with a result, successfully or not."""
     begun: dict[int, tuple[str, Lineage]] = {}
     ended: list[ChildRun] = []
     for event in history.events:
@@ -165,9 +167,10 @@ async def _children(converter: DataConverter, history: WorkflowHistory) -> list[
 
 
 def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
-    """The event that started a child run that ends here, and its result; None: no result, or another event.
+    """If this event ends a child run, return the id of the event that started it and its result. Return None for other
+    events and if there is no result.
 
-    A failed run has its result in the failure.
+    The result of a failed run is in its failure.
     """
     if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
         completed = event.child_workflow_execution_completed_event_attributes

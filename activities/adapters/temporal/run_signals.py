@@ -1,4 +1,6 @@
-"""Send messages between the runs of a tree, with the signal that people use, in the name of the sender."""
+"""Send messages between the runs in a tree, on behalf of the sending run. They use the same signal as messages from
+people.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +15,7 @@ from loom.domain.core.tool_names import MESSAGE_AGENT
 
 
 class TemporalMailbox:
-    """The port Mailbox on a Temporal client."""
+    """`Mailbox` on a Temporal client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -41,7 +43,7 @@ class TemporalMailbox:
         return int((await self._status(run_id)).get("queued_messages") or 0)
 
     async def _reader(self, sender: str, root: str, to: str, beside: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """The recipient, and its name."""
+        """Return the recipient's run id and its name."""
         if to == ABOVE:
             parent = _parent_of(sender, root)
             if parent is None:
@@ -75,10 +77,10 @@ class TemporalMailbox:
 
 
 def _parent_of(run_id: str, root: str) -> str | None:
-    """The parent's id, which a child's id starts with."""
+    """Return the parent's id, which is a prefix of the child's id."""
     return None if run_id == root or not run_id.startswith(f"{root}/") else run_id.rpartition("/")[0]
 
 
 def _name_of(child: Mapping[str, Any]) -> str:
-    """The name of a child: a crew member's name, else the words of its task."""
+    """Return a child's name: the crew member's name, or else the words of its task."""
     return str(child.get("description") or child.get("agent") or child.get("run_id")).partition(", attempt ")[0]

@@ -1,4 +1,4 @@
-"""Find, describe, query and signal runs on a Temporal server. Its errors are translated into Loom's."""
+"""Find, describe, query and signal runs on a Temporal server. Temporal errors are translated into Loom errors."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,19 +23,21 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
 ANSWER_LIMIT: Final = 2.0
-"""Seconds for a live run to answer a query."""
+"""Timeout in seconds for a query to a running run."""
 UPDATE_LIMIT: Final = 5.0
-"""Seconds for a run to acknowledge an update."""
+"""Timeout in seconds for a run to acknowledge an update."""
 
 
 class TemporalRuns:
-    """Every method raises RunNotFoundError or UnreachableError; other errors are listed with the method."""
+    """Access to runs. Every method raises RunNotFoundError if there is no such run, and UnreachableError if the server
+    can't be reached. The methods document other errors.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def found(self, query: str, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
-        """The executions that match a list filter, newest first; raises BadRequest."""
+        """Yield the executions that match a list filter, newest first. Raises BadRequest if the filter is invalid."""
         try:
             async for execution in self._client.list_workflows(query, limit=limit):
                 yield execution
@@ -43,12 +45,14 @@ class TemporalRuns:
             raise unanswered(error, "") from error
 
     async def described(self, run_id: str) -> WorkflowExecutionDescription:
-        """What is known of a run without a worker."""
+        """Return the information about a run that is available without a worker."""
         with answered(run_id):
             return await self._handle(run_id).describe()
 
     async def ended_as(self, execution: WorkflowExecution) -> str:
-        """The status in the result of a completed run; empty if it is gone or cannot be read."""
+        """Return the status in a completed run's result. Return an empty string if the result no longer exists or can't
+        be read.
+        """
         handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
         try:
             result: RunResult = await handle.result()
@@ -57,17 +61,19 @@ class TemporalRuns:
             return ""
 
     async def query(self, run_id: str, name: str, result_type: Any) -> Any:
-        """Query a live run; raises UnreachableError if no worker answers for it."""
+        """Query a run. Raises UnreachableError if no worker answers the query."""
         with answered(run_id):
             try:
-                # Not `rpc_timeout`, which applies to each attempt.
+                # Don't use `rpc_timeout`, which applies to each attempt.
                 async with asyncio.timeout(ANSWER_LIMIT):
                     return await self._handle(run_id).query(name, result_type=result_type)
             except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
                 raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
-        """Send an update and return its receipt, None if no worker sends one; raises RefusedError, BadRequest."""
+        """Send an update and return its receipt, or None if no worker sends one. Raises RefusedError if the run rejects
+        the update, and BadRequest if the update is invalid.
+        """
         try:
             with answered(run_id):
                 receipt: JsonObject = await self._handle(run_id).execute_update(
@@ -80,7 +86,7 @@ class TemporalRuns:
         return receipt
 
     async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:
-        """Send a signal, which waits for a worker; raises RefusedError if the run has ended."""
+        """Send a signal. The server stores it until a worker processes it. Raises RefusedError if the run has ended."""
         with answered(run_id):
             await self._handle(run_id).signal(name, payload)
 

@@ -1,7 +1,8 @@
 """Register Loom's missing search attributes before the worker starts polling.
 
-If a run upserts an unregistered attribute, its workflow task is retried forever. The worker therefore checks which ones
-exist, and runs use only those. A namespace that does not allow registration still works, with fewer list filters.
+If a run upserts an unregistered attribute, its workflow task is retried indefinitely. The worker therefore checks which
+attributes exist, and runs use only existing attributes. Loom also works in a namespace that doesn't allow registration,
+but with fewer list filters.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _LOOKS = 30  # a tenth of a second apart; the server's own cache takes about one
 
 
 async def register_missing(client: Client) -> frozenset[str]:
-    """Register what is missing and return Loom's attributes that then exist."""
+    """Register missing attributes, and return all of Loom's attributes that exist afterward."""
     present = await _present(client)
     missing = {name: _TYPES[kind] for name, kind in SEARCH_ATTRIBUTES.items() if name not in present}
     if not missing:
@@ -37,7 +38,7 @@ async def register_missing(client: Client) -> frozenset[str]:
             AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
         )
     except RPCError as error:
-        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # another worker was faster
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # another worker has registered it first
             _log.warning("search attributes %s cannot be registered: %s", sorted(missing), error.message)
             return present
     return await _until_visible(client)
@@ -54,7 +55,9 @@ async def _until_visible(client: Client) -> frozenset[str]:
 
 
 async def _present(client: Client) -> frozenset[str]:
-    """Loom's attributes that exist with the expected type; empty if this process may not list them."""
+    """Return Loom's attributes that exist with the expected type. The set is empty if this process isn't permitted to
+    list attributes.
+    """
     try:
         found: ListSearchAttributesResponse = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)

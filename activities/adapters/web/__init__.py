@@ -1,1 +1,1 @@
-"""Pages of the public web: `fetcher` downloads them safely, and `html_reader` converts them to Markdown."""
+"""Read pages from the public web: `fetcher` downloads them safely, and `html_reader` converts them to Markdown."""

@@ -1,8 +1,8 @@
-"""Fetch pages from the public web and from nowhere else (SSRF guard).
+"""Fetch pages from the public web only (SSRF guard).
 
-A host is resolved once for each fetch. If any of its addresses is not public, the fetch is rejected. The connection
-then goes to one of exactly those addresses, so a second DNS response has no effect. The host header, SNI and the
-certificate check still use the name. There are no proxies, cookies, credentials or persistent connections.
+Each fetch resolves the host once. If any of the host's addresses isn't public, the fetch is rejected. The fetcher then
+connects to one of these addresses, so a second DNS response has no effect. The host header, SNI and the certificate
+check still use the host name. The fetcher doesn't use proxies, cookies, credentials or persistent connections.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from loom.domain.web.addresses import EVERYWHERE, Address, Network, obstacle, re
 from loom.domain.web.urls import WebUrl, joined
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""All addresses of a host, the preferred ones first; raises OSError."""
+"""A function that returns all addresses of a host, preferred addresses first. It raises OSError if the lookup fails."""
 
 REDIRECTS: Final = 5
 _TRIED: Final = 4
-"""Number of addresses of one host to try, one after the other."""
+"""Maximum number of a host's addresses to try in sequence."""
 _CONNECT: Final = 5.0
 _SILENCE: Final = 20.0
-"""Maximum seconds without data."""
+"""Maximum number of seconds without data."""
 
 _HEADERS: Final = {
     "User-Agent": "loom-agents (http_fetch)",
@@ -39,7 +39,9 @@ _HEADERS: Final = {
     "Connection": "close",
 }
 _DECODED: Final = frozenset({"", "identity", "gzip", "deflate"})
-"""One encoding, not several: layers of compression can keep a decoder busy forever without any output."""
+"""The encodings to accept. A response may have only one of them, because a decoder of nested compression can run
+indefinitely without any output.
+"""
 
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
@@ -57,17 +59,19 @@ class PinnedFetcher:
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`allowed_private` permits hosts or networks that are not public (`wiki.corp`, `10.0.0.0/8`); raises
-        BadRequest.
+        """`allowed_private` permits hosts or networks that aren't public (`wiki.corp`, `10.0.0.0/8`). Raises BadRequest
+        if an entry is invalid.
 
-        `tls` is by default the system's certificate store, or the one in SSL_CERT_FILE.
+        By default, `tls` uses the system's certificate store or the one in SSL_CERT_FILE.
         """
         self._opening = read_opening(allowed_private)
         self._resolve = resolve or _resolve
         self._tls = tls or httpx2.create_ssl_context()
 
     async def fetch(self, url: WebUrl, limit: float) -> WebAnswer:
-        """GET the page within `limit` seconds; raises ToolExecutionTimeout, ToolExecutionError."""
+        """Fetch the page with GET. Raises ToolExecutionTimeout if this takes longer than `limit` seconds, and
+        ToolExecutionError if the fetch fails.
+        """
         try:
             async with asyncio.timeout(limit) as whole:
                 return await self._fetch(url)
@@ -97,7 +101,7 @@ class PinnedFetcher:
         raise ToolExecutionError(f"{url} redirects more than {REDIRECTS} times: try another source")
 
     async def _addresses(self, url: WebUrl) -> list[Address]:
-        """Every address of the host, all of them permitted."""
+        """Return the host's addresses. Raises an error if any of them isn't permitted."""
         found = [address] if (address := _literal(url.host)) else await self._resolved(url)
         opened = self._opening.of(url.host)
         for address in found:
@@ -106,7 +110,7 @@ class PinnedFetcher:
 
     async def _resolved(self, url: WebUrl) -> list[Address]:
         if url.host == "localhost" or url.host.endswith(".localhost"):
-            # RFC 6761: a resolver is never asked for these.
+            # RFC 6761 requires that these names are never sent to a resolver.
             return [ip_address("127.0.0.1"), ip_address("::1")]
         try:
             found = [ip_address(text) for text in await self._resolve(url.host, url.port)]
@@ -117,14 +121,14 @@ class PinnedFetcher:
         return list(dict.fromkeys(found))
 
     def _look_at(self, url: WebUrl) -> None:
-        """Reject at once what would be rejected if the model requested it."""
+        """Reject URLs that would also be rejected if the model requested them directly."""
         if address := _literal(url.host):
             _require_open(url, address, self._opening.of(url.host))
 
     @asynccontextmanager
     async def _asked(self, url: WebUrl, addresses: Sequence[Address]) -> AsyncIterator[httpx2.Response]:
-        """The head of the response, its body still unread. A separate transport, so that no connection serves two
-        names.
+        """Yield the response with an unread body. Each request uses a separate transport, so that no connection is used
+        for two host names.
         """
         async with httpx2.AsyncHTTPTransport(verify=self._tls) as transport:
             response = await _first_answer(transport, [_request(url, address) for address in addresses])
@@ -147,7 +151,7 @@ def _literal(host: str) -> Address | None:
 
 
 def _request(url: WebUrl, address: Address) -> httpx2.Request:
-    """A request to this address in the name of the host."""
+    """Return a request to this address with the host's name."""
     place = httpx2.URL(scheme=url.scheme, host=str(address), port=url.port, raw_path=url.target.encode("ascii"))
     timeouts = {"connect": _CONNECT, "read": _SILENCE, "write": _SILENCE, "pool": _CONNECT}
     return httpx2.Request(
@@ -159,7 +163,7 @@ def _request(url: WebUrl, address: Address) -> httpx2.Request:
 
 
 async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence[httpx2.Request]) -> httpx2.Response:
-    """The response from the first address that accepts a connection."""
+    """Return the response from the first address that accepts a connection."""
     *others, last = requests
     for request in others:
         try:
@@ -170,7 +174,7 @@ async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence
 
 
 def _target(url: WebUrl, response: httpx2.Response) -> WebUrl | None:
-    """The redirect target; None if the response is final."""
+    """Return the redirect target, or None if the response is final."""
     location = response.headers.get("location")
     if response.status_code not in _MOVED or not location:
         return None
@@ -181,7 +185,7 @@ def _target(url: WebUrl, response: httpx2.Response) -> WebUrl | None:
 
 
 def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
-    """The same host, and not from https back to http."""
+    """Whether both URLs have the same host and the redirect doesn't downgrade https to http."""
     return url.host == target.host and (target.scheme == "https" or url.scheme == "http")
 
 
@@ -206,7 +210,9 @@ async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
 
 
 async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
-    """The body up to the limit, and whether it is complete. Decompressed in chunks, so a bomb stops at the limit."""
+    """Return the body up to the limit, and whether it is complete. It is decompressed in chunks, so that a
+    decompression bomb stops at the limit.
+    """
     body = bytearray()
     async with aclosing(response.aiter_bytes()) as pieces:
         async for piece in pieces:

@@ -1,7 +1,7 @@
 """Convert one page: JSON from standard input, JSON to standard output.
 
-`html_reader` starts this program for each page. It is run by its path and imports nothing from Loom, so that it starts
-in less than a tenth of a second.
+`html_reader` starts this program by its path for each page. The program imports nothing from Loom, so it starts in less
+than a tenth of a second.
 """
 
 import json
@@ -15,14 +15,14 @@ from typing import Final
 MEMORY: Final = 1 << 30
 PROCESSOR_SECONDS: Final = 10
 OUTPUT_LIMIT: Final = 5_000_000
-"""Maximum characters of Markdown. A table can expand to a hundred times its size."""
+"""Maximum number of characters of Markdown. A table can expand to a hundred times its size."""
 
 _TITLE: Final = re.compile(r"<title[^>]{0,200}>([^<]{0,1000})", re.IGNORECASE)
 _TITLE_LIMIT: Final = 300
 
 
 def main() -> None:
-    """Convert one page within these limits. The process ends if it exceeds them."""
+    """Convert one page under the process limits. A process that exceeds a limit is terminated."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     _limit(resource.RLIMIT_CORE, 0)
@@ -31,8 +31,10 @@ def main() -> None:
 
 
 def markdown_of(html: str, base: str) -> str:
-    """The page's text. Relative links become absolute, and inline images become their descriptions."""
-    from html_to_markdown import ConversionOptions, PreprocessingOptions, convert  # noqa: PLC0415 - under the limits
+    """Return the page's text. Relative links become absolute, and inline images are replaced with their
+    descriptions.
+    """
+    from html_to_markdown import ConversionOptions, PreprocessingOptions, convert  # noqa: PLC0415 - import only after the limits are set
 
     options = ConversionOptions(
         preprocessing=PreprocessingOptions(remove_navigation=True, remove_forms=False),
@@ -45,13 +47,13 @@ def markdown_of(html: str, base: str) -> str:
 
 
 def title_of(html: str) -> str:
-    """The page's title, on one line."""
+    """Return the page's title on one line."""
     found = _TITLE.search(html)
     return " ".join(unescape(found[1]).split())[:_TITLE_LIMIT] if found else ""
 
 
 def _limit(what: int, most: int) -> None:
-    # Not every system has every limit, and an existing lower limit stays.
+    # Some systems lack some of these limits. A lower limit that is already set is kept.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 

@@ -1,6 +1,6 @@
-"""Convert HTML to Markdown in a separate process, because a hostile page may need endless memory or time.
+"""Convert HTML to Markdown in a separate process, because a malicious page can consume unlimited memory or time.
 
-A table of 2 MB can expand to 200 MB of Markdown, and a native parser may crash its process.
+A table of 2 MB can expand to 200 MB of Markdown, and a native parser can crash its process.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from loom.activities.toolbox.built_in.http_fetch import Page
 from loom.domain.core.errors import ToolExecutionError
 
 SECONDS: Final = 12.0
-"""Timeout in seconds for one page. The process's own limit on processor time is lower."""
+"""Timeout in seconds for one page. The process's own processor time limit is lower."""
 
 _AT_ONCE: Final = 2
-"""Number of pages that are converted concurrently: each may take a gigabyte."""
+"""Maximum number of pages that are converted concurrently. Each page may use a gigabyte of memory."""
 
 _CHILD: Final = Path(__file__).with_name("html_child.py")
 
@@ -29,7 +29,7 @@ class SeparateHtmlReader:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def read(self, html: str, base: str) -> Page:
-        """The page without navigation and scripts, its links resolved against `base`."""
+        """Return the page without navigation and scripts. Links are resolved against `base`."""
         request = json.dumps({"html": html, "base": base}).encode()
         async with self._room:
             found = json.loads(await _converted(request))
@@ -61,7 +61,7 @@ async def _started() -> Process:
 
 
 async def _end(process: Process) -> None:
-    """Kill and reap the process. A second cancellation must not leave it unreaped."""
+    """Kill and reap the process, even if the task is canceled a second time."""
     if process.returncode is None:
         process.kill()
     await asyncio.shield(asyncio.ensure_future(process.wait()))

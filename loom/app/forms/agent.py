@@ -1,4 +1,4 @@
-"""The fields of an agent, in a file or in Python, and the definition that they describe.
+"""Validate the fields of an agent from a file or Python code, and build the definition that they describe.
 
 The JSON Schema of agent files is generated from this form (`loom validate --schema agent`, docs/schemas/agent.json).
 """
@@ -24,7 +24,7 @@ from loom.domain.permissions.rules import parse_rules
 
 
 class BudgetForm(Form):
-    """What a run of the agent may spend, where the request names no limit of its own."""
+    """The spending limits of the agent's runs. A limit in the request takes precedence."""
 
     tokens: Count | None = Field(None, description="Tokens in and out, all model calls together.")
     cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="US dollars.")
@@ -35,7 +35,7 @@ class BudgetForm(Form):
 
 
 class AgentForm(Form):
-    """An agent. What is left out comes from the agent that it extends, or from the worker's settings."""
+    """An agent. Omitted fields come from the agent that it extends, or from the worker's settings."""
 
     kind: Literal["agent"] = Field("agent", description="What this file defines.")
     name: Name | None = Field(None, description="How requests name it; default: the file's name without its ending.")
@@ -85,7 +85,10 @@ _LISTS: Final = ("fallbacks", "knowledge", "hooks")
 
 
 def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefinition:
-    """The definition of an agent; raises BadRequest, which names the origin, the field, the error and what to do."""
+    """Return the definition of an agent.
+
+    Raises BadRequest if the fields are invalid. The error names the origin, the field, the problem and a fix.
+    """
     problems = list(complaints(given, where=f"agent {name!r} ({origin})"))
     if problems:
         raise BadRequest("\n".join(problems), field="agent")
@@ -117,7 +120,7 @@ def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefi
 
 
 def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    """Everything that is wrong with the fields of an agent, one sentence each."""
+    """Yield each error in an agent's fields as one sentence."""
     if odd := [key for key in given if not isinstance(key, str)]:
         yield f"{where}: the key {odd[0]!r} is not text: put it in quotes"
         return
@@ -146,7 +149,7 @@ def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
 
 
 class AgentFields(TypedDict, total=False):
-    """The same fields, as `LoomApp.create_agent` takes them."""
+    """The keyword arguments of `LoomApp.create_agent`."""
 
     description: str
     extends: str
@@ -170,7 +173,7 @@ class AgentFields(TypedDict, total=False):
     approval_timeout: float | None
     require_done_tool: bool | None
     output: Any
-    """The type that its answers have, such as a pydantic model, or a JSON Schema; a file says `output_schema`."""
+    """The type of the agent's answers, such as a pydantic model, or a JSON Schema. In a file, use `output_schema`."""
     pattern: Literal["react", "reflect", "tree"] | None
     rounds: int | None
     branches: int | None
@@ -179,7 +182,7 @@ class AgentFields(TypedDict, total=False):
 
 
 def plain_fields(fields: AgentFields) -> dict[str, Any]:
-    """Python values as a file would contain them. None counts as not set."""
+    """Convert Python values to the types that a file contains. None counts as not set."""
     given = {name: value for name, value in fields.items() if value is not None}
     if "output" in given:
         given["output_schema"] = schema_of(given.pop("output"))

@@ -1,4 +1,4 @@
-"""The fields of a crew, in a file, a request or Python, and the crew that they describe.
+"""Validate the fields of a crew from a file, a request or Python code, and build the crew that they describe.
 
 The JSON Schema of crew files is generated from this form (`loom validate --schema crew`).
 """
@@ -18,7 +18,7 @@ _Count = Annotated[int, Field(ge=0, le=20)]
 
 
 class MemberForm(Form):
-    """One of a crew."""
+    """A member of a crew."""
 
     name: Name = Field(description="How the crew calls it.")
     agent: Name = Field(crews.ANYBODY, description="The agent that it is.")
@@ -36,7 +36,7 @@ class MemberForm(Form):
 
 
 class RouteForm(Form):
-    """A rule of a router."""
+    """A routing rule."""
 
     match: str = Field(min_length=1, description="A regular expression that is looked for in the task.")
     member: Name = Field(description="Who gets the tasks that it is found in.")
@@ -100,14 +100,14 @@ class CrewForm(Form):
 
 
 def read_crew(given: Mapping[str, Any], *, name: str = "", origin: str = "request") -> Crew:
-    """The crew with these fields; raises BadRequest with everything that is wrong with them, one line each."""
+    """Return the crew with these fields. Raises BadRequest, which lists all errors in the fields, one per line."""
     if problems := list(complaints(given, where=f"crew {given.get('name') or name!r} ({origin})")):
         raise BadRequest("\n".join(problems), field="crew")
     return _crew(CrewForm.model_validate(given), name, origin)
 
 
 def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    """Everything that is wrong with the fields of a crew, one sentence each."""
+    """Yield each error in a crew's fields as one sentence."""
     try:
         form = CrewForm.model_validate(given)
     except ValidationError as error:
@@ -117,7 +117,7 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
 
 
 def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
-    """The valid fields where an unknown one was found."""
+    """Return the fields that are valid at the location of an unknown field."""
     inner: dict[str, type[BaseModel]] = {
         "members": MemberForm,
         "coordinator": CoordinatorForm,
@@ -158,7 +158,7 @@ def _member(form: MemberForm) -> Member:
 
 
 class CrewFields(TypedDict, total=False):
-    """The same fields, as `LoomApp.create_crew` takes them."""
+    """The keyword arguments of `LoomApp.create_crew`."""
 
     description: str
     mode: Literal["sequential", "parallel", "coordinated", "routed", "planned", "tree"]
@@ -171,7 +171,7 @@ class CrewFields(TypedDict, total=False):
 
 
 def listed(value: Any) -> Any:
-    """Python values as a file would contain them: lists for tuples, dictionaries for other mappings."""
+    """Convert Python values to the types that a file contains: tuples to lists, and other mappings to dictionaries."""
     if isinstance(value, Mapping):
         return {name: listed(each) for name, each in value.items() if each is not None}
     return [listed(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""What all forms share: strict fields, types of values, and error messages for their authors."""
+"""The base of all forms: strict fields, value types, and error messages for the authors of the fields."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -13,13 +13,13 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Form(BaseModel):
-    """Fields as a person writes them. Unknown ones are rejected, and nothing is guessed."""
+    """Fields that a person writes. Unknown fields are rejected, and values aren't coerced to other types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[str]]) -> str:
-    """Pydantic's errors for the author of a form. `fields_at` returns the valid fields."""
+    """Translate pydantic's errors for the author of the fields. `fields_at` returns the valid fields at a location."""
     location, kind, value = problem["loc"], problem["type"], problem["input"]
     field = ".".join(str(step) for step in location if step != "[key]")
     if kind == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Task handlers, validated at their registration."""
+"""Validate task handlers when they are registered."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ NAME: Final = r"[\w.-]{1,64}"
 
 
 def handler_of(function: Callable[..., Any], pattern: str, name: str, origin: str) -> TaskHandler:
-    """The function as a handler, under its own name unless another one is given."""
+    """Return a task handler for the function. If `name` is empty, the handler has the function's name."""
     inner: Any = function.func if isinstance(function, partial) else function
     named = name or getattr(inner, "__name__", type(inner).__name__)
     if not callable(function):

@@ -1,4 +1,4 @@
-"""Hooks and interceptors, validated at their registration."""
+"""Validate hooks and interceptors when they are registered."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -12,31 +12,31 @@ from loom.domain.agents.hooks import RUN, TOOL, Hook, Interceptor, Registered
 from loom.domain.core.errors import BadRequest
 
 H = TypeVar("H", bound=Callable[..., Any])
-I = TypeVar("I")  # noqa: E741 - an interceptor, of whatever class
+I = TypeVar("I")  # noqa: E741 - an interceptor of any class
 
 LONGEST = 3600.0
 
 
 class HookOptions(TypedDict, total=False):
-    """The options of a hook besides its function."""
+    """The options of a hook."""
 
     name: str
-    """Default: the function's."""
+    """The hook's name. Defaults to the function's name."""
     agents: Sequence[str]
-    """For these agents, and those whose definition names the hook; default: every agent."""
+    """The agents that the hook runs for, besides agents whose definition names the hook. Defaults to all agents."""
     timeout: float
-    """Timeout in seconds; default 10."""
+    """The timeout in seconds. Defaults to 10."""
 
 
 class InterceptorOptions(HookOptions, total=False):
-    """The same for an interceptor."""
+    """The options of an interceptor."""
 
     around: Sequence[Literal["run", "tool"]]
-    """What it wraps; default: runs and tool calls."""
+    """Whether the interceptor wraps runs, tool calls, or both. Defaults to both."""
 
 
 class HookDecorator:
-    """`@app.on_start`, or `@app.on_start(agents=["clerk"])`. It returns the function unchanged."""
+    """A decorator such as `@app.on_start` or `@app.on_start(agents=["clerk"])`. It returns the function unchanged."""
 
     def __init__(
         self, keep: Callable[[Registered], None], moment: Moment, tools: tuple[str, ...] | None = None
@@ -68,7 +68,7 @@ class HookDecorator:
 
 
 def interceptor_of(thing: object, options: InterceptorOptions) -> Interceptor:
-    """An interceptor: an object, or a class without constructor arguments, with `before`, `after` or both."""
+    """Validate an interceptor: an object, or a class without constructor arguments, with `before`, `after` or both."""
     name = _name(thing, options)
     try:
         made = thing() if inspect.isclass(thing) else thing

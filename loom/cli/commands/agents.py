@@ -1,4 +1,4 @@
-"""agents: the agents of a worker with these settings, and statistics of their runs."""
+"""The `agents` commands, which show a worker's agents and their run statistics."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -21,14 +21,14 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
 
 COLUMN: Final = 20
-"""Width of the names of facts."""
+"""Width of the column of field names."""
 
 app = new_app("agents", "List and show a worker's agents.")
 
 
 @app.command("list")
 def list_agents(app: App = None, as_json: Json = False) -> None:
-    """List the agents of a worker with these settings, and where they are defined."""
+    """List a worker's agents and where they are defined."""
     settings = with_app(load_settings(), app)
     registry = load_registry(settings)
     found = [
@@ -52,7 +52,10 @@ def list_agents(app: App = None, as_json: Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="Name of the agent.")], app: App = None, as_json: Json = False
 ) -> None:
-    """Show an agent with everything that it inherits, and statistics of its runs where a server answers."""
+    """Show an agent and its run statistics.
+
+    The output includes everything that the agent inherits. The statistics need a server.
+    """
     settings = with_app(load_settings(), app)
     registry = load_registry(settings)
     agent = named(name, agents_of(registry), "agent", otherwise="`loom agents list` shows all agents")
@@ -95,7 +98,7 @@ def _stats_lines(stats: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> AgentSpec:
-    """The agent as in a run, but without MCP tools: those are known only once their servers are connected."""
+    """Return the agent's spec as in a run, but without MCP tools, which are known only after their servers connect."""
     hidden = hidden_tools(settings)
     tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in hidden))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
@@ -122,7 +125,7 @@ def _facts(agent: AgentDefinition, spec: AgentSpec) -> dict[str, Any]:
 
 
 def _stats(name: str, settings: Settings) -> tuple[dict[str, Any] | None, str]:
-    """The statistics of the agent's runs, or why there are none."""
+    """Return the agent's run statistics, or the reason why they are unavailable."""
     try:
         return asdict(with_client(lambda loom: loom.agent_stats(name), settings)), ""
     except UnreachableError as error:
@@ -142,7 +145,7 @@ def _print_facts(agent: AgentDefinition, facts: dict[str, Any]) -> None:
 
 
 def _value_text(value: Any) -> str:
-    """A value on one line; empty for None, False and empty collections."""
+    """Format a value on one line. The text is empty for None, False and empty collections."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {each}" for name, each in value.items() if each is not None)
     if isinstance(value, list | tuple):

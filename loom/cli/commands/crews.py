@@ -1,4 +1,4 @@
-"""crew: running and inspecting crews, several agents on one task."""
+"""The `crew` commands, which run and inspect crews: several agents on one task."""
 
 import sys
 from dataclasses import asdict
@@ -22,10 +22,10 @@ from loom.workflows.validation import read_crew_request
 
 FILE_ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 COLUMN: Final = 14
-"""Width of the names of facts."""
+"""Width of the column of field names."""
 
 FileOrName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="FILE|NAME", help="A crew file, or the name of a crew that the worker has.")
+    str, typer.Argument(metavar="FILE|NAME", help="A crew file, or the name of one of the worker's crews.")
 ]
 
 app = new_app("crew", "Run and inspect crews: several agents on one task.")
@@ -34,17 +34,19 @@ app = new_app("crew", "Run and inspect crews: several agents on one task.")
 @app.command()
 def run(
     crew: FileOrName,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do; `-` reads it from standard input.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task; `-` reads it from standard input.")],
     *,
     model: Annotated[
-        str | None, typer.Option(help="For members without a model: openai:NAME, anthropic:NAME or demo.")
+        str | None, typer.Option(help="Model for members that don't define one: openai:NAME, anthropic:NAME or demo.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that all members work in.")] = None,
     permissions: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override those of every member.")
+        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override every member's rules.")
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Number of steps after which the crew stops.")] = None,
     budget: Budget = None,
     output_schema: Annotated[
@@ -58,7 +60,7 @@ def run(
 ) -> None:
     """Start a crew and watch it until it ends.
 
-    All other commands accept its run id. Exit codes are those of `loom run`.
+    All other commands accept the crew's run id. Exit codes are the same as for `loom run`.
     """
     request = given(
         model=model,
@@ -86,7 +88,10 @@ def run(
 
 @app.command()
 def show(crew: FileOrName, app: App = None, as_json: Json = False) -> None:
-    """Show a crew: how its members share a task, what each is for, and what happens when one fails."""
+    """Show a crew's mode, members and failure handling.
+
+    The output explains how the members share a task, what each member does, and what happens if one fails.
+    """
     found = _in_file(crew)
     if found is None:
         otherwise = "`loom crew list` shows all crews; the name of a file ends in .yaml"
@@ -104,13 +109,16 @@ def validate(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Check crew files as a worker here would. Exit code 2: something is wrong."""
+    """Check crew files as a worker in this directory would.
+
+    Exit code 2 means that a file is invalid.
+    """
     validate_files(files, schema=None, app=app, as_json=as_json)
 
 
 @app.command("list")
 def list_crews(app: App = None, as_json: Json = False) -> None:
-    """List the crews of a worker with these settings, and where they are defined."""
+    """List a worker's crews and where they are defined."""
     found = [
         {
             "name": crew.name,
@@ -136,7 +144,7 @@ def list_crews(app: App = None, as_json: Json = False) -> None:
 
 
 def _for_request(crew: str) -> str | JsonObject:
-    """The crew's name, or the content of its file: the request carries it, so that no worker needs the file."""
+    """Return the crew's name or its file's content, which the request carries so that no worker needs the file."""
     found = _in_file(crew)
     if found is None:
         return crew

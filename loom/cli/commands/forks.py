@@ -1,4 +1,4 @@
-"""fork, diff-runs: a new run from a past turn of another, and two runs side by side."""
+"""The `fork` and `diff-runs` commands, which start a run from another run's past turn and compare two runs."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,10 +17,10 @@ from loom.domain.core.requests import ENDED, ForkedFrom
 from loom.domain.history.diffs import Side, TurnPair, TurnSeen, first_difference, paired, tools_used
 
 Compared: TypeAlias = tuple[Side, dict[str, Any]]
-"""A run's turns and its status."""
+"""A run's turns and status."""
 
 WIDTH: Final = 48
-"""Characters of one run's column."""
+"""Width of one run's column in characters."""
 ROWS: Final = (
     "run_id",
     "forked_from",
@@ -42,16 +42,17 @@ def fork(
     run_id: RunId,
     *,
     turn: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Turn to continue after; 0 starts before the first one.")
+        int, typer.Option(min=0, metavar="N", help="Turn after which to continue; 0 starts before the first turn.")
     ],
-    message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message to the agent at that point.")] = None,
-    model: Annotated[str | None, typer.Option(help="openai:NAME, anthropic:NAME or demo.")] = None,
+    message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message to the agent after that turn.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
     permissions: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override those the run had at that point.")
+        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override the run's rules as of that turn.")
     ] = None,
-    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder to work in.")] = None,
+    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder for the new run.")] = None,
     restore: Annotated[
-        str | None, typer.Option(metavar="DIR", help="New folder to restore the files to, as that turn left them.")
+        str | None,
+        typer.Option(metavar="DIR", help="New folder for the files as they were after that turn."),
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the new run stops.")] = None,
     budget: Budget = None,
@@ -62,8 +63,8 @@ def fork(
 ) -> None:
     """Start a new run from a past turn of another run.
 
-    The new run takes over the conversation up to that turn; no tool call is repeated. Files stay as they are now,
-    unless --restore brings back a snapshot. Exit codes are those of `loom run`.
+    The new run starts with the conversation up to that turn and doesn't repeat any tool call. Files stay unchanged
+    unless you restore a snapshot with --restore. Exit codes are the same as for `loom run`.
     """
     if restore is not None and workspace is not None:
         raise typer.BadParameter("use --restore or --workspace: the restored folder is the new run's workspace")
@@ -129,7 +130,7 @@ async def _side(loom: LoomClient, run_id: str) -> Compared:
 
 
 def _difference(one: Compared, other: Compared) -> dict[str, Any]:
-    """The whole comparison, for programs."""
+    """Return the whole comparison, for programs."""
     pairs = paired(one[0], other[0])
     first = first_difference(pairs)
     return {
@@ -141,7 +142,7 @@ def _difference(one: Compared, other: Compared) -> dict[str, Any]:
 
 
 def _difference_lines(one: Compared, other: Compared) -> Iterator[str]:
-    """The first difference, then both runs side by side."""
+    """Return lines with the first difference, then both runs side by side."""
     pairs = paired(one[0], other[0])
     first = first_difference(pairs)
     same = pairs.index(first) if first is not None else len(pairs)

@@ -1,4 +1,7 @@
-"""knowledge: documents that runs can search. The commands need Loom's Postgres and no worker."""
+"""The `knowledge` commands, which manage the documents that runs can search.
+
+They need Loom's Postgres database, but no worker.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -36,9 +39,9 @@ T = TypeVar("T")
 
 NO_DATABASE: Final = "knowledge bases need a database: start `loom up`, or set LOOM_DATABASE_URL"
 MAX_SKIPPED: Final = 20
-"""Skipped files that are printed."""
+"""Maximum number of skipped files to print."""
 TIMEOUT: Final = 5.0
-"""Seconds for a query that only leads to warnings."""
+"""Timeout in seconds for a query whose result only causes warnings."""
 
 Name: TypeAlias = Annotated[str, typer.Option("--name", metavar="K", help="Name of the knowledge base.")]
 
@@ -48,17 +51,17 @@ app = new_app("knowledge", "Manage knowledge bases: documents that runs can sear
 
 @app.command()
 def add(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the documents.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that contains the documents.")],
     name: Name,
     reembed: Annotated[
-        bool, typer.Option("--reembed", help="Compute all vectors again with the configured embedder.")
+        bool, typer.Option("--reembed", help="Recompute all vectors with the configured embedder.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Ingest a folder of documents, or its changes since the last time.
+    """Ingest a folder of documents, or its latest changes.
 
-    Reads Markdown, text, source code, HTML and PDF. Skips hidden files and files that Git ignores, and redacts secrets
-    before anything is stored.
+    Loom reads Markdown, text, source code, HTML and PDF files. It skips hidden files and files that Git ignores, and
+    redacts secrets before it stores anything.
     """
 
     real = _folder(folder)
@@ -82,12 +85,12 @@ def list_bases(as_json: Json = False) -> None:
 
 @app.command()
 def search(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words.")],
-    name: Annotated[str | None, typer.Option("--name", metavar="K", help="Only this knowledge base.")] = None,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A question or keywords.")],
+    name: Annotated[str | None, typer.Option("--name", metavar="K", help="Search only this knowledge base.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="Maximum number of passages.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Search as a run does with the search_knowledge tool."""
+    """Search knowledge bases as the search_knowledge tool does."""
 
     asked = KnowledgeQuery(text=query, bases=() if name is None else (checked_name(name),), limit=limit)
     hits = _with_store(lambda opened: _search(opened, asked))
@@ -101,7 +104,7 @@ def search(
 def remove(
     name: Annotated[str, typer.Argument(metavar="K", help="Name of the knowledge base.")], as_json: Json = False
 ) -> None:
-    """Delete a knowledge base; the documents themselves stay where they are."""
+    """Delete a knowledge base, but keep the original documents."""
 
     checked_name(name)
     if not _with_store(lambda opened: opened.store.drop(name)):
@@ -113,7 +116,7 @@ def remove(
 
 
 def missing_bases(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
-    """The names that no base has; empty when there is no database or it does not answer."""
+    """Return the names of bases that don't exist, or no names if the database is missing or unavailable."""
 
     async def query() -> tuple[str, ...]:
         async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(TIMEOUT):
@@ -135,7 +138,7 @@ class Opened:
 
 
 def _with_store(work: Callable[[Opened], Awaitable[T]]) -> T:
-    """Call `work` with the store of these settings; raises UnreachableError when it does not answer."""
+    """Call `work` with the configured store. Raises UnreachableError if the store can't be reached."""
 
     settings = load_settings()
     if settings.database_url is None:
@@ -177,7 +180,7 @@ async def _ingest(opened: Opened, folder: Path, name: str, *, reembed: bool, qui
 
 
 async def _search(opened: Opened, asked: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
-    """Search the bases; raises BadRequest for a base that does not exist."""
+    """Search the bases. Raises BadRequest if a base doesn't exist."""
     known = {base.name for base in await opened.store.bases()} if asked.bases else set()
     if missing := next((name for name in asked.bases if name not in known), None):
         raise _no_base(missing)

@@ -1,4 +1,7 @@
-"""memory: what is remembered of runs. Most of it needs Loom's Postgres and no worker."""
+"""The `memory` commands, which manage memories of past runs.
+
+They need Loom's Postgres database, but no worker.
+"""
 
 import asyncio
 import sys
@@ -39,26 +42,26 @@ RUNNING_SINCE: Final = "WorkflowType IN ('AgentRun', 'CrewRun') AND (ExecutionSt
 
 JsonLines: TypeAlias = Annotated[bool, typer.Option("--json", help="Has no effect: the output is always JSON lines.")]
 Session: TypeAlias = Annotated[
-    str | None, typer.Option("--session", metavar="S", help="Only this session; default: all.")
+    str | None, typer.Option("--session", metavar="S", help="Filter by session; default: all sessions.")
 ]
 ThisSession: TypeAlias = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
 
-app = new_app("memory", "Search, export and delete what is remembered of runs.")
+app = new_app("memory", "Search, export and delete memories of past runs.")
 
 
 @app.command()
 def search(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")],
     *,
     session: Session = None,
     layer: Annotated[
-        list[Layer] | None, typer.Option(case_sensitive=False, help="Only this layer; repeatable.")
+        list[Layer] | None, typer.Option(case_sensitive=False, help="Filter by layer; repeatable.")
     ] = None,
-    action: Annotated[list[str] | None, typer.Option(help="Only this action; repeatable.")] = None,
-    node: Annotated[list[str] | None, typer.Option(help="Only this agent; repeatable.")] = None,
-    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Only memories at least this important.")] = 0.0,
+    action: Annotated[list[str] | None, typer.Option(help="Filter by action; repeatable.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="Filter by agent; repeatable.")] = None,
+    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum importance of memories.")] = 0.0,
     threshold: Annotated[
-        float, typer.Option(min=-1, max=1, help="Minimum similarity of hits that do not contain the words.")
+        float, typer.Option(min=-1, max=1, help="Minimum similarity of hits that don't contain the words.")
     ] = 0.0,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of hits.")] = 10,
     as_json: Json = False,
@@ -88,12 +91,12 @@ def search(
 
 @app.command()
 def show(
-    memory_id: Annotated[int, typer.Argument(metavar="ID", help="The memory's id, as `search` prints it.")],
+    memory_id: Annotated[int, typer.Argument(metavar="ID", help="The memory's id, which `search` prints.")],
     as_json: Json = False,
 ) -> None:
-    """Show one memory and where it comes from.
+    """Show a memory and its source.
 
-    The whole Task is shown as long as it is stored.
+    The output includes the whole Task while it is stored.
     """
     memory = _with_memory(lambda opened: opened.memory.by_id(memory_id))
     if memory is None:
@@ -110,7 +113,7 @@ def show(
 
 @app.command()
 def stats(session: Session = None, as_json: Json = False) -> None:
-    """Count what is remembered: sessions, Tasks, layers, vectors."""
+    """Count sessions, Tasks, layers and vectors in memory."""
     found = _with_memory(lambda opened: opened.memory.stats(session))
     if as_json:
         print_json(found)
@@ -122,7 +125,7 @@ def stats(session: Session = None, as_json: Json = False) -> None:
 
 @app.command()
 def export(session: ThisSession, as_json: JsonLines = False) -> None:
-    """Print everything stored of a session as JSON lines.
+    """Print all stored data of a session as JSON lines.
 
     Entries with a version are notes that agents wrote.
     """
@@ -143,11 +146,11 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete everything remembered of a session, permanently.
+    """Permanently delete all memories of a session.
 
-    This deletes its memories, the notes of its agents, whole tool outputs, recorded results of calls, and its runs'
-    data in Redis. The histories of its runs stay on the Temporal server, with the payloads they need, for the
-    namespace's retention period.
+    This deletes the session's memories, its agents' notes, whole tool outputs, recorded call results, and its runs'
+    data in Redis. The run histories and the payloads that they need stay on the Temporal server for the namespace's
+    retention period.
     """
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
@@ -167,13 +170,14 @@ def forget(
 @app.command()
 def retain(
     older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Days since the run ended.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the data to delete without deleting it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Delete tool outputs and results of runs that ended long ago.
 
-    The Temporal server decides which runs have ended. Memories have limits of their own ([memory_limits]). Payloads
-    too large for a history stay, since nothing records which run they belong to.
+    Loom asks the Temporal server which runs have ended. Memories have separate limits, which you set in
+    [memory_limits]. Payloads that are too large for a history are kept, because Loom doesn't record which run they
+    belong to.
     """
     before = datetime.now(UTC) - timedelta(days=older_than)
     try:
@@ -195,7 +199,8 @@ def retain(
 def reembed(as_json: Json = False) -> None:
     """Compute missing vectors with the configured embedder.
 
-    Memories without a vector, or with the vector of another embedder, are found by words only until then.
+    Until you run this command, a search finds memories without a vector, or with another embedder's vector, only by
+    their words.
     """
     done = _with_memory(_reembed)
     if as_json:
@@ -206,7 +211,7 @@ def reembed(as_json: Json = False) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The memory of a worker with these settings."""
+    """The memory that a worker with these settings uses."""
 
     memory: PostgresMemory
     database: Database
@@ -215,7 +220,7 @@ class Opened:
 
 
 def _with_memory(work: Callable[[Opened], Awaitable[T]]) -> T:
-    """Call `work` with the memory of the settings; raises UnreachableError when it does not answer."""
+    """Call `work` with the configured memory. Raises UnreachableError if the memory can't be reached."""
     settings = load_settings()
     silence()
 
@@ -245,7 +250,7 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
 
 
 async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[str]]:
-    """What was deleted, how many keys in Redis, and what could not be deleted."""
+    """Return what was deleted, the number of deleted Redis keys, and messages about data that couldn't be deleted."""
     gone, live, left = await opened.memory.forget(session), 0, []
     if gone.effects_left:
         left.append(f"not deleted: {counted(gone.effects_left, 'effect')} of runs that may still be running")
@@ -259,14 +264,14 @@ async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[st
 
 
 async def _retain(loom: LoomClient, before: datetime, *, dry_run: bool) -> dict[str, Any]:
-    """Delete, or only count, what runs that had ended by `before` left behind."""
+    """Delete the leftover data of runs that ended by `before`, or with `dry_run` only count it."""
     url = load_settings().database_url
     if url is None:
         raise UnreachableError("nothing is stored without a database: start `loom up`, or set LOOM_DATABASE_URL")
     database = Database(url, max_connections=2, name="loom-retain")
     try:
         found = await leftovers(database, before)
-        # The server is asked second: a run that started in between cannot have left anything this old.
+        # Query the server second: a run that started in between can't have left data this old.
         running = await _running_since(loom, before)
         ended = [left for left in found if running.isdisjoint(_with_ancestors(left.run_id))]
         if not dry_run:
@@ -283,13 +288,16 @@ async def _retain(loom: LoomClient, before: datetime, *, dry_run: bool) -> dict[
 
 
 async def _running_since(loom: LoomClient, since: datetime) -> Set[str]:
-    """Runs that are still running, or ended after `since`."""
+    """Return the ids of runs that are still running or ended after `since`."""
     query = RUNNING_SINCE.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
     return {storable(execution.id) async for execution in TemporalRuns(loom.temporal).found(query)}
 
 
 def _with_ancestors(run_id: str) -> list[str]:
-    """A sub-agent's outputs may be read as long as its root runs; its id starts with the ids of its ancestors."""
+    """Return the run's id and its ancestors' ids.
+
+    A sub-agent's outputs may be read while its root run is running. Its id starts with its ancestors' ids.
+    """
     parts = run_id.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 

@@ -1,4 +1,4 @@
-"""permissions check: what hooks and rules decide about one tool call, by the same functions as in a run."""
+"""The `permissions check` command, which applies hooks and rules to a tool call with the same functions as a run."""
 
 import asyncio
 import os
@@ -42,15 +42,15 @@ _EMPTY: Final = {"integer": 0, "number": 0, "boolean": False, "array": [], "obje
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """The verdict on a call, and the rules behind it."""
+    """The verdict on a call and the rules that led to it."""
 
     judgement: Judgement
     matched: Sequence[Rule]
     for_run: Sequence[str]
-    """The rules that an approval for the run would add."""
+    """The rules that an approval for the rest of the run would add."""
 
 
-app = new_app("permissions", "Check what permission rules allow.")
+app = new_app("permissions", "Check permission rules against a tool call.")
 
 
 @app.command()
@@ -69,10 +69,10 @@ def check(
     workspace: Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")] = ".",
     as_json: Json = False,
 ) -> None:
-    """Show whether a call would be allowed, asked about or denied, and by which rule.
+    """Show whether a call would be allowed, need approval or be denied, and which rule decides.
 
-    The tool is not called; the interceptors and hooks of your app are, as in a run. You can leave out arguments that
-    rules do not look at, such as the content of a file.
+    This command doesn't call the tool, but it calls your app's interceptors and hooks as a run does. You can omit
+    arguments that rules don't check, such as a file's content.
     """
     rules = read_permissions(permissions)
     call = ToolCall(id="check", name=tool, arguments=read_object(arguments, "JSON"))
@@ -92,7 +92,7 @@ def check(
 def checked_call(
     call: ToolCall, rules: dict[str, str], mode: Mode | None, workspace: str, agent: str = DEFAULT_AGENT
 ) -> Checked:
-    """Judge the call as a run in this workspace would; raises BadRequest for invalid rules or arguments."""
+    """Judge the call as a run in this workspace would. Raises BadRequest if rules or arguments are invalid."""
 
     box, servers, registry = worker_tools(call.name)
     place = str(Path(workspace).resolve())
@@ -104,7 +104,7 @@ def checked_call(
     tool = box.get(call.name)
     try:
         asked = replace(call, arguments=_completed(tool, call.arguments)) if tool else call
-        with redirect_stdout(sys.stderr):  # the app's own prints must not mix with our output
+        with redirect_stdout(sys.stderr):  # the app's own output must not mix with the command's output
             met, objection = asyncio.run(_intercepted(asked, agent, registry.hooks_for(agent), registry.dependencies))
         valid = tool.parse(met.call.arguments) if tool else call.arguments
         made = authorize(met.call, tool, valid, spec)
@@ -120,7 +120,7 @@ def checked_call(
 
 
 def _spec(name: str, registry: Registry, box: ToolSet) -> AgentSpec:
-    """The agent with its tools and rules, as far as they decide about a call."""
+    """Return the agent's spec with the tools and rules that affect the verdict on a call."""
 
     agents = agents_of(registry)
     if name not in agents:
@@ -131,7 +131,7 @@ def _spec(name: str, registry: Registry, box: ToolSet) -> AgentSpec:
 
 
 def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
-    """The verdict on a tool that other agents have and this one does not."""
+    """Return a denial if the tool exists but this agent doesn't have it."""
 
     if tool is None or tool.spec.name in (each.name for each in spec.tools):
         return None
@@ -142,7 +142,7 @@ def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
 async def _intercepted(
     call: ToolCall, agent: str, registered: Sequence[Registered], dependencies: Dependencies
 ) -> tuple[Intercepted, Objection | None]:
-    """The call as interceptors change it, and what hooks object to in it."""
+    """Return the call as changed by interceptors, and the hooks' objection to it."""
 
     needs_any = any(is_injected(function) for each in registered for function in functions_of(each))
     async with dependencies.opened() if needs_any else nullcontext():
@@ -151,7 +151,7 @@ async def _intercepted(
 
 
 def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> Judgement:
-    """The judgement with the effect of interceptors."""
+    """Return the judgement after applying the effect of interceptors."""
 
     by = f"interceptor {met.by}"
     if met.stopped:
@@ -164,7 +164,7 @@ def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> 
 
 
 def _completed(tool: Tool, given: JsonObject) -> JsonObject:
-    """The arguments, with empty values for missing ones that rules hardly ever look at."""
+    """Return the arguments with empty values for missing ones, which rules rarely check."""
     try:
         tool.parse(given)
     except ToolValidationError as error:
@@ -178,14 +178,14 @@ def _completed(tool: Tool, given: JsonObject) -> JsonObject:
 
 
 def _empty_arguments(spec: ToolSpec) -> JsonObject:
-    """An empty value for each required argument, except the one that rules decide by."""
+    """Return an empty value for each required argument except the main one, which rules check."""
 
     known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
     return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}
 
 
 def _empty(schema: Any) -> Any:
-    """The smallest value that matches a simple schema; None for any other, which no tool accepts."""
+    """Return the smallest value that matches a simple schema, or None, which no tool accepts, for other schemas."""
     match schema:
         case {"enum": [first, *_]}:
             return first
@@ -205,7 +205,7 @@ def _refuse_dead(spec: AgentSpec, box: ToolSet, servers: Sequence[str]) -> None:
 
 
 def worker_tools(name: str) -> tuple[ToolSet, list[str], Registry]:
-    """A worker's tools, the names of its MCP servers, and its registry; connects to the servers for an MCP tool."""
+    """Return a worker's tools, MCP server names and registry. Connects to the servers if `name` is an MCP tool."""
 
     settings = read_settings()
     registry = load_registry(settings)

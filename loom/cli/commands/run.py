@@ -1,4 +1,4 @@
-"""run, watch, result, events: starting a run and following it to its end."""
+"""The `run`, `watch`, `result` and `events` commands, which start a run and follow it to its end."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -42,10 +42,10 @@ CODES: Final = {
     RunStatus.LIMIT_REACHED: LIMIT,
     RunStatus.BUDGET_EXHAUSTED: LIMIT,
 }
-"""Exit code of `run`, `watch` and `result` by the run's final status."""
+"""The exit codes of `run`, `watch` and `result`, by the run's final status."""
 
 POLLER_MEMORY: Final = timedelta(seconds=90)
-"""A live worker polls at least this often; the server lists dead ones for five more minutes."""
+"""A live worker polls at least once in this period. The server lists dead workers for five more minutes."""
 
 T = TypeVar("T")
 JsonEvents: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the events as JSON lines and nothing else.")]
@@ -58,17 +58,19 @@ app = new_app()
 
 @app.command()
 def run(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do; `-` reads it from standard input.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task; `-` reads it from standard input.")],
     *,
     agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="openai:NAME, anthropic:NAME or demo.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
     session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
     permissions: Annotated[
         str | None,
-        typer.Option(metavar="FILE|JSON", help='Rules such as {"bash": "ask"}; they override the agent\'s.'),
+        typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="default, read-only, accept-edits or bypass.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the run stops.")] = None,
     budget: Budget = None,
     require_done: Annotated[
@@ -115,9 +117,9 @@ def run(
 
 @app.command()
 def watch(run_id: RunId, after: From = 0, as_json: JsonEvents = False) -> None:
-    """Watch a run until it ends, and answer what it asks.
+    """Watch a run until it ends, and answer its requests.
 
-    Ctrl-C detaches; the run continues. Exit codes are those of `loom run`.
+    Ctrl-C detaches; the run continues. Exit codes are the same as for `loom run`.
     """
     ended = _detachable(
         lambda _: with_client(lambda loom: watch_run(loom, run_id, after=after, as_json=as_json)), run_id
@@ -129,7 +131,7 @@ def watch(run_id: RunId, after: From = 0, as_json: JsonEvents = False) -> None:
 def result(run_id: RunId, as_json: Json = False) -> None:
     """Wait until a run ends and print its result.
 
-    Exit codes are those of `loom run`.
+    Exit codes are the same as for `loom run`.
     """
     ended = _detachable(lambda _: with_client(lambda loom: loom.result(run_id)), run_id)
     if as_json:
@@ -144,22 +146,22 @@ def result(run_id: RunId, as_json: Json = False) -> None:
 def events(
     run_id: RunId,
     after: From = 0,
-    follow: Annotated[bool, typer.Option("--follow", help="Continue until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue to print events until the run ends.")] = False,
     as_json: JsonEvents = False,
 ) -> None:
     """Print a run's events as JSON lines."""
-    del as_json  # accepted everywhere; events are always JSON
+    del as_json  # every command accepts --json; events are always JSON
     write = follow_events if follow else print_events
     _detachable(lambda _: with_client(lambda loom: write(loom, run_id, after=after)), run_id)
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value: for the others the defaults of agent and worker apply."""
+    """Return the fields that have a value. For other fields, the agent's and worker's defaults apply."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def unattended(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with every approval given in advance: mode bypass, and `allow` for each rule that says ask."""
+    """Return the request with all approvals given in advance: mode bypass, and `allow` in place of each `ask`."""
     if "mode" in request:
         raise BadRequest("--yes with --detach sets the mode: drop --mode or --detach", field="mode")
     print_notice(
@@ -171,7 +173,7 @@ def unattended(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: bool, as_json: bool) -> None:
-    """Start a run with `start`, which returns its id; watch it to its end and exit with its code, or detach."""
+    """Start a run by calling `start`, which returns its id. Then detach, or watch the run and exit with its code."""
 
     def work(started: Callable[[str], None]) -> RunResult | None:
         async def start_and_watch(loom: LoomClient) -> RunResult | None:
@@ -194,18 +196,18 @@ def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: 
 
 
 async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
-    """Print the events so far beyond offset `after` as JSON lines; raises StreamUnavailable."""
+    """Print the past events after offset `after` as JSON lines. Raises StreamUnavailable if they can't be read."""
     is_empty = True
     async with closing(loom.events(run_id, after=after)) as events:
         async for event in events:
             is_empty = False
             print_json(task_view(event.offset, event.task))
     if is_empty:
-        await loom.status(run_id)  # raises when the run does not exist
+        await loom.status(run_id)  # raises an error if the run doesn't exist
 
 
 async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
-    """Print events until the run ends; raises StreamUnavailable when none arrived, or the last ones did not."""
+    """Print events until the run ends. Raises StreamUnavailable if the first or last events can't be read."""
     is_empty = True
     outage = ""
     async with closing(loom.watch(run_id, after=after)) as events:
@@ -229,7 +231,7 @@ async def _warn_without_worker(loom: LoomClient) -> None:
 
 
 async def _has_worker(loom: LoomClient, queue: str) -> bool:
-    """Whether a worker has polled this task queue recently; True when the server does not say."""
+    """Whether a worker has polled this task queue recently. True if the query fails."""
     request = DescribeTaskQueueRequest(
         namespace=loom.temporal.namespace,
         task_queue=TaskQueue(name=queue),
@@ -260,7 +262,7 @@ def _detachable(
     run_id: str | None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> T:
-    """Call `work`; Ctrl-C ends it without touching the run. `work` reports the id of a run that it starts."""
+    """Call `work`, which reports the id of a run that it starts. Ctrl-C ends `work` without affecting the run."""
     run_ids = [run_id] if run_id else []
 
     def started(new: str) -> None:

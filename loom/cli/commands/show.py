@@ -1,4 +1,4 @@
-"""show: a run turn by turn, and the context of one turn, read from Temporal's history alone."""
+"""The `show` command, which reads a run's turns and the context of one turn only from Temporal's history."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -15,7 +15,7 @@ from loom.domain.crews.log import choice_in
 from loom.domain.history.past_turns import PastCall, PastTurn
 
 MAX_CHARACTERS: Final = 400
-"""Characters of a text shown without `--json`."""
+"""Maximum number of characters shown of a text without `--json`."""
 
 
 app = new_app()
@@ -24,15 +24,15 @@ app = new_app()
 @app.command()
 def show(
     run_id: RunId,
-    turn: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only this turn.")] = None,
+    turn: Annotated[int | None, typer.Option(min=1, metavar="N", help="Show only this turn.")] = None,
     context: Annotated[
-        bool, typer.Option("--context", help="Show what the model saw in that turn, part by part, with token counts.")
+        bool, typer.Option("--context", help="Show the model's context in that turn, part by part, with token counts.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Show a run turn by turn.
 
-    Everything is read from the run's history; no worker is needed.
+    This command reads only the run's history, so it doesn't need a worker.
     """
 
     if context and turn is None:
@@ -61,7 +61,7 @@ def _show_context(run_id: str, turn: PastTurn, *, as_json: bool) -> None:
 
 
 def context_view(call: PastCall, parts: tuple[ContextPart, ...]) -> dict[str, Any]:
-    """The context of a model call, for programs."""
+    """Return a model call's context, for programs."""
     reply = call.attempt.reply
     return {
         "tokens": sum(part.tokens for part in parts),
@@ -172,7 +172,7 @@ def _message_line(message: Message) -> str:
 
 
 def _chosen(message: Message) -> Iterator[str]:
-    """A crew's choice in this turn, and the scores of the candidates."""
+    """Return lines with a crew's choice in this turn and the candidates' scores."""
 
     chosen = choice_in(message)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""skills: listing, inspecting, checking and adding skills."""
+"""The `skills` commands, which list, inspect, check and add skills."""
 
 import os
 import shutil
@@ -45,17 +45,17 @@ UNTRUSTED: Final = "not trusted"
 NOT_ENABLED: Final = "not enabled"
 
 FOLDER: Final = ".agents/skills"
-"""Where added skills go, below the home or the current directory; other programs that know the format read it too."""
+"""The folder for added skills in the home or current directory. Other programs that support the format read it too."""
 MAX_BYTES: Final = 50 * 1024 * 1024
 
-Workspace: TypeAlias = Annotated[Path | None, typer.Option(help="Workspace of the run; default: LOOM_WORKSPACE.")]
+Workspace: TypeAlias = Annotated[Path | None, typer.Option(help="The run's workspace; default: LOOM_WORKSPACE.")]
 
 app = new_app("skills", "List, check and add skills.")
 
 
 @app.command("list")
 def list_skills(workspace: Workspace = None, app: App = None, as_json: Json = False) -> None:
-    """List the skills of runs here, and those that are left out, with the reason."""
+    """List available skills, and skipped ones with the reasons."""
     found = _listed(with_app(read_settings(), app), workspace)
     if as_json:
         print_json(found)
@@ -70,7 +70,7 @@ def show(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Show a skill: its source, its cost in tokens, what it may do, and its instructions."""
+    """Show a skill's source, token cost, abilities and instructions."""
     inspected, state = _inspect_named(with_app(read_settings(), app), workspace, name)
     facts, body = _facts(inspected, state), inspected.document.body
     if as_json:
@@ -82,10 +82,13 @@ def show(
 
 @app.command()
 def validate(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a skill, or its SKILL.md.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A skill's folder or its SKILL.md.")],
     as_json: Json = False,
 ) -> None:
-    """Check a skill against the format; nothing is run. Exit code 2: it cannot be used."""
+    """Check a skill against the format without running anything.
+
+    Exit code 2 means that the skill can't be used.
+    """
     folder = _folder_of(path)
     errors: list[str] = []
     warnings: list[str] = []
@@ -105,13 +108,20 @@ def validate(
 
 @app.command()
 def add(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a skill.")],
-    user: Annotated[bool, typer.Option("--user", help="For all your runs: ~/.agents/skills (default).")] = False,
-    project: Annotated[bool, typer.Option("--project", help="For runs in this folder: ./.agents/skills.")] = False,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The skill's folder.")],
+    user: Annotated[
+        bool, typer.Option("--user", help="Add it for all your runs, in ~/.agents/skills (default).")
+    ] = False,
+    project: Annotated[
+        bool, typer.Option("--project", help="Add it for runs in this folder, in ./.agents/skills.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a skill is and may do, ask, and copy it to where runs find it; nothing is run."""
+    """Copy a skill to a folder where runs find it.
+
+    Loom shows the skill and its abilities, then asks for confirmation. It doesn't run any of the skill's files.
+    """
     if user and project:
         raise BadRequest("use --user or --project, not both", field="--project")
     folder = _folder_of(path)
@@ -139,28 +149,28 @@ def add(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inspected:
-    """A skill with everything in its folder."""
+    """A skill with the contents of its folder."""
 
     described: Described
     document: Document
     files: Sequence[SkillFile]
     tools: dict[str, str]
-    """Description of each script that is a tool, by the tool's name."""
+    """The description of each script that is a tool, by tool name."""
     warnings: Sequence[str]
 
     @property
     def skill(self) -> Skill:
-        """The skill itself."""
+        """The skill's catalog entry."""
         return self.described.skill
 
     @property
     def scripts(self) -> list[str]:
-        """Files that can be run."""
+        """The paths of files that can be run."""
         return [file.path for file in self.files if file.path.startswith(f"{SCRIPTS}/")]
 
 
 def inspect(root: str, source: str) -> Inspected:
-    """Read a skill's folder without running anything; raises BrokenSkill."""
+    """Read a skill's folder without running anything. Raises BrokenSkill if the skill is invalid."""
     described, document = read_skill(root, source)
     try:
         files = files_of(root)
@@ -215,14 +225,14 @@ def _listed(settings: Settings, workspace: Path | None) -> dict[str, Any]:
 
 
 def _not_enabled(settings: Settings) -> tuple[SkillFolder, ...]:
-    """Skill folders of installed packages that no setting enables; nothing of these packages is imported."""
+    """Return the skill folders of installed packages that aren't enabled, without importing the packages."""
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
     return unopened_skills(package for package in packages.values() if package.name not in used)
 
 
 def _inspect_named(settings: Settings, workspace: Path | None, name: str) -> tuple[Inspected, str]:
-    """The skill of this name and its state; usable skills come before hidden, untrusted and disabled ones."""
+    """Return the named skill and its state. Usable skills take precedence over hidden, disabled and untrusted ones."""
     found = _found(settings, workspace)
     closed = [(folder, NOT_ENABLED) for folder in _not_enabled(settings)]
     closed += [(folder, UNTRUSTED) for folder in found.untrusted]
@@ -252,7 +262,7 @@ def _print_skills(found: dict[str, Any]) -> None:
 
 
 def _facts(inspected: Inspected, state: str) -> dict[str, Any]:
-    """Everything about a skill but its instructions."""
+    """Return all information about a skill except its instructions."""
     skill = inspected.skill
     return {
         "name": skill.name,
@@ -293,12 +303,12 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _abilities(facts: dict[str, Any]) -> list[str]:
-    """What a skill may do once runs use it, in words."""
+    """Describe what a skill may do in runs that use it."""
     lines = ["Models read its instructions unchanged: read them first, as you would read a program."]
     if facts["scripts"]:
-        scripts = counted(len(facts["scripts"]), "script")
+        scripts, run = counted(len(facts["scripts"]), "script"), "run" if len(facts["scripts"]) > 1 else "runs"
         lines.append(
-            f"It has {scripts}. They run in the sandbox, on the workspace, without network; each call asks for"
+            f"It has {scripts}, which {run} in the sandbox, on the workspace, without network. Each call asks for"
             " approval unless a rule allows it."
         )
     if facts["tools"]:
@@ -315,7 +325,7 @@ def _home() -> Path:
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder that a path names, directly or by its SKILL.md; raises BadRequest."""
+    """Return the skill folder for a path to the folder or its SKILL.md. Raises BadRequest if there is none."""
     real = path.expanduser().resolve()
     folder = real.parent if real.is_file() else real
     if not folder.is_dir():
@@ -341,7 +351,7 @@ def _confirm(target: Path, *, as_json: bool) -> None:
 
 
 def _copy(found: Inspected, folder: Path, target: Path) -> None:
-    """Copy file by file without following links, then move the copy into place in one step."""
+    """Copy each file without following links, then move the copy into place in one step."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(prefix=".adding-", dir=target.parent))
     try:

@@ -1,4 +1,7 @@
-"""diff, restore: a run's changes to its workspace, and undoing them. They need no server and no worker."""
+"""The `diff` and `restore` commands, which show and undo a run's changes to its workspace.
+
+They need neither a server nor a worker.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +23,7 @@ from loom.domain.core.requests import RunStatus
 from loom.exit_codes import FAILED
 
 MAX_PATHS: Final = 40
-"""Paths of one kind that are printed."""
+"""Maximum number of paths to print for each kind of change."""
 OPEN: Final = (RunStatus.RUNNING, RunStatus.WAITING_FOR_APPROVAL, RunStatus.WAITING_FOR_INPUT)
 
 app = new_app()
@@ -29,13 +32,13 @@ app = new_app()
 @app.command()
 def diff(
     run_id: RunId,
-    turn: Annotated[int | None, typer.Option(metavar="N", help="Only the changes of this turn.")] = None,
+    turn: Annotated[int | None, typer.Option(metavar="N", help="Show only this turn's changes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a run changed in its workspace.
+    """Show a run's changes to its workspace.
 
-    Without --turn, from the run's first change until now. With --turn, from that turn until the next snapshot, which
-    another turn or a restore took, or until now.
+    Without --turn, the diff covers the run's first change until now. With --turn, it covers that turn until the next
+    snapshot, which a later turn or a restore takes, or until now.
     """
     with explained():
         found = shadow_git().diff(run_id, turn)
@@ -53,15 +56,17 @@ def restore(
     *,
     turn: Annotated[int | None, typer.Option(metavar="N", help="Restore the state before this turn.")] = None,
     snapshot: Annotated[str, typer.Option(metavar="ID", help="Restore this snapshot of the run.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the planned changes without applying them.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Restore even while the run is still running.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Restore the files of a run's workspace.
+    """Restore the files in a run's workspace.
 
-    Loom takes a snapshot of the current state first, so that you can undo a restore. Exit code 1: some paths were left
-    as found.
+    Loom takes a snapshot of the current state first, so that you can undo the restore. Exit code 1 means that some
+    paths were left unchanged.
     """
     snapshots = shadow_git()
     with explained():
@@ -82,7 +87,7 @@ def restore(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Report unavailable snapshots as a RefusedError, which people can read."""
+    """Report unavailable snapshots as a RefusedError, which has a readable message."""
 
     try:
         yield
@@ -91,13 +96,13 @@ def explained() -> Iterator[None]:
 
 
 def shadow_git() -> ShadowGit:
-    """The store of snapshots in this home."""
+    """Return the snapshot store in Loom's home directory."""
 
     return ShadowGit(read_settings().home)
 
 
 def _refuse_while_open(run_id: str) -> None:
-    """A run that is still running would change files during the restore."""
+    """Raise RefusedError if the run is still running, because it could change files during the restore."""
 
     try:
         status = str(with_client(lambda loom: loom.status(run_id))["status"])
@@ -156,7 +161,7 @@ def _print_paths(kind: str, paths: list[str]) -> None:
 
 
 def _print_patch(patch: bytes) -> None:
-    """Byte by byte in a pipe; at a terminal in colours and without control characters."""
+    """Print the patch: its exact bytes to a pipe, or coloured text without control characters to a terminal."""
     if not sys.stdout.isatty():
         sys.stdout.buffer.write(patch)
         sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""up, down, doctor, worker: the embedded stack and a worker."""
+"""The `up`, `down`, `doctor` and `worker` commands, which manage the embedded stack and run a worker."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from loom.stack.plan import Plan
 from loom.stack.state import StackState
 
 WORKER: Final = "loom._worker:main"
-"""The worker's program, by name: command line and worker do not import each other."""
+"""The entry point of the worker, as a name, because the command line and the worker don't import each other."""
 
 App: TypeAlias = Annotated[
     str | None,
@@ -34,7 +34,7 @@ app = new_app()
 @app.command()
 def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready.")] = False,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Start the services only.")] = False,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Start only the services.")] = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +52,7 @@ def up(
 
 @app.command()
 def down(as_json: Json = False) -> None:
-    """Stop what `loom up` started; all data stays."""
+    """Stop everything that `loom up` started; all data is kept."""
     home = read_settings().home
     ended = up_down.down(home)
     if as_json:
@@ -111,7 +111,7 @@ def _examine(settings: Settings, state: StackState) -> dict[str, Any]:
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    """One line per part, without passwords; `--json` includes them."""
+    """Format the report with one line per part and without passwords, which only `--json` includes."""
     lines = []
     for name, part in report["parts"].items():
         facts = [part.get(key) for key in ("address", "ui", "version", "program", "pids", "model", "note")]

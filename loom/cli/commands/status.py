@@ -1,4 +1,4 @@
-"""status, list: what a run is doing now, and which runs there are."""
+"""The `status` and `list` commands, which show a run's current status and list runs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -36,7 +36,7 @@ app = new_app()
 
 @app.command()
 def status(run_id: RunId, as_json: Json = False) -> None:
-    """Show a run's status and what it waits for."""
+    """Show a run's status and what it is waiting for."""
     found = with_client(lambda loom: loom.status(run_id))
     if as_json:
         print_json(found)
@@ -46,13 +46,13 @@ def status(run_id: RunId, as_json: Json = False) -> None:
 
 @app.command(name="list")
 def list_runs(
-    status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None,
-    tree: Annotated[str | None, typer.Option(help="Only this run and all its sub-agents.", metavar="RUN")] = None,
+    status: Annotated[str | None, typer.Option(help="Show only runs with this status.")] = None,
+    session: Annotated[str | None, typer.Option(help="Show only runs in this session.")] = None,
+    tree: Annotated[str | None, typer.Option(help="Show only this run and all its sub-agents.", metavar="RUN")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first; sub-agents are left out."""
+    """List runs without sub-agents, newest first."""
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
     found = with_client(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
@@ -65,7 +65,7 @@ def list_runs(
 
 
 def print_status(status: JsonObject) -> None:
-    """Print the status, what the run waits for, what it has spent, and its pending approvals."""
+    """Print a run's status, what it is waiting for, its spending and its pending approvals."""
     out = console()
     for line in _status_lines(status, out):
         out.print(line, soft_wrap=not out.is_terminal)

@@ -1,4 +1,4 @@
-"""approve, deny, pause, resume, abort, send: steering a run; each order carries the user's name."""
+"""The `approve`, `deny`, `pause`, `resume`, `abort` and `send` commands, which steer a run in the user's name."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -47,17 +47,17 @@ def approve(
 def deny(
     run_id: RunId,
     call_id: CallId = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; the model reads it.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason to show to the model.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Deny a pending tool call; the run goes on without it."""
+    """Deny a pending tool call; the run continues without it."""
     receipt = with_client(lambda loom: loom.deny(run_id, call_id, reason=reason, by=user_name()))
     _acknowledge(receipt, "denied", as_json=as_json)
 
 
 @app.command()
 def pause(run_id: RunId, as_json: Json = False) -> None:
-    """Pause a run: nothing new starts until `loom resume`."""
+    """Pause a run: no new work starts until `loom resume`."""
     _acknowledge(with_client(lambda loom: loom.pause(run_id, by=user_name())), "paused", as_json=as_json)
 
 
@@ -70,7 +70,7 @@ def resume(run_id: RunId, as_json: Json = False) -> None:
 @app.command()
 def abort(
     run_id: RunId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; it is stored in the run's result.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason to store in the run's result.")] = "",
     as_json: Json = False,
 ) -> None:
     """Abort a run and cancel its current work."""
@@ -95,7 +95,7 @@ def send(
 
 
 def _approved(receipt: JsonObject) -> str:
-    """How far an approval for the rest of the run reaches."""
+    """Describe the scope of an approval for the rest of the run."""
     if why := receipt.get("why"):
         return f"approved, only this call: {plain(str(why))}"
     return "approved for the rest of the run" + ("" if "scope" in receipt else ", as far as a rule can express it")

@@ -1,4 +1,4 @@
-"""tools: the tools of a worker with these settings, and calling one without a model."""
+"""The `tools` commands, which list a worker's tools and call a tool without a model."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ from loom.domain.permissions.judge import BUILT_IN
 from loom.exit_codes import COMPLETED, FAILED
 
 LOCAL_RUN: Final = "local"
-"""Run id of a call made from the command line."""
+"""The run id of a call from the command line."""
 
 
 app = new_app("tools", "List a worker's tools, or call one without a model.")
@@ -44,12 +44,12 @@ app = new_app("tools", "List a worker's tools, or call one without a model.")
 def list_tools(
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Include installed packages that are not enabled; they are read in the sandbox."),
+        typer.Option("--all", help="Include installed packages that are not enabled; Loom reads them in the sandbox."),
     ] = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """List the tools of a worker with these settings, and where they come from."""
+    """List a worker's tools and where they come from."""
     settings = _settings(app)
     found = asyncio.run(_list(settings, everything=everything))
     if as_json:
@@ -64,7 +64,10 @@ def list_tools(
 def show(
     name: Annotated[str, typer.Argument(help="Name of the tool.")], app: App = None, as_json: Json = False
 ) -> None:
-    """Show a tool: its description, arguments, effect, permission and limits."""
+    """Show a tool's description, arguments and settings.
+
+    The settings include its effect, permission and limits.
+    """
     facts = asyncio.run(_show(_settings(app), name))
     if as_json:
         print_json(facts)
@@ -84,10 +87,10 @@ def call(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Call one tool here, without a model.
+    """Call a tool on this machine, without a model.
 
-    The call passes all six stages and the sandbox; calling it counts as your approval. Exit code 0: success, possibly
-    with a warning. 1: the result is an error. 2: wrong usage.
+    The call passes through all six stages and the sandbox. Running this command counts as your approval. Exit codes:
+    0 success, possibly with a warning; 1 the result is an error; 2 invalid usage.
     """
     settings = _settings(app)
     given = read_object(arguments, "JSON")
@@ -106,7 +109,7 @@ def call(
 
 
 def _settings(app: str | None) -> Settings:
-    """The settings without the stores, so that no server needs to run."""
+    """Return the settings without the stores, so that no server is needed."""
 
     return with_app(read_settings().model_copy(update={"database_url": None, "redis_url": None}), app)
 
@@ -131,7 +134,7 @@ async def _list(settings: Settings, *, everything: bool) -> dict[str, Any]:
 
 
 async def _packages(settings: Settings) -> list[dict[str, Any]]:
-    """Every installed package; the tools of those that are not enabled are read in the sandbox."""
+    """Return every installed package. The tools of packages that aren't enabled are read in the sandbox."""
 
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
@@ -179,7 +182,7 @@ async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -
         (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL_RUN)
         if planned.verdict is Verdict.DENY and not planned.error:
             return made, failed(planned.reason, "permission")
-        # Typing the command answers an ask; the stages report invalid arguments themselves.
+        # Running the command counts as the approval. The stages themselves report invalid arguments.
         context = ToolContext(
             workspace=place,
             run_id=LOCAL_RUN,

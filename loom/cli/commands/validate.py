@@ -1,4 +1,7 @@
-"""validate: checking files that define agents, crews or permissions, as a worker here would."""
+"""The `validate` command, which checks files that define agents, crews or permissions.
+
+It applies the same checks as a worker in this directory.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,15 +30,15 @@ def validate(
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="YAML, TOML or JSON files.")] = None,
     *,
     schema: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Print the JSON Schema of this kind instead.")
+        str | None, typer.Option(metavar="KIND", help="Print the JSON Schema for this kind of file instead.")
     ] = None,
     app: App = None,
     as_json: Json = False,
 ) -> None:
     """Check files that define agents, crews or permissions.
 
-    Also draws which agent extends which. A missing knowledge base is only a warning, since it may be added later.
-    Exit code 2: something is wrong.
+    This command also draws which agent extends which. A missing knowledge base causes only a warning, since you may
+    add it later. Exit code 2 means that a file is invalid.
     """
     if schema is not None:
         print_json(schema_of(schema))
@@ -75,7 +78,7 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
     try:
         around = _surroundings([document.path for kind, document, _ in whole if kind.name == "agent"], app)
     except BadRequest as error:
-        # A clash or a missing name can come from any of the files, or from what the app defines.
+        # A name conflict or a missing name can come from any of the files or from the app.
         whole[0][2]["problems"] = error.message.splitlines()
         return found, {}
     for kind, document, entry in whole:
@@ -86,10 +89,10 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
 
 
 def _warn_of_missing_knowledge(entries: Mapping[str, dict[str, Any]], registry: Registry) -> None:
-    """Add a warning for each knowledge base that an agent names and that does not exist; one query for all."""
+    """Add a warning for each missing knowledge base that an agent names, with one query for all names."""
 
     naming = [agent for agent in registry.agents.values() if agent.origin in entries and agent.knowledge]
-    # The worker ingests those that the app registers.
+    # The worker ingests the knowledge bases that the app registers.
     names = dict.fromkeys(n for agent in naming for n in agent.knowledge if n not in registry.knowledge)
     missing = missing_bases(read_settings(), tuple(names))
     for agent in naming:
@@ -104,12 +107,12 @@ def _warn_of_missing_knowledge(entries: Mapping[str, dict[str, Any]], registry: 
 def _surroundings(agents: Iterable[Path], app: str | None) -> Surroundings:
 
     settings = with_app(read_settings(), app)
-    registry = load_registry(settings, _with_folders(agents), checks_rules=False)  # rules are checked file by file
+    registry = load_registry(settings, _with_folders(agents), checks_rules=False)  # rules are checked per file
     return Surroundings(registry=registry, place=Place(workspace=str(settings.workspace), home=str(Path.home())))
 
 
 def _with_folders(agents: Iterable[Path]) -> list[Path]:
-    """The agent files and all others in their folders, which they may extend."""
+    """Return the agent files and the other agent files in their folders, which they may extend."""
 
     paths = [path.resolve() for path in agents]
     return [*paths, *agent_files(path.parent for path in paths if path.parent.name == "agents")]

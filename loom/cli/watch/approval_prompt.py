@@ -1,4 +1,4 @@
-"""Answering at the keyboard: approve a call once or for the run, edit its arguments, deny it, or answer a question."""
+"""Prompts at the keyboard, where a person can approve, edit or deny a call, or answer a question."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ CHOICES: Final = {"y": "once", "r": "for the run", "e": "edit", "n": "no"}
 
 
 class Prompter:
-    """Shows what waits for a person and reads the answer."""
+    """Shows pending approvals and questions to a person and reads the answers."""
 
     def __init__(self, screen: Screen, keyboard: Keyboard, run_id: str) -> None:
         self._screen = screen
@@ -30,7 +30,7 @@ class Prompter:
         self._run_id = run_id
 
     async def answer(self, ask: PendingApproval) -> Decision:
-        """Ask until there is a decision; cancelled when somebody else decides first."""
+        """Ask until the person decides. The caller cancels this if somebody else decides first."""
         self._screen.show(panels.approval(ask, self._run_id, boxed=True, hint=False))
         self._keyboard.forget()
         try:
@@ -43,7 +43,7 @@ class Prompter:
             self._screen.prompt(None)
 
     async def reply(self, question: PendingQuestion) -> str:
-        """Read until there is an answer; the question itself is shown by its event."""
+        """Read until the person enters an answer. The question itself is displayed by its event."""
         self._keyboard.forget()
         try:
             while True:
@@ -72,7 +72,7 @@ class Prompter:
                 return None if reason is None else Decision(approved=False, reason=reason.strip())
 
     async def _edited(self, ask: PendingApproval) -> dict[str, Any] | None:
-        """The edited arguments; None when the person cancels."""
+        """Return the edited arguments, or None if the person cancels."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
         text = json.dumps(ask.arguments, ensure_ascii=False, indent=2 if editor else None)
         while True:
@@ -85,7 +85,7 @@ class Prompter:
                 self._screen.say(error.message)
                 text = changed
             if editor:
-                return None  # back to the question, so that a broken editor is not started again and again
+                return None  # return to the question, so that a broken editor isn't started repeatedly
 
     async def _typed(self, label: str, text: str = "") -> str | None:
         return await self._keyboard.line(lambda line, cursor: self._screen.prompt(_line(label, line, cursor)), text)
@@ -105,7 +105,7 @@ class Prompter:
 
 
 def _choices(ask: PendingApproval) -> dict[str, str]:
-    """The keys of this approval; without `r` when no rule can cover the call for the rest of the run."""
+    """Return the keys for this approval, without `r` if no rule can cover the call for the rest of the run."""
     return {key: meaning for key, meaning in CHOICES.items() if key != "r" or ask.for_run}
 
 

@@ -1,6 +1,7 @@
-"""Following a run to its end: its events, its pending approvals and questions, and its result.
+"""Follows a run to its end: its events, its pending approvals and questions, and its result.
 
-A `Display` shows them: a screen, plain lines, JSON lines, or only the result. The run itself depends on none of this.
+A `Display` shows them as a live screen, plain lines or JSON lines, or shows only the result. Following a run doesn't
+affect the run itself.
 """
 
 import asyncio
@@ -27,16 +28,16 @@ from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Action, Task
 
 QUIET: Final = 0.2
-"""Seconds without an event after which the events so far count as shown."""
+"""Seconds without an event after which the past events count as shown."""
 CATCH_UP: Final = 3.0
 """Seconds after which pending approvals are shown even if events keep arriving."""
 PATIENCE: Final = 60.0
-"""Seconds to wait for a server that has answered before."""
+"""Seconds to wait for a server that has stopped responding."""
 
 Approver: TypeAlias = Callable[[PendingApproval], Coroutine[Any, Any, Decision]]
-"""Decides about a pending approval; cancelled when somebody else decides first."""
+"""Decides on a pending approval. The follower cancels it if somebody else decides first."""
 Replier: TypeAlias = Callable[[PendingQuestion], Coroutine[Any, Any, str]]
-"""Answers a question; cancelled when somebody else answers first."""
+"""Answers a question. The follower cancels it if somebody else answers first."""
 Send: TypeAlias = Callable[[], Awaitable[JsonObject]]
 """Sends a decision or an answer to the run and returns the receipt."""
 
@@ -51,16 +52,16 @@ class Display(Protocol):
         """Show the status while the live stream is unavailable."""
 
     def status(self, status: JsonObject) -> None:
-        """Update from the run's status, which arrives now and then."""
+        """Update the display from the run's status, which is polled periodically."""
 
     def approval_opened(self, ask: PendingApproval) -> None:
-        """Show a call that waits for approval."""
+        """Show a call that is waiting for approval."""
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Show how to answer a question; its event has shown the question itself."""
+        """Show how to answer a question. The question itself is displayed by its event."""
 
     def say(self, text: str) -> None:
-        """Show a remark of the command itself."""
+        """Show a message from the command itself."""
 
 
 class Follower:
@@ -76,7 +77,7 @@ class Follower:
         *,
         replier: Replier | None = None,
     ) -> None:
-        """Without an `approver` pending approvals are only shown, without a `replier` questions; `by` signs answers."""
+        """Without an `approver` or `replier`, only show pending approvals or questions. `by` signs the answers."""
         self._loom = loom
         self._run_id = run_id
         self._display = display
@@ -87,8 +88,8 @@ class Follower:
         self._pending = PendingTracker(lambda: loom.status(run_id), on_open=self._opened, on_status=display.status)
 
     async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
-        """Show the events beyond offset `after`, until the run has ended, and return its result."""
-        # A run whose status says that it has ended may not have published its last event yet.
+        """Show the events after offset `after` until the run ends, and return its result."""
+        # A run whose status is final may not have published its last event yet.
         if not just_started and await self._loom.has_ended(self._run_id):
             await self._show_past_events(after)
             return await self._loom.result(self._run_id)
@@ -105,7 +106,7 @@ class Follower:
             await asyncio.gather(watching, *helpers, return_exceptions=True)
 
     async def _poll_pending(self, *, caught_up: bool) -> None:
-        """Poll once the past events are shown, so that pending approvals appear below them."""
+        """Start polling after the past events are shown, so that pending approvals appear after them."""
         begun = monotonic()
         while not caught_up:
             await asyncio.sleep(QUIET)
@@ -114,7 +115,7 @@ class Follower:
         await self._pending.keep_current()
 
     async def _watch(self, after: int) -> RunResult:
-        """Show events until the run ends, waiting for a server that stops answering."""
+        """Show events until the run ends, and reconnect if the server stops responding."""
         away_since: float | None = None
         while True:
             try:
@@ -152,14 +153,14 @@ class Follower:
                 self._display.event(offset, task)
 
     def _note_pending(self, task: Task) -> None:
-        # The run names a call of a sub-agent by the path to it: the runs in between, then the call.
+        # In the watched run, the id of a sub-agent's call is a path: the runs in between, then the call.
         below = f"{task.run_id.removeprefix(f'{self._run_id}/')}/" if task.run_id != self._run_id else ""
         call_id = f"{below}{task.parameters.get('call_id', '')}"
         if task.action is Action.APPROVAL_REQUESTED:
             self._pending.hint(call_id)
         elif task.action is Action.APPROVAL_DECIDED:
             self._pending.close(call_id, str(task.parameters.get("digest", "")))
-        elif task.action is Action.MESSAGE:  # a question, or the answer to one
+        elif task.action is Action.MESSAGE:  # a question or its answer
             self._pending.hint(question_in(task.run_id))
 
     def _opened(self, waiting: Pending) -> None:
@@ -186,7 +187,7 @@ class Follower:
                         await task
 
     async def _answer(self, waiting: Pending, approver: Approver) -> Send:
-        """Wait for the person, and return how to send what they answered."""
+        """Wait for the person's answer and return a function that sends it."""
         if isinstance(waiting, PendingQuestion):
             text = "" if self._replier is None else await self._replier(waiting)
             return partial(self._loom.send, waiting.run_id, text, by=self._by)
@@ -204,7 +205,7 @@ class Follower:
         )
 
     async def _send(self, waiting: Pending, send: Send) -> None:
-        """Send it; an answer that comes too late changes nothing."""
+        """Send the answer. A late answer has no effect."""
         try:
             receipt = await send()
         except (RefusedError, BadRequest) as error:
@@ -212,22 +213,20 @@ class Follower:
         except UnreachableError as error:
             self._display.say(error.message)
             await asyncio.sleep(1)
-            return  # still pending, so the person is asked again
+            return  # it is still pending, so the person is asked again
         else:
-            if receipt.get("queued") and isinstance(
-                waiting, PendingApproval
-            ):  # what is sent is always left for the run
+            if receipt.get("queued") and isinstance(waiting, PendingApproval):  # messages are always queued
                 self._display.say("no worker is answering; the run takes the decision up once one is back")
         self._pending.close(*waiting.key)
 
 
 async def approve_all(_: PendingApproval) -> Decision:
-    """The approver of `--yes`."""
+    """Approve every call, for `--yes`."""
     return Decision(approved=True)
 
 
 async def _raise_from(done: set[asyncio.Task[Any]]) -> RunResult:
-    """Raise the error of a helper task: without one, it never ends by itself."""
+    """Raise a helper task's error. A helper task never ends without an error unless it is cancelled."""
     for task in done:
         await task
     raise AssertionError("a helper of the watch ended without an error")

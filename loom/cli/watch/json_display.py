@@ -1,4 +1,4 @@
-"""Displays for programs: events as JSON lines, or only the result. Hints for people go to standard error."""
+"""Displays for programs, which show events as JSON lines or only the result. Hints for people go to standard error."""
 
 from loom.activities.adapters.redis.stream import task_view
 from loom.cli.output import one_line, print_json, print_notice
@@ -9,10 +9,10 @@ from loom.domain.core.tool_calls import describe
 
 
 class ResultOnly:
-    """Shows no event."""
+    """Shows no events, only hints on standard error."""
 
     def __init__(self, run_id: str, *, approves: bool = False) -> None:
-        """`approves`: the command approves every call itself, so there is no need to say how."""
+        """Set `approves` if the command approves every call itself, so that no instructions are printed."""
         self._run_id = run_id
         self._approves = approves
         self._is_away = False
@@ -21,7 +21,7 @@ class ResultOnly:
         """Shows nothing."""
 
     def stream_lost(self, status: JsonObject, why: str) -> None:
-        """Say once that there are no events; the result still comes."""
+        """Report once that the live stream is unavailable. The result still arrives."""
         if not self._is_away:
             self._is_away = True
             print_notice(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")
@@ -30,7 +30,7 @@ class ResultOnly:
         """Shows nothing."""
 
     def approval_opened(self, ask: PendingApproval) -> None:
-        """Say which call the run waits for."""
+        """Report which call is waiting for approval."""
         call = one_line(describe(ToolCall(id=ask.call_id, name=ask.tool, arguments=ask.arguments)))
         if self._approves:
             print_notice(f"approving {call}")
@@ -38,11 +38,11 @@ class ResultOnly:
             print_notice(f"waiting for approval of {call}; answer with `loom approve {self._run_id} {ask.call_id}`")
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Say what the run asks, and how to answer it."""
+        """Report the run's question and how to answer it."""
         print_notice(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
 
     def say(self, text: str) -> None:
-        """Print it."""
+        """Print a message from the command itself."""
         print_notice(text)
 
 

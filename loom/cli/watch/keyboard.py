@@ -1,8 +1,8 @@
-"""Reading keys while the screen is live: without threads or echo, and the terminal is restored at the end.
+"""Reads keys while the screen is live, without threads or echo, and restores the terminal on exit.
 
-prompt_toolkit is no substitute here, as measured: a key typed before a question appears would answer it (this module
-drops such keys, so that nobody approves a call unseen), its prompt and the live screen erase each other at every frame,
-and it takes 0.11 s to import.
+Tests showed that prompt_toolkit can't replace this module. With prompt_toolkit, a key typed before a question appears
+answers that question. This module drops such keys, so that nobody approves a call unseen. The prompt_toolkit prompt and
+the live screen also erase each other in every frame, and importing prompt_toolkit takes 0.11 s.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
 
 _SAME_STROKE: Final = 0.15
-"""Seconds within which Enter belongs to the key before it, for people who answer `y` and Enter."""
+"""Seconds within which Enter counts as part of the previous key, for people who type `y` and Enter."""
 _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTALL)
 
 
 def at_terminal() -> bool:
-    """Whether a person can answer: standard input and output are a terminal, and the process is in the foreground."""
+    """Whether a person can answer: standard input and output are terminals, and the process is in the foreground."""
     try:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return False
@@ -37,7 +37,7 @@ def at_terminal() -> bool:
 
 
 class Keyboard:
-    """The keys of a terminal, read by the event loop; keys typed while no question is open are dropped."""
+    """Reads a terminal's keys in the event loop. Keys typed while no question is open are dropped."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -49,7 +49,7 @@ class Keyboard:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Take the terminal: keys arrive at once and without echo; Ctrl-C still interrupts."""
+        """Take over the terminal: keys arrive immediately and without echo. Ctrl-C still interrupts."""
         self._before = termios.tcgetattr(self._fd)
         handler = signal.signal(signal.SIGTERM, _leave)
         self._take()
@@ -61,7 +61,7 @@ class Keyboard:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Lend the terminal to another program in its original state."""
+        """Restore the terminal's original state while another program uses it."""
         self._give_back()
         try:
             yield
@@ -74,7 +74,7 @@ class Keyboard:
             self._keys.get_nowait()
 
     async def choice(self, keys: str) -> str:
-        """Wait for one of these keys and ignore all others."""
+        """Wait for one of the given keys and ignore all others."""
         while True:
             key = (await self._next()).lower()
             if key in keys or (key == ESCAPE and ESCAPE in keys):
@@ -82,7 +82,7 @@ class Keyboard:
                 return key
 
     async def line(self, show: Callable[[str, int], None], text: str = "") -> str | None:
-        """Read a line, calling `show` with text and cursor after each key; None after Esc."""
+        """Read a line and call `show` with the text and cursor after each key. Return None after Esc."""
         cursor = len(text)
         show(text, cursor)
         while True:
@@ -126,12 +126,12 @@ class Keyboard:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    """Exit through every `finally`, so that the terminal gets its echo and cursor back."""
+    """Raise SystemExit, so that `finally` blocks restore the terminal's echo and cursor."""
     raise SystemExit(128 + number)
 
 
 def edited(text: str, cursor: int, key: str) -> tuple[str, int]:
-    """The line and its cursor after a key."""
+    """Apply a key to a line, and return the new text and cursor."""
     if key in _EDITS:
         return _EDITS[key](text, cursor)
     return (text[:cursor] + key + text[cursor:], cursor + 1) if key.isprintable() else (text, cursor)

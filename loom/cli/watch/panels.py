@@ -1,4 +1,4 @@
-"""Parts of the screen: a pending approval, the result, the start of a tool's output, the end of a growing text."""
+"""Renders parts of the screen: pending approvals, results, starts of tool outputs and ends of growing texts."""
 
 import json
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult, RunStatus
 
 LONGEST_ARGUMENT: Final = 8000
-"""Characters of one argument that are shown; a red line says how many more there are."""
+"""Maximum number of characters shown of one argument. A red line reports the number of omitted characters."""
 
 WIDEST: Final = 100
-"""Characters of a line of output that are shown."""
+"""Maximum number of characters shown of one line of output."""
 
 _STYLES: Final = {
     RunStatus.COMPLETED: ("✓", "green"),
@@ -30,7 +30,7 @@ _STYLES: Final = {
 
 
 def approval(pending: PendingApproval, run_id: str, *, boxed: bool, hint: bool = True) -> RenderableType:
-    """Everything that a person needs to know before approving a call."""
+    """Render the details that a person needs before approving a call."""
     call_id = visible(pending.call_id)
     title = f"approve {visible(pending.tool)}? ({call_id})"
     answer = f"answer with `loom approve {run_id} {call_id}` or `loom deny {run_id} {call_id} --reason …`"
@@ -64,12 +64,12 @@ def approval(pending: PendingApproval, run_id: str, *, boxed: bool, hint: bool =
 
 
 def question_hint(question: PendingQuestion) -> Text:
-    """How to answer a question."""
+    """Render the instructions for answering a question."""
     return Text(f"  {visible(question.hint)}", style="yellow")
 
 
 def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = None) -> RenderableType:
-    """How a run ended."""
+    """Render a run's result and final status."""
     mark, style = _STYLES.get(ended.status, ("■", "yellow"))
     facts = [
         counted(ended.turns, "turn"),
@@ -94,12 +94,12 @@ def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = N
 
 
 def rated(ratings: JsonObject) -> str:
-    """The model's own ratings of its answer."""
+    """Format the model's ratings of its own answer."""
     return "rated by the model itself: " + ", ".join(f"{plain(str(name))} {value}" for name, value in ratings.items())
 
 
 def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[RenderableType]:
-    """The first lines of a tool's result, and how much more there is."""
+    """Render the first lines of a tool's result and the number of omitted lines."""
     content = str(returned.get("content") or "")
     shown = plain(content).strip("\n").split("\n")
     if not any(line.strip() for line in shown):
@@ -114,23 +114,23 @@ def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[R
 
 
 def barred(text: str) -> Text:
-    """Output of a tool, set apart from the agent's text."""
+    """Render tool output with bars that set it apart from the agent's text."""
     return Text("\n".join(f"  │ {line}" for line in text.split("\n")), style="dim")
 
 
 def remark(text: str) -> Text:
-    """A remark of the command itself."""
+    """Render a message from the command itself."""
     return Text(f"— {plain(text)} —", style="yellow")
 
 
 def tail(text: str, console: Console, keep: int) -> Text:
-    """The last rows of a growing text: `keep` of them, at least three."""
+    """Return the last `keep` rows of a growing text, but at least three."""
     rows = Text(text).wrap(console, console.width)
     return Text("\n").join(rows[-max(keep, 3) :])
 
 
 def _indented(name: str, value: str) -> Text:
-    """A value on the name's line, or below it when it has several lines."""
+    """Render a value on the same line as its name, or on separate lines if it has several."""
     if "\n" not in value:
         return Text(f"  {name}: {value}")
     return Text("\n".join([f"  {name}:", *(f"  │ {line}" for line in value.split("\n"))]))

@@ -1,7 +1,7 @@
-"""The calls and questions of a run that wait for a person, kept current while the run is watched.
+"""Tracks a watched run's calls and questions that are waiting for a person.
 
-The run's `status` is the source of truth. An event on the stream is only a hint to poll the status: it is published a
-moment before the run's status shows the pending approval, and it may be lost.
+The run's `status` is the source of truth. An event on the stream only triggers a poll of the status, because the event
+may be lost, and because it is published shortly before the status shows the pending approval.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import ENDED, RunStatus
 
 POLL_INTERVAL: Final = 5.0
-"""Seconds between polls without a hint."""
+"""Seconds between polls while there is no hint."""
 HINT_LIFETIME: Final = 3.0
-"""Seconds to poll after a hint; an approval that does not show up by then was answered already."""
+"""Seconds to poll after a hint. An approval that hasn't appeared by then has already been answered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PendingApproval:
-    """A tool call that waits for a person's decision."""
+    """A tool call that is waiting for a person's decision."""
 
     call_id: str
     tool: str
@@ -38,18 +38,18 @@ class PendingApproval:
     """The run that makes the call."""
     agent: str = ""
     depth: int = 0
-    """0 for the watched run itself, else the level of the sub-agent below it."""
+    """The sub-agent's nesting level; 0 is the watched run itself."""
     cut: bool = False
-    """Whether the arguments are truncated here."""
+    """Whether `arguments` is truncated."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies this approval."""
+        """The unique key of this approval."""
         return (self.call_id, self.digest)
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of this approval in messages."""
         return f"{self.tool} ({self.call_id})"
 
 
@@ -63,17 +63,17 @@ class PendingQuestion:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies this question."""
+        """The unique key of this question."""
         return (question_in(self.run_id), f"{self.turn} {self.text}")
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of this question in messages."""
         return "the question"
 
     @property
     def hint(self) -> str:
-        """How to answer it."""
+        """The instructions for answering this question."""
         return f'answer with `loom send {shlex.quote(self.run_id)} "your answer"`'
 
 
@@ -91,7 +91,7 @@ class Decision:
 
 
 def read_approval(given: Mapping[str, Any]) -> PendingApproval:
-    """Read an entry of `pending_approvals`, or the parameters of an approval event."""
+    """Read an entry in `pending_approvals`, or an approval event's parameters."""
     return PendingApproval(
         call_id=str(given["call_id"]),
         tool=str(given.get("tool", "")),
@@ -109,7 +109,7 @@ def read_approval(given: Mapping[str, Any]) -> PendingApproval:
 
 
 def read_questions(status: JsonObject) -> Iterator[PendingQuestion]:
-    """The open questions of a run and its sub-agents, from the run's status."""
+    """Read the open questions of a run and its sub-agents from the run's status."""
     if status.get("status") in ENDED:
         return
     if status.get("status") == RunStatus.WAITING_FOR_INPUT:
@@ -120,12 +120,12 @@ def read_questions(status: JsonObject) -> Iterator[PendingQuestion]:
 
 
 def question_in(run_id: str) -> str:
-    """Identifies the question of a run in hints."""
+    """Return the name that hints use for a run's question."""
     return f"question in {run_id}"
 
 
 class PendingTracker:
-    """The pending approvals and questions of one run: approvals first, then oldest first."""
+    """Tracks one run's pending approvals and questions: approvals first, and oldest first within each kind."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class PendingTracker:
         on_open: Callable[[Pending], None] = lambda _: None,
         on_status: Callable[[JsonObject], None] = lambda _: None,
     ) -> None:
-        """`poll` queries the run's status; `on_open` is called once for each approval and question."""
+        """`poll` queries the run's status. `on_open` is called once for each approval and question."""
         self._poll = poll
         self._on_open = on_open
         self._on_status = on_status
@@ -146,12 +146,12 @@ class PendingTracker:
         self._changed = asyncio.Event()
 
     def hint(self, name: str) -> None:
-        """An event mentions this call or question: poll soon."""
+        """Poll soon, because an event mentions this call or question."""
         self._hints[name] = monotonic() + HINT_LIFETIME
         self._hinted.set()
 
     def close(self, name: str, digest: str = "") -> None:
-        """It was answered, here or elsewhere; a poll already under way does not open it again."""
+        """Mark an approval or question as answered, so that a poll already in progress doesn't reopen it."""
         self._hints.pop(name, None)
         self._closed.add((name, digest))
         for key in [key for key in self._open if key[0] == name]:
@@ -160,7 +160,7 @@ class PendingTracker:
         self._notify()
 
     def take(self, status: JsonObject) -> None:
-        """Update from the run's status."""
+        """Update the tracker from the run's status."""
         self._on_status(status)
         if status.get("stale"):
             return
@@ -175,7 +175,7 @@ class PendingTracker:
         self._notify()
 
     async def first(self, *, questions: bool) -> Pending:
-        """Wait for a pending approval; with `questions` also for a question."""
+        """Wait for a pending approval, or with `questions` also for a question, and return it."""
         while True:
             for each in self._open.values():
                 if questions or isinstance(each, PendingApproval):
@@ -183,18 +183,18 @@ class PendingTracker:
             await self._changed.wait()
 
     async def gone(self, waiting: Pending) -> None:
-        """Wait until it is answered or withdrawn."""
+        """Wait until an approval or question is answered or withdrawn."""
         while waiting.key in self._open:
             await self._changed.wait()
 
     async def keep_current(self) -> None:
-        """Poll for ever: at once after a hint, else at intervals."""
+        """Poll until this task is cancelled, immediately after each hint and otherwise at intervals."""
         pause = 0.03
         while True:
             try:
                 self.take(await self._poll())
             except UnreachableError:
-                pause = POLL_INTERVAL  # the watch of the stream reports it
+                pause = POLL_INTERVAL  # the task that watches the stream reports this error
             self._hints = {call: end for call, end in self._hints.items() if end > monotonic()}
             if self._hints:
                 await asyncio.sleep(pause)

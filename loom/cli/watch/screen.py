@@ -1,4 +1,4 @@
-"""A watched run for people: past events scroll by, and a live part below shows what is going on now."""
+"""Displays a watched run for people: past events scroll by, and a live area at the bottom shows current activity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,10 +21,10 @@ from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Task
 
 FRAMES: Final = 10
-"""Frames per second of the live part."""
+"""Frames per second of the live area."""
 TOOLS_SHOWN: Final = 8
 LIVE_TEXT: Final = 8000
-"""Characters of the text in progress that the live part uses; the whole text is printed once it is complete."""
+"""Characters of unfinished text that the live area uses. The whole text is printed when it is complete."""
 
 
 class Screen:
@@ -40,7 +40,11 @@ class Screen:
         replies: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`live`: draw a live part; `answerable`: approvals are answered in place; `replies`: questions are, too."""
+        """Create a screen for a run.
+
+        `live` draws a live area. `answerable` means that approvals are answered on this screen, and `replies` means
+        that questions are answered on it.
+        """
         self._console = console
         self._run_id = run_id
         self._is_live = live
@@ -56,7 +60,7 @@ class Screen:
 
     @asynccontextmanager
     async def moving(self) -> AsyncIterator[None]:
-        """Draw the live part while the body runs."""
+        """Draw the live area while the body of the `with` block runs."""
         if not self._is_live:
             yield
             return
@@ -74,7 +78,7 @@ class Screen:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Lend the terminal to another program."""
+        """Stop drawing while another program uses the terminal."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -86,7 +90,7 @@ class Screen:
                 self._live = live
 
     def render(self) -> RenderableType:
-        """The live part."""
+        """Render the live area."""
         rows: list[RenderableType] = []
         if text := self._transcript.text:
             rows.append(panels.tail(plain(text[-LIVE_TEXT:]), self._console, keep=self._console.height - 12))
@@ -122,36 +126,36 @@ class Screen:
             self._print(Text(line))
 
     def status(self, status: JsonObject) -> None:
-        """Update from the run's status."""
+        """Update the screen from the run's status."""
         self._transcript.status = str(status["status"])
         self._transcript.spending.take(status)
 
     def approval_opened(self, ask: PendingApproval) -> None:
-        """Show a pending approval and how to answer it, unless the prompt does."""
+        """Show a pending approval and how to answer it, unless the prompt shows them."""
         if not self._answerable:
             self._print(panels.approval(ask, self._run_id, boxed=self._is_live))
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Show how to answer a question, unless the prompt does."""
+        """Show how to answer a question, unless a prompt asks for the answer."""
         if not self._replies:
             self._print(panels.question_hint(question))
 
     def prompt(self, shown: RenderableType | None) -> None:
-        """Show a prompt at the end of the live part, or remove it."""
+        """Show a prompt at the end of the live area, or remove it if `shown` is None."""
         self._prompt = shown
         if self._live is not None:
             self._live.refresh()
 
     def show(self, shown: RenderableType) -> None:
-        """Print something above the live part."""
+        """Print content before the live area."""
         self._print(shown)
 
     def say(self, text: str) -> None:
-        """Print a remark of the command itself."""
+        """Print a message from the command itself."""
         self._print(panels.remark(text))
 
     def ended(self, result: RunResult) -> None:
-        """Show how the run ended."""
+        """Show the run's result and final status."""
         self._print_all(self._transcript.unprinted_text())
         self._print(panels.result(result, self._run_id, boxed=self._is_live, took=self._elapsed()))
 

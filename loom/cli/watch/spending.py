@@ -1,4 +1,4 @@
-"""What a run has spent, counted from its events and read from its status; the larger count wins."""
+"""Tracks a run's spending from its events and its status. The larger of the two counts is shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,28 +10,28 @@ from loom.domain.core.messages import JsonObject
 
 @dataclass(slots=True)
 class Spending:
-    """Counts of one run."""
+    """One run's turns, tokens, cost and tool calls."""
 
     max_turns: int | None = None
     tokens_seen: int = 0
     cost_seen: float | None = 0.0
-    """None once the price of a call is unknown."""
+    """None as soon as one call's price is unknown."""
     tool_calls_seen: int = 0
     _status: JsonObject = field(default_factory=dict)
 
     def add(self, said: Mapping[str, Any]) -> None:
-        """Count a model call."""
+        """Add a model call's tokens and cost."""
         self.tokens_seen += int(said.get("input_tokens", 0)) + int(said.get("output_tokens", 0))
         cost = said.get("cost")
         self.cost_seen = None if cost is None or self.cost_seen is None else self.cost_seen + float(cost)
 
     def take(self, status: JsonObject) -> None:
-        """Update from the run's status; a stale one has no counts."""
+        """Update the counts from the run's status. A stale status has no counts."""
         if not status.get("stale"):
             self._status = status
 
     def facts(self, turn: int) -> list[str]:
-        """Turn, tokens, cost and tool calls with their limits."""
+        """Format the turn, tokens, cost and tool calls with their limits."""
         usage = self._status.get("usage") or {}
         used = max(self.tokens_seen, int(usage.get("total_tokens") or 0))
         called = max(self.tool_calls_seen, int(self._status.get("tool_calls") or 0))

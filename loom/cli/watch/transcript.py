@@ -1,7 +1,7 @@
-"""A run's events as lines of text, and the state that the live screen shows below them.
+"""Turns a run's events into lines of text, and keeps the state that the live screen shows.
 
-At a terminal (`live`) the text of a turn is held back until its model call ends, because a failed attempt withdraws its
-text. Elsewhere each line is printed once it is complete.
+At a terminal (`live`), a turn's text is held back until the model call ends, because a failed attempt withdraws its
+text. In other output, each line is printed when it is complete.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +25,10 @@ Parameters: TypeAlias = Mapping[str, Any]
 Lines: TypeAlias = Iterator[RenderableType]
 
 TASK_LINES: Final = 3
-"""Lines shown of a sub-agent's task."""
+"""Maximum number of lines shown of a sub-agent's task."""
 
 PREVIEW: Final = {"success": 3, "warning": 6, "error": 10}
-"""Lines shown of a tool's result, by its status."""
+"""Maximum number of lines shown of a tool's result, by the result's status."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class RunningTool:
     summary: str
     since: datetime
     progress: str = ""
-    """The last line of its output."""
+    """The last line of the tool's output."""
 
 
 class Transcript:
-    """One run, from its events."""
+    """The transcript of one run, built from its events."""
 
     def __init__(self, run_id: str, *, live: bool) -> None:
         self._run_id = run_id
@@ -51,7 +51,7 @@ class Transcript:
         self.ended: datetime | None = None
         self.turn = 0
         self.text = ""
-        """The model's text that is not printed yet."""
+        """The model's text that hasn't been printed yet."""
         self.tools: dict[str, RunningTool] = {}
         self.status = "starting"
         self.spending = Spending()
@@ -79,19 +79,19 @@ class Transcript:
         }
 
     def lines_of(self, task: Task) -> Lines:
-        """The lines of one event; those of sub-agents are indented and start with the name of their run."""
+        """Return an event's lines. A sub-agent's lines are indented and start with the name of its run."""
         if task.run_id != self._run_id:
             return self._lines_below(task)
         return self._by_action.get(task.action, self._other)(task, task.parameters)
 
     def unprinted_text(self) -> Lines:
-        """The model's text so far, which is then printed."""
+        """Return the model's unprinted text and mark it as printed."""
         text, self.text = self.text, ""
         if text.strip():
             yield Text(plain(text).rstrip())
 
     def _lines_below(self, task: Task) -> Lines:
-        """Text of sub-agents is printed once it is complete, since several may write at the same time."""
+        """Return a sub-agent's lines. Hold back incomplete text, because several sub-agents may write at once."""
         transcript = self._below.setdefault(task.run_id, Transcript(task.run_id, live=True))
         if task.action is Action.MODEL_CALL and task.status != "failed":
             self.spending.add(task.parameters)
@@ -134,7 +134,7 @@ class Transcript:
         yield Rule(title, align="left", style="dim") if self._live else Text(f"── {title} ──")
 
     def _planning(self, _: Task, parameters: Parameters) -> Lines:
-        """A crew's step; its answer is shown at the end."""
+        """Show a crew's step. The step's answer is shown when it ends."""
         if parameters.get("jobs"):
             yield _line(f"· {one_line(str(parameters.get('text')), 300)}", "cyan")
 
@@ -195,7 +195,7 @@ class Transcript:
         summary = running.summary if running else one_line(str(parameters.get("tool")))
         result = task.result or {}
         took = (result.get("metadata") or {}).get("execution_time")
-        if running is not None and parameters.get("child_run_id"):  # no activity measured it: a run did the work
+        if running is not None and parameters.get("child_run_id"):  # a child run, which no activity measured
             took = (task.created_at - running.since).total_seconds()
         mark, style = {"success": ("✓ ", "green"), "warning": ("! ", "yellow")}.get(task.status, ("✗ ", "red"))
         yield Text.assemble((mark, style), summary, ("" if took is None else f"  {seconds(took)}", "dim"))
@@ -204,7 +204,7 @@ class Transcript:
             yield from panels.preview(result, PREVIEW.get(task.status, 3))
 
     def _approval_requested(self, _: Task, parameters: Parameters) -> Lines:
-        """The pending approval is shown elsewhere; remember which call the decision will be about."""
+        """Store the call for the line that reports its decision. The display shows the pending approval."""
         yield from self.unprinted_text()
         self.status = "waiting_for_approval"
         call = ToolCall(id="", name=str(parameters.get("tool")), arguments=parameters.get("arguments") or {})
@@ -239,19 +239,19 @@ class Transcript:
         self.ended = task.created_at
 
     def _other(self, task: Task, parameters: Parameters) -> Lines:
-        """Any other action on one line, so that new actions are shown, too."""
+        """Show any other action on one line, so that new actions appear too."""
         values = ((name, one_line(str(value), 200)) for name, value in parameters.items())
         facts = ", ".join(value if name == "text" else f"{name} {value}" for name, value in values)
         yield _line(f"· {task.action.removeprefix('node.')}{f': {facts}' if facts else ''}", "dim")
 
 
 def _name(below: str) -> str:
-    """The path of a sub-agent's run without the parts that make ids unique."""
+    """Return the path of a sub-agent's run without the suffixes that make the ids unique."""
     return "/".join(part.rpartition("-")[0] or part for part in below.split("/"))
 
 
 def _head(task: str) -> str:
-    """The first lines of a sub-agent's task; the rest is shared context, the same for every sub-agent."""
+    """Return the first lines of a sub-agent's task. The rest is context that all sub-agents share."""
     lines = task.strip().split("\n")
     rest = len(lines) - TASK_LINES
     return task if rest <= 0 else "\n".join([*lines[:TASK_LINES], f"… {counted(rest, 'more line')}"])

@@ -1,4 +1,4 @@
-"""Following a run in the form that fits: a live screen at a terminal, plain lines in a pipe, JSON for programs."""
+"""Follows a run in the appropriate format: a live screen at a terminal, plain lines in a pipe or JSON for programs."""
 
 import sys
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ async def watch_run(
     as_json: bool = False,
     events: bool = True,
 ) -> RunResult:
-    """Follow a run to its end; with `by` every pending approval is approved in that name."""
+    """Follow a run to its end and return its result. If `by` is set, approve every pending call under that name."""
     if as_json:
         display = (JsonEvents if events else ResultOnly)(run_id, approves=by is not None)
         follower = Follower(loom, run_id, display, approve_all if by else None, by or "")

@@ -1,4 +1,4 @@
-"""The demo model: a stand-in that follows rules, so that Loom can be tried without a key.
+"""The demo model follows rules instead of calling a provider, so that you can try Loom without a key.
 
-`model` chooses a rule for the conversation, which `scene` describes; the other modules are the rules.
+`scene` describes the conversation, and `model` chooses a rule for it. The other modules contain the rules.
 """

@@ -1,4 +1,4 @@
-"""The demo model audits source code: it lists and reads files, writes a report, and reads it back."""
+"""The rule for audits of source code: list and read files, write a report, and read it back."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown
 
 
 def audit(scene: Scene) -> Decision:
-    """List, read, and write the report."""
+    """List and read the files, and write the report."""
     if not scene.of("glob") and not scene.of("list_dir"):
         folder = _folder(scene)
         pattern = "**/*.py" if folder == "." else f"{folder}/**/*.py"
@@ -33,7 +33,7 @@ def audit(scene: Scene) -> Decision:
 
 
 def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Decision:
-    """Write the report, read it back, and describe the outcome."""
+    """Write the report, read it back, and return a description of the outcome."""
     writes = scene.of("write_file")
     if not writes:
         unread = {tried.path: tried.output for tried in scene.of("read_file") if tried.failed}
@@ -67,10 +67,10 @@ def _folder(scene: Scene) -> str:
 
 
 def _sources(scene: Scene) -> list[str]:
-    # A line with an asterisk is the tool's message that nothing matches.
+    # A line with an asterisk is the tool's message that no file matches.
     found = [line.strip() for line in scene.lines("glob") if line.strip().endswith(".py") and "*" not in line]
     found = found or [entry for entry in scene.entries if entry.endswith(SUFFIXES)]
-    # Tests last: the code that people run comes first.
+    # Sort tests last, because production code is more important.
     return sorted(dict.fromkeys(found), key=lambda path: "test" in path)[:MOST_FILES]
 
 

@@ -1,4 +1,4 @@
-"""The demo model delegates each folder to a sub-agent and combines their answers."""
+"""The rule for delegation: delegate each folder to a sub-agent and combine the answers."""
 
 import json
 

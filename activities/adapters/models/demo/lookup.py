@@ -1,4 +1,4 @@
-"""The demo model looks up the words of a request in the available files."""
+"""The rule for lookups: search the available files for the words in a request."""
 
 import re
 from typing import Final
@@ -13,11 +13,11 @@ _COMMON = re.compile(
     r"about|also|been|cannot|could|does|from|have|here|into|just|know|like|look|more|need|only|please|should|some|such"
     r"|tell|than|that|their|them|then|there|they|this|very|want|were|what|when|where|which|will|with|would|your"
 )
-"""Words that say nothing about what is wanted."""
+"""Words that are too common to search for."""
 
 
 def look_up(scene: Scene) -> Decision:
-    """Return the lines that contain most words of the request, with their locations."""
+    """Return the lines that contain the most words from the request, with their locations."""
     words = _words(scene.request)
     if not words:
         return answering(scene, "there is no word in this that I could look for.")
@@ -32,7 +32,7 @@ def look_up(scene: Scene) -> Decision:
 
 
 def _words(request: str) -> list[str]:
-    """The words to search for."""
+    """Return the words to search for."""
     said = (word.lower() for word in _WORD.findall(request))
     return list(dict.fromkeys(word for word in said if not _COMMON.fullmatch(word)))
 

@@ -1,4 +1,4 @@
-"""`demo`: a stand-in for a model. It follows rules based on the results of tools, and labels its text as such."""
+"""The `demo` model follows rules based on tool results, and states in its text that it isn't a real model."""
 
 import asyncio
 import json
@@ -27,13 +27,13 @@ _LOOK_UP = re.compile(r"\blook up\b", re.IGNORECASE)
 
 
 class DemoModel:
-    """Follows rules, and streams like a model so that you can try a viewer without one."""
+    """Follows rules and streams its text like a real model, so that you can try a viewer without a key."""
 
     def __init__(self, *, pause: float = 0.002) -> None:
         self._pause = pause
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """Decide, stream the text in small chunks, and return it with the calls."""
+        """Choose the next turn, stream its text in small chunks, and return the text with the calls."""
         step = decide(scene_of(call))
         text = LABEL + step.text
         for piece in _pieces(text):
@@ -54,7 +54,7 @@ def decide(scene: Scene) -> Decision:
         return answering(scene, scene.said, must_be_done=True)
     if _DELEGATE.search(scene.task) and DELEGATE in scene.offered:
         return delegate(scene)
-    # Before the audit, because a lookup may be about a report.
+    # Check for a lookup before an audit, because a lookup may be about a report.
     if _LOOK_UP.search(scene.task):
         return look_up(scene)
     return audit(scene) if _AUDIT.search(scene.task) else _look_around(scene)
@@ -82,7 +82,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _usage(call: ModelCall, message: Message) -> Usage:
-    """About four characters per token, so that budgets work here too."""
+    """Estimate the usage at about four characters per token, so that budgets also work with the demo model."""
     asked = len(call.system) + sum(len(m.text) + sum(_size(c) for c in m.tool_calls) for m in call.messages)
     asked += sum(len(tool.description) + len(json.dumps(tool.parameters, default=str)) for tool in call.tools)
     said = len(message.text) + sum(_size(c) for c in message.tool_calls)

@@ -1,4 +1,4 @@
-"""The demo model's findings in source text and its report: counted and matched, never guessed."""
+"""Find problems in source text by counting and pattern matching, and write the demo model's report."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LONG_FUNCTION: Final = 40
-"""Number of lines from which a long function is a finding."""
+"""Minimum number of lines of a function that is reported as too long."""
 
 _TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 _SECRET = re.compile(
@@ -20,7 +20,7 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """One file as far as it was read, with what was found in it."""
+    """The part of a file that was read, with its findings."""
 
     path: str
     lines: int
@@ -32,14 +32,14 @@ class SourceFile:
     todos: tuple[int, ...] = ()
     secrets: tuple[int, ...] = ()
     unparsed: bool = False
-    """Python that cannot be parsed. Only its lines were examined."""
+    """Whether the file contains Python code that can't be parsed. If so, only its individual lines were examined."""
     is_whole: bool = True
-    """Whether all of the file was read. Otherwise only some of its lines were examined."""
+    """Whether the whole file was read. If not, only some of its lines were examined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One finding."""
+    """A problem found in a file."""
 
     severity: str
     where: str
@@ -47,7 +47,7 @@ class Finding:
 
 
 def examine(path: str, text: str, *, is_whole: bool = True) -> SourceFile:
-    """Examine the text of one file, as far as it was read."""
+    """Examine the part of a file that was read."""
     lines = text.splitlines()
     todos = tuple(number for number, line in enumerate(lines, 1) if _TODO.search(line))
     secrets = tuple(number for number, line in enumerate(lines, 1) if _SECRET.search(line))
@@ -78,14 +78,14 @@ def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def findings(files: Sequence[SourceFile]) -> list[Finding]:
-    """All findings, the most serious first."""
+    """Return all findings, the most serious first."""
     found = [finding for file in files for finding in _in_file(file)]
     return sorted(found, key=lambda finding: ("high", "medium", "low").index(finding.severity))
 
 
 def _in_file(file: SourceFile) -> Iterator[Finding]:
     for line in file.secrets:
-        # The line itself is not in the report, so that the report can be shared.
+        # Omit the line itself, so that the report can be shared.
         yield Finding(severity="high", where=f"{file.path}:{line}", what="looks like a hard-coded secret")
     for line in file.bare_excepts:
         yield Finding(severity="medium", where=f"{file.path}:{line}", what="bare `except:` hides every error")
@@ -103,7 +103,7 @@ def _in_file(file: SourceFile) -> Iterator[Finding]:
 
 
 def summary(files: Sequence[SourceFile]) -> str:
-    """The result as one sentence."""
+    """Return the result as one sentence."""
     found = findings(files)
     grave = sum(finding.severity == "high" for finding in found)
     lines = sum(file.lines for file in files)
@@ -119,10 +119,10 @@ def report(
     notes: Sequence[str],
     claimed: Sequence[str] = (),
 ) -> str:
-    """The report in Markdown. `unread` maps paths to reasons; `elsewhere` are unfinished places in files that were not
-    read.
+    """Return the report in Markdown. `unread` maps paths to reasons. `elsewhere` lists unfinished places in files that
+    weren't read.
 
-    `claimed` is another report, whose findings are compared with these.
+    `claimed` contains another report's findings, which are compared with these findings.
     """
     rows = [_row(file) for file in files]
     found = [f"- **{f.severity}** {f.where}: {f.what}" for f in findings(files)]
@@ -151,7 +151,7 @@ def _row(file: SourceFile) -> str:
 
 
 def _compared(claimed: Sequence[str], found: Sequence[str]) -> list[str]:
-    """Which findings of another report are confirmed."""
+    """Return lines that state which of another report's findings are confirmed."""
     named = [line for line in claimed if line.startswith("- **")]
     if not named:
         return []

@@ -1,4 +1,4 @@
-"""The conversation as the demo model's rules see it, and what a rule returns: tool calls or an answer."""
+"""The demo model's view of a conversation, and the tool calls or the answer that a rule returns."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ HOW_TO_GO_ON: Final = (
 )
 
 _SIZE = re.compile(r"\s+\([^()]*\)$|@$")
-"""The size that a listing shows after a name."""
+"""Matches the size after a name in a listing."""
 _NUMBERED = re.compile(r"\s*(\d+)\t(.*)")
 
 Wish: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -46,13 +46,13 @@ class PastCall:
 
     @property
     def path(self) -> str:
-        """The file that the call refers to."""
+        """The path of the file that the call refers to."""
         return str(self.arguments.get("path", ""))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """A file as far as it was read. Lines that were left out are empty."""
+    """The part of a file that was read. Omitted lines are empty."""
 
     path: str
     text: str
@@ -61,19 +61,19 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """The conversation as the rules see it: the current task and the calls made for it."""
+    """The rules' view of a conversation: the current task and the calls made for it."""
 
     task: str
     notes: tuple[str, ...]
-    """Messages of people after the task."""
+    """Messages from people after the task."""
     tried: tuple[PastCall, ...]
     said: str
-    """The answer that was already given, if only reminders follow it."""
+    """The answer that was already given, if it is followed only by reminders."""
     offered: frozenset[str]
 
     @property
     def request(self) -> str:
-        """The request itself, without the text that a crew or a delegating agent adds."""
+        """The request without the text that a crew or a delegating agent adds to it."""
         wanted = self.task.partition(CREW_TASK)[2] or self.task
         for ending in (ALONE, HEARD, BROUGHT):
             wanted = wanted.partition(f"\n\n{ending}")[0]
@@ -81,17 +81,17 @@ class Scene:
 
     @property
     def brought(self) -> str:
-        """What other members of the crew have found."""
+        """The findings of other crew members."""
         return self.task.partition(f"\n\n{BROUGHT}")[2].strip()
 
     @property
     def entries(self) -> list[str]:
-        """The contents of the folders that were listed."""
+        """The entries of all listed folders."""
         return [_SIZE.sub("", line.strip()) for line in self.lines("list_dir") if line.strip()]
 
     @property
     def pages(self) -> Iterator[Page]:
-        """Successful reads, without the line numbers that the tool adds."""
+        """Yield the pages that were read successfully, without the line numbers that the tool adds."""
         for tried in self.of("read_file"):
             if not tried.failed:
                 matches = [_NUMBERED.fullmatch(line) for line in tried.output.splitlines()]
@@ -102,21 +102,21 @@ class Scene:
 
     @property
     def failures(self) -> str:
-        """A sentence about what failed; empty if nothing did."""
+        """A sentence about failed calls, or an empty string if no call failed."""
         failed = [f"{tried.tool}: {short(tried.output).rstrip('.?')}" for tried in self.tried if tried.failed]
         return f"What failed: {'; '.join(failed)}. " if failed else ""
 
     def of(self, tool: str) -> list[PastCall]:
-        """The calls of one tool."""
+        """Return all calls of one tool."""
         return [tried for tried in self.tried if tried.tool == tool]
 
     def lines(self, tool: str) -> list[str]:
-        """The lines of all successful results of a tool."""
+        """Return the lines of all successful results of one tool."""
         return [line for tried in self.of(tool) if not tried.failed for line in tried.output.splitlines()]
 
 
 def scene_of(call: ModelCall) -> Scene:
-    """Read a conversation."""
+    """Convert a conversation to a scene."""
     messages = call.messages[_begin(call.messages) :]
     results = {message.tool_call_id: message for message in messages if message.role == "tool"}
     asked = [c for message in messages for c in message.tool_calls]
@@ -132,7 +132,7 @@ def scene_of(call: ModelCall) -> Scene:
 
 
 def asking(scene: Scene, text: str, *wishes: Wish) -> Decision:
-    """Make these calls, if their tools are available."""
+    """Return a decision to make these calls, if their tools are available."""
     can = tuple(wish for wish in wishes if wish[0] in scene.offered)
     if can:
         return Decision(text=text, wishes=can)
@@ -141,7 +141,7 @@ def asking(scene: Scene, text: str, *wishes: Wish) -> Decision:
 
 
 def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Decision:
-    """Give the answer, with `done` if it is available."""
+    """Return a decision to give the answer, with the `done` tool if it is available."""
     if scene.notes and not must_be_done:
         text += f" Meanwhile you said: {'; '.join(short(note) for note in scene.notes)}."
     if DONE in scene.offered and not answer_in_text:
@@ -150,13 +150,13 @@ def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_
 
 
 def short(text: str) -> str:
-    """Shorten the text to one line."""
+    """Return the text shortened to one line."""
     line = " ".join(text.split())
     return line if len(line) <= 160 else f"{line[:159]}…"
 
 
 def _begin(messages: Sequence[Message]) -> int:
-    """Where the current task starts: at the first message from a person after the last answer."""
+    """Return the index of the current task: the first message from a person after the last answer."""
     begin, answered = 0, True
     for index, message in enumerate(messages):
         if message.role == "assistant":
