@@ -91,7 +91,7 @@ class Knowledge:
     """Passages from the agent's knowledge bases."""
 
     def __init__(self, store: KnowledgeStore | None) -> None:
-        """Without a store, there are no knowledge bases, and agents that refer to some are told so."""
+        """Without a store, there are no knowledge bases, and agents that refer to any receive a notice."""
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:

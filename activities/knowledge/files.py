@@ -54,7 +54,7 @@ class FileOnDisk:
 
     @property
     def digest(self) -> str:
-        """Return a digest of the file's content and the splitting algorithm."""
+        """A digest of the file's content and the splitting algorithm."""
         return f"{CUT}-{hashlib.sha256(self.data).hexdigest()}"
 
 

@@ -32,7 +32,7 @@ _TAKEN_BY_ALL: Final = "hello"
 
 
 class MemoryKeeper:
-    """Promotes, expires and embeds memories. Without a store, it has nothing to do."""
+    """Promotes, expires and embeds memories. Without a store, it does nothing."""
 
     def __init__(
         self,

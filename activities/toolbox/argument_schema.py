@@ -1,7 +1,7 @@
 """Validate arguments against a JSON Schema from an untrusted source.
 
-No `$ref` is fetched, and regular expressions of the schema are not run: one that backtracks forever would stop the
-worker. The server that wrote them checks them itself.
+`$ref` targets are never fetched, and the schema's regular expressions are never run: an expression that backtracks
+forever would block the worker. The server that wrote the expressions checks them.
 """
 
 import json
@@ -25,7 +25,7 @@ class ArgumentSchema:
     """A schema that is ready for use."""
 
     def __init__(self, schema: JsonObject) -> None:
-        """Raises BrokenSchema."""
+        """Raises BrokenSchema if the schema can't be used."""
         self._properties: Mapping[str, Any] = _fit(schema)
         made: Any = validator_for(schema, default=Draft202012Validator)
         self._validator: Validator = made(_without_expressions(schema), registry=Registry())
@@ -37,7 +37,7 @@ class ArgumentSchema:
             raise BrokenSchema(f"its schema has a $ref to nothing: {error.ref}") from None
 
     def check(self, tool: str, arguments: JsonObject) -> JsonObject:
-        """The arguments if they match, with or without those given as null; raises ToolValidationError."""
+        """Return the arguments if they match, with or without arguments that are null. Raises ToolValidationError."""
         _require_text(tool, arguments)
         if not (errors := self._errors(tool, arguments)):
             return arguments
@@ -66,7 +66,7 @@ class ArgumentSchema:
 
 
 def _fit(schema: JsonObject) -> Mapping[str, Any]:
-    """The properties of a schema that describes an object and refers only to itself."""
+    """Return the properties of a schema that describes an object and doesn't refer to other documents."""
     if schema.get("type") != "object":
         raise BrokenSchema("its schema does not describe an object")
     require_sound(schema)
@@ -75,7 +75,7 @@ def _fit(schema: JsonObject) -> Mapping[str, Any]:
 
 
 def _without_expressions(node: Any, *, names: bool = False) -> Any:
-    """The schema without regular expressions and without the rules that depend on them."""
+    """Return the schema without regular expressions and without the rules that depend on them."""
     if isinstance(node, list):
         return [_without_expressions(item) for item in node]
     if not isinstance(node, Mapping):
@@ -93,7 +93,9 @@ def _without_expressions(node: Any, *, names: bool = False) -> Any:
 
 
 def _require_text(tool: str, arguments: JsonObject) -> None:
-    """JSON escapes can encode half a surrogate pair, which cannot be sent to any server."""
+    """Reject text that contains half a surrogate pair. JSON escapes can encode it, but it can't be sent to
+    any server.
+    """
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A digest of a user's code: of the source of a function, or of an object's class."""
+"""Compute a digest of user code from the source of a function or of an object's class."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,9 @@ from loom.domain.core.messages import short_digest
 
 
 def code_digest(*pieces: Callable[..., Any] | None) -> str:
-    """The digest of this code, without what it calls; empty if there is no source."""
+    """Return the digest of this code, excluding the code that it calls. Return an empty string if no source is
+    available.
+    """
     try:
         return short_digest("".join(inspect.getsource(_written(piece)) for piece in pieces if piece is not None))
     except (OSError, TypeError):
@@ -17,7 +19,7 @@ def code_digest(*pieces: Callable[..., Any] | None) -> str:
 
 
 def _written(piece: Any) -> Any:
-    """The object that has a source: a function, or the class of a method or callable object."""
+    """Return the object that has source code: a function, or the class of a method or callable object."""
     while isinstance(piece, partial):
         piece = piece.func
     if inspect.ismethod(piece):

@@ -1,6 +1,6 @@
-"""A tool made from a pydantic model for its arguments and a function that does the work.
+"""A tool built from a pydantic model for its arguments and a function that does the work.
 
-Loom's own tools are made this way; `user_tools` makes tools from a user's code.
+Loom's own tools are built this way. `user_tools` builds tools from user code.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from loom.domain.permissions.subjects import Subject
 
 
 class Arguments(BaseModel):
-    """The arguments of a tool: only declared fields."""
+    """The arguments of a tool. Undeclared fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,29 +39,31 @@ class FunctionTool(Generic[A]):
     function: Callable[[A, ToolContext], Awaitable[str | ToolOutput]]
     touches: Callable[[A, Path], Sequence[Subject]] | None = None
     granted: Callable[[A], Sequence[str]] | None = None
-    """None: an approval for the rest of the run covers the whole tool."""
+    """None if an approval for the rest of the run covers the whole tool."""
     missing: str | None = None
-    """What is missing for it to work here, and what to do about it."""
+    """The requirement that is missing on this worker, and how to fix it."""
     max_output: int = RESULT_LIMIT
 
     uses_state: ClassVar[bool] = False
-    """Loom's own tools keep nothing in `ToolContext.state`."""
+    """Loom's own tools store nothing in `ToolContext.state`."""
 
     def is_available(self) -> str | None:
-        """None if it can work here; otherwise what is missing and what to do."""
+        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
+        to fix it.
+        """
         return self.missing
 
     def parse(self, arguments: JsonObject) -> A:
-        """Validate the arguments. An argument given as null counts as not given."""
+        """Validate the arguments. A null argument is treated as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
         return validated(self.spec, self.arguments, given)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are matched against."""
+        """Return the subjects that permission patterns are matched against."""
         return self.touches(cast("A", arguments), workspace) if self.touches else ()
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """The allow rules that an approval of this call for the rest of the run adds."""
+        """Return the allow rules that are added if this call is approved for the rest of the run."""
         return self.granted(cast("A", arguments)) if self.granted else (self.spec.name,)
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
@@ -82,7 +84,7 @@ def tool_spec(
     queue: str | None = None,
     parallel: bool | None = None,
 ) -> ToolSpec:
-    """The spec of a tool with these arguments. Tools that only read may run in parallel."""
+    """Return the spec of a tool with these arguments. Tools that only read may run in parallel."""
     return ToolSpec(
         name=name,
         description=description,
@@ -98,20 +100,22 @@ def tool_spec(
 
 
 class _Schema(GenerateJsonSchema):
-    """A default that JSON cannot express is silently left out of the schema."""
+    """Silently omits a default from the schema if JSON can't represent it."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - the base's
 
 
 def schema_of(arguments: type[BaseModel]) -> JsonObject:
-    """The model's JSON Schema without titles and docstrings, which only cost tokens."""
+    """Return the model's JSON Schema without titles and docstrings, which would only consume tokens."""
     schema = _untitled(arguments.model_json_schema(schema_generator=_Schema))
     schema.pop("description", None)
     return schema
 
 
 def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
-    """The arguments as a value of the model; raises ToolValidationError, which names the field and how to fix it."""
+    """Return the arguments as an instance of the model. Raises a ToolValidationError that names the field and how to
+    fix it.
+    """
     if broken := [name for name, value in given.items() if not _is_text(value)]:
         raise ToolValidationError(f"`{broken[0]}` has half a surrogate pair in it: send whole characters")
     try:
@@ -135,7 +139,7 @@ def _small(key: str, value: Any) -> Any:
 
 
 def _is_text(value: object) -> bool:
-    """Whether stores and models accept the text, since JSON escapes can express what UTF-8 cannot."""
+    """Whether stores and models accept the text. JSON escapes can represent text that UTF-8 can't."""
     try:
         (value if isinstance(value, str) else canonical({"": value})).encode()
     except UnicodeEncodeError:

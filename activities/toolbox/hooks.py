@@ -1,4 +1,4 @@
-"""Call a user's hooks before a tool call. A hook that fails, or does not respond in time, denies the call."""
+"""Call the user's hooks before a tool call. A hook that fails or doesn't respond in time denies the call."""
 
 import asyncio
 import inspect
@@ -18,16 +18,16 @@ from loom.domain.core.tool_names import ASK_USER, DONE
 _log = structlog.get_logger("loom.hook")
 
 FREE = (DONE, ASK_USER)
-"""Calls without hooks and interceptors: a run may always end itself, or ask."""
+"""Calls that skip hooks and interceptors: a run may always end itself or ask a question."""
 
 
 def gates_of(registered: Sequence[Registered]) -> list[Hook]:
-    """The agent's hooks that are called before its tool calls."""
+    """Return the agent's hooks that are called before its tool calls."""
     return [each for each in registered if isinstance(each, Hook) and each.moment is Moment.TOOL_CALL]
 
 
 async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Objection | None:
-    """The strictest verdict of the hooks for this tool, which are called concurrently."""
+    """Call the hooks for this tool concurrently, and return the strictest verdict."""
     if call.name in FREE:
         return None
     due = [hook for hook in hooks if hook.tools is None or call.name in hook.tools]
@@ -36,9 +36,9 @@ async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Ob
 
 
 async def answer_of(name: str, function: Callable[..., Any], *given: Any, patience: float | None) -> Any:
-    """The return value of a user's function; raises HookFailedError with the reason if there is none.
+    """Return the result of a user's function. Raises HookFailedError with the reason if there is no result.
 
-    `patience` is its timeout in seconds, or None.
+    `patience` is the timeout in seconds, or None.
     """
     try:
         async with asyncio.timeout(patience):

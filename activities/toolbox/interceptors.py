@@ -1,8 +1,8 @@
-"""Interceptors around tool calls: a chain before the rules judge a call, and in reverse over its result.
+"""Apply interceptors to tool calls: in order before the rules judge a call, and in reverse order to its result.
 
 Hooks, rules and people judge the call that an interceptor returns, and exactly that call runs. It is recorded with the
-prepared call, so an approval covers exactly that. An interceptor that fails in `before` stops the call; one that fails
-in `after` withholds the result.
+prepared call, so an approval covers exactly that call. An interceptor that fails in `before` stops the call. An
+interceptor that fails in `after` withholds the result.
 """
 
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, faile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intercepted:
-    """A tool call after the chain."""
+    """A tool call after all interceptors have processed it."""
 
     call: ToolCall
     by: str = ""
-    """The last interceptor that changed, answered or stopped it."""
+    """The last interceptor that changed, answered or stopped the call."""
     answer: str | None = None
     stopped: str = ""
 
     def laid_on(self, plan: PreparedCall, asked: ToolCall) -> PreparedCall:
-        """The prepared call with the changes of the chain."""
+        """Return the prepared call with the interceptors' changes applied."""
         if self.stopped:
             return replace(plan, stopped=self.stopped, interceptor=self.by)
         if self.answer is not None and plan.verdict is not Verdict.DENY and not plan.error:
-            # Nothing runs, so there is nothing to approve.
+            # No tool runs, so there is nothing to approve.
             return replace(plan, verdict=Verdict.ALLOW, answer=self.answer, interceptor=self.by, digest="", grants=())
         if canonical(self.call.arguments) != canonical(asked.arguments):
             return replace(plan, arguments=self.call.arguments, interceptor=self.by)
@@ -41,7 +41,7 @@ class Intercepted:
 
 
 async def before_call(call: ToolCall, run_id: str, agent: str, registered: Sequence[Registered]) -> Intercepted:
-    """The call after all interceptors, in order. Raises nothing except cancellation."""
+    """Return the call after all interceptors, in order. Raises nothing except cancellation."""
     met = Intercepted(call=call)
     passed: list[Interceptor] = []
     for each in _around_tools(call, registered):
@@ -61,7 +61,7 @@ async def before_call(call: ToolCall, run_id: str, agent: str, registered: Seque
 async def after_call(
     call: ToolCall, result: ToolResult, run_id: str, agent: str, registered: Sequence[Registered]
 ) -> ToolResult:
-    """The result after all interceptors, in reverse order."""
+    """Return the result after all interceptors, in reverse order."""
     chain = _around_tools(call, registered)
     if not any(each.after for each in chain):
         return result
@@ -115,7 +115,7 @@ async def _backwards(chain: Sequence[Interceptor], call: ToolCall, content: str,
 
 
 def checked_text(answer: Any, before: str) -> str:
-    """The text that `after` returned; None leaves it unchanged."""
+    """Return the text that `after` returned. None leaves the text unchanged."""
     if answer is None:
         return before
     if not isinstance(answer, str):

@@ -1,4 +1,6 @@
-"""A tool of an MCP server as a tool of Loom's: its schema, its effect by trust, its connection to the server."""
+"""Wrap an MCP server's tool as a Loom tool, with its schema, an effect based on trust, and a connection to
+the server.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,66 +16,70 @@ from loom.domain.permissions.subjects import Subject
 from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, tool_name, traits_of
 
 TOOLS_LIMIT: Final = 500
-"""Maximum tools of one server, since each is part of every model call."""
+"""Maximum number of tools per server. Every tool is included in each model call."""
 
 _SUBJECTS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpCall:
-    """One call to a server."""
+    """A call to an MCP server."""
 
     tool: str
-    """The server's own name of the tool."""
+    """The server's name for the tool."""
     arguments: JsonObject
     effect: Effect
     timeout: float
     key: str | None = None
-    """Idempotency key, for tools that declare that they can be repeated."""
+    """Idempotency key, for tools that declare that they are safe to repeat."""
     progress: Callable[[str], None] = lambda _text: None
 
 
 class McpLink(Protocol):
-    """The connection to one server."""
+    """The connection to an MCP server."""
 
     def trouble(self) -> str | None:
-        """None if the server can be called; otherwise why not, and what Loom does about it."""
+        """Return None if the server can be called. Otherwise, return the reason, and Loom's response to the problem."""
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
-        """Send the call once and return its result; raises the tool errors of `loom.domain.core.errors`."""
+        """Send the call once and return its result. Raises the tool errors in `loom.domain.core.errors`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class McpTool:
-    """One tool of one server. It exists while the server lists it, whether the server is available or not."""
+    """A tool on an MCP server. The tool exists while the server lists it, even if the server is currently
+    unavailable.
+    """
 
     spec: ToolSpec
     name: str
-    """The server's own name of the tool."""
+    """The server's name for the tool."""
     schema: ArgumentSchema
     link: McpLink
     limit: float
-    """Seconds for the call itself. The spec's timeout includes the time to wake a sleeping connection."""
+    """Maximum number of seconds for the call itself. The spec's timeout also includes the time to restore an idle
+    connection.
+    """
 
     def is_available(self) -> str | None:
-        """None if its server responds; otherwise what is wrong and what Loom does about it."""
+        """Return None if the server is responding. Otherwise, return the problem and Loom's response to it."""
         return self.link.trouble()
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Every text among the arguments, since only the server knows which of them is a path or an address."""
+        """Return every text in the arguments, because only the server knows which of them are paths or addresses."""
         del workspace
         found = list(dict.fromkeys(_texts(arguments)))
         kept = [Subject(text=text) for text in found[:_SUBJECTS]]
         return kept if len(found) <= _SUBJECTS else [*kept, Subject(text="…", opaque=True)]
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """The tool as a whole."""
+        """Return a rule for the whole tool."""
         del arguments
         return (self.spec.name,)
 
@@ -94,16 +100,16 @@ class McpTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """The outcome of a server's list of tools."""
+    """The result of processing a server's tool list."""
 
     tools: Mapping[str, Tool]
-    """Sorted by name."""
+    """The tools, sorted by name."""
     refused: tuple[str, ...] = ()
-    """One sentence for each listed tool that cannot be used."""
+    """One sentence for each listed tool that can't be used."""
 
 
 def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Offer:
-    """The usable tools of a server. Tools that the configuration excludes are left out silently."""
+    """Return the usable tools of a server. Tools that the configuration excludes are skipped silently."""
     tools: dict[str, Tool] = {}
     refused: list[str] = []
     for each in listed:

@@ -1,4 +1,6 @@
-"""Sanitize a tool's output before it is stored: no secrets, no null bytes, not too long, never empty."""
+"""Sanitize a tool's output before it is stored: redact secrets, remove null bytes, limit the length, and ensure that it
+isn't empty.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,29 +15,29 @@ from loom.domain.core.tool_calls import EMPTY_OUTPUT
 _log = structlog.get_logger("loom.tool")
 
 LONGEST: Final = 4_000_000
-"""Maximum characters of one output that are stored as an artifact: the start and the end."""
+"""Maximum number of characters of one output that are stored as an artifact. The start and the end are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SanitizedOutput:
-    """Output as the model reads it."""
+    """Output in the form that the model reads."""
 
     text: str
     artifact: str = ""
-    """Id of the whole output, if `text` was cut."""
+    """Id of the full output if `text` was truncated."""
     length: int = 0
-    """Characters of the whole output, if `text` was cut."""
+    """Number of characters in the full output if `text` was truncated."""
 
 
 class OutputSanitizer:
-    """Sanitizes output, and stores the whole of what is cut."""
+    """Sanitizes output, and stores the full output if it is truncated."""
 
     def __init__(self, redactor: Redactor, artifacts: ArtifactStore | None) -> None:
         self._redactor = redactor
         self._artifacts = artifacts
 
     async def sanitize(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> SanitizedOutput:
-        """The output, after `note`, within `limit` characters and without secrets. Never raises."""
+        """Return the output after `note`, within `limit` characters and without secrets. Never raises an exception."""
         text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
             return SanitizedOutput(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
@@ -44,11 +46,11 @@ class OutputSanitizer:
         return SanitizedOutput(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
 
     def clean(self, text: str) -> str:
-        """The text without secrets, as every store accepts it."""
+        """Return the text without secrets, in a form that every store accepts."""
         return self._redactor.redact(well_formed(text))
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
-        """Arguments as others may see them."""
+        """Return the arguments with secrets redacted, so that others can see them."""
         return self._redactor.redact_json(arguments)
 
     async def _kept(self, text: str, context: ToolContext) -> str:

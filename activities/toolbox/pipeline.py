@@ -1,8 +1,8 @@
 """The six stages of a tool call: discover, validate, authorize, check-cancel, execute, format.
 
-`plan` runs the first three when the model makes the call, and the outcome is recorded. `execute` runs all six when the
-call runs. It does not decide on the verdict again, since a person may have answered in between. A tool cannot break the
-pipeline: everything that it raises becomes a result that the model reads.
+`plan` runs the first three stages when the model makes the call, and the outcome is recorded. `execute` runs all six
+stages when the call is executed. It doesn't judge the call again, because a person may have approved or rejected it in
+between. A tool can't break the pipeline: every exception from a tool is converted to a result for the model.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ def plan(
     agents: Sequence[str] = (),
     objection: Objection | None = None,
 ) -> PreparedCall:
-    """What the registry and the rules say about a call.
+    """Prepare a call: look up its tool, validate its arguments, and apply the rules.
 
-    `grants` are allow rules that a person granted for the run, `agents` are those that work can be delegated to,
-    `objection` is the verdict of a user's hooks.
+    `grants` contains allow rules that a person granted for the run, `agents` contains the agents that work can be
+    delegated to, and `objection` is the verdict of the user's hooks.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = PreparedCall() if pinned is None else _limits(pinned)
@@ -83,7 +83,7 @@ def plan(
         if objection is not None:
             authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
         judged = authorized.judgement
-        # The rule of an allowed call is enough. A sentence would add to the history in every turn of every run.
+        # For an allowed call, the rule is enough. A sentence would add to the history in every turn of every run.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
@@ -109,7 +109,7 @@ async def execute(
 ) -> ToolResult:
     """Run one call through all stages. Raises nothing except cancellation.
 
-    `after` applies a user's interceptors to the result.
+    `after` applies the user's interceptors to the result.
     """
     watch = _Watch()
     limit = RESULT_LIMIT
@@ -120,7 +120,7 @@ async def execute(
         with watch.stage():
             arguments = _validate(call, tool)
         with watch.stage():
-            pass  # authorize: decided when the call was prepared, or by a person since
+            pass  # authorize: decided when the call was prepared, or later by a person
         with watch.stage():
             _check(is_cancelled)
         with watch.stage():
@@ -136,7 +136,7 @@ async def execute(
         result = failed(_unexpected(error), "unknown")
     if after is not None:
         result = await after(result)
-    # A stage that was not reached has no time: what failed is sanitized, too, but outside the six.
+    # A stage that wasn't reached has no duration. An error is sanitized as well, but that isn't part of the six stages.
     with watch.stage() if result.status != "error" else nullcontext():
         clean = await sanitizer.sanitize(result.content, context, limit=limit, note=note)
     return replace(
@@ -150,7 +150,7 @@ async def execute(
 
 @dataclass(slots=True)
 class _Watch:
-    """Milliseconds spent in each stage, including a failing one."""
+    """Milliseconds spent in each stage, including a stage that fails."""
 
     spent: list[float] = field(default_factory=list)
 
@@ -196,7 +196,9 @@ def _validate(call: ToolCall, tool: Tool) -> object:
 
 
 def _refuse_taken_name(call: ToolCall, spec: AgentSpec) -> None:
-    """A grant for one created tool must not apply to another one of the same name."""
+    """Reject a created tool whose name is taken, because a grant for one created tool must not apply to another tool
+    with the same name.
+    """
     name = f"{MADE}{call.arguments.get('name')}"
     if call.name == CREATE_TOOL and any(tool.name == name for tool in spec.tools):
         raise ToolValidationError(f"there is a tool {name} already: choose another name")
@@ -207,7 +209,7 @@ def _snippet(text: str) -> str:
 
 
 def _timeout(arguments: object, default: float) -> float:
-    """A call that sets its own `timeout` gets it, with additional time to stop."""
+    """Return the call's timeout. If the call sets its own `timeout`, allow additional time for stopping it."""
     wanted = getattr(arguments, "timeout", None)
     return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
 
@@ -239,7 +241,7 @@ def _unexpected(error: Exception) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Authorized:
-    """The judgement and its inputs."""
+    """The verdict and its inputs."""
 
     judgement: Judgement
     subjects: Sequence[Subject]
@@ -247,14 +249,16 @@ class Authorized:
     place: Place
 
     def grants(self, tool: Tool, arguments: object) -> tuple[str, ...]:
-        """What an approval for the run adds: after a scoped ask or a guard exactly this call, or nothing."""
+        """Return the rules that an approval for the run adds. After a scoped ask or a guard, this is exactly this call,
+        or nothing.
+        """
         return _grants(self, tool, arguments)
 
 
 def authorize(
     call: ToolCall, tool: Tool | None, arguments: object, spec: AgentSpec, grants: Sequence[str] = ()
 ) -> Authorized:
-    """Judge a call with valid arguments. For an unknown tool, no pattern has a meaning."""
+    """Judge a call with valid arguments. Patterns have no meaning for an unknown tool."""
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
@@ -275,19 +279,21 @@ def authorize(
 
 
 def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:
-    """The levels by which a call is judged. Grants for the run also apply to the levels above it."""
+    """Return the levels by which a call is judged. A run's grants also apply to its ancestors' levels."""
     above = (replace(level, grants=(*level.grants, *grants)) for level in spec.above)
     return (*above, Level(whose=spec.name, rules=spec.permissions, mode=spec.mode, grants=tuple(grants)))
 
 
 def _pinned(name: str, tool: Tool | None, spec: AgentSpec) -> ToolSpec | None:
-    """The tool as it was when the run started, not as this worker has it now."""
+    """Return the tool as it was when the run started, not this worker's current version."""
     pinned = next((each for each in spec.tools if each.name == name), None)
     return pinned or (tool.spec if tool else None)
 
 
 def _validated(arguments: object, call: ToolCall) -> JsonObject:
-    """The arguments as the tool will get them, so that no other spelling of a value evades a rule."""
+    """Return the arguments in the form that the tool receives, so that an alternative spelling of a value can't evade a
+    rule.
+    """
     if isinstance(arguments, BaseModel):
         return arguments.model_dump(mode="json")
     return call.arguments
@@ -302,7 +308,7 @@ def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
     if any(subject.opaque for subject in made.subjects):
         return ()
     exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in made.subjects))
-    # Offering some of them would leave the rest pending, which is worse than no offer.
+    # Offering only some of the grants would leave the others pending, which is worse than no offer.
     return exact if len(exact) <= MAX_GRANTS else ()
 
 

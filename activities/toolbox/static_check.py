@@ -1,7 +1,7 @@
-"""Check Python that a model wrote, and reject code that needs more than computing before it runs.
+"""Check Python code written by a model before it runs, and reject code that does more than compute.
 
-This is a filter before the sandbox and never replaces it. Python can hide anything from static analysis; what this
-check finds, it reports in a way that a model can act on.
+This check is a filter in front of the sandbox and never replaces it. Python code can hide anything from static
+analysis. The check reports problems in a form that a model can act on.
 """
 
 import ast
@@ -18,15 +18,15 @@ MODULES: Final = frozenset(
     pwd grp spwd crypt nis syslog _testcapi _xxsubinterpreters interpreters _interpreters linecache traceback trace
     """.split()  # noqa: SIM905 - as a list it would take two screens
 )
-"""Modules that give access to the system, other programs, the network or the interpreter."""
+"""Modules that provide access to the system, other programs, the network or the interpreter."""
 
 NAMES: Final = frozenset(
     """
     eval exec compile __import__ open file input breakpoint globals locals vars help exit quit memoryview
     getattr setattr delattr __builtins__ __loader__ __spec__ __file__ __cached__
-    """.split()  # noqa: SIM905 - as above
+    """.split()  # noqa: SIM905 - as a list it would take two screens
 )
-"""Built-in names that give access to anything else. `getattr` is fine with a literal name."""
+"""Built-in names that provide access to other objects. `getattr` is allowed with a literal name."""
 
 _REACHED: Final = frozenset(
     [
@@ -43,7 +43,7 @@ _REACHED: Final = frozenset(
         "methodcaller",
     ]
 )
-"""What allowed modules themselves contain, such as `random._os`."""
+"""Names inside the allowed modules that are rejected, such as `random._os`."""
 
 _FRAMES: Final = frozenset(
     [
@@ -61,7 +61,7 @@ _FRAMES: Final = frozenset(
         "tb_next",
     ]
 )
-"""Attributes that lead from a value to the frames of the program, and so to all of it."""
+"""Attributes that lead from a value to the program's frames, and from there to the whole program."""
 
 _FINE_DUNDERS: Final = frozenset(
     """
@@ -69,12 +69,14 @@ _FINE_DUNDERS: Final = frozenset(
     __delitem__ __repr__ __str__ __hash__ __bool__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __radd__ __sub__
     __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __pow__ __neg__ __abs__ __int__ __float__ __index__
     __post_init__ __name__ __doc__ __slots__ __all__ __match_args__ __annotations__ __future__ __main__
-    """.split()  # noqa: SIM905 - as above
+    """.split()  # noqa: SIM905 - as a list it would take two screens
 )
 
 
 def complaints(code: str) -> tuple[str, ...]:
-    """Why this code must not run, one sentence each with its line; empty if it may."""
+    """Return the reasons why this code must not run, one sentence each with its line number. Return an empty tuple if
+    the code may run.
+    """
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -142,7 +144,9 @@ def _leads_in(name: str) -> bool:
 
 
 def _names_a_way_in(text: str) -> bool:
-    """Whether a name such as `__class__` or `a.__class__` is accessed, or a dot precedes it in a text for `format`."""
+    """Whether the text accesses a name such as `__class__` or `a.__class__`. In a text for `format`, the name must
+    follow a dot.
+    """
     if "{" in text:
         return any(f".{word}" in text for word in ("__", *_FRAMES))
     return any(_leads_in(part) for part in text.split("."))

@@ -1,4 +1,4 @@
-"""Combine several sets of tools, each as it is at the moment, and the tools that only one run has."""
+"""Combine several tool sets, which may change at any time, with the tools that belong to a single run."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from loom.domain.core.tool_calls import ToolSpec
 
 
 class JoinedToolSets(Mapping[str, Tool]):
-    """All tools of all sets, sorted by name. Earlier sets take precedence."""
+    """All tools from all sets, sorted by name. Earlier sets take precedence."""
 
     def __init__(self, *boxes: ToolSet) -> None:
         self._boxes = boxes
 
     def __getitem__(self, name: str) -> Tool:
-        """Return the tool of that name."""
+        """Return the tool with that name."""
         for box in self._boxes:
             if (tool := box.get(name)) is not None:
                 return tool
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, sorted."""
+        """Iterate over the names in sorted order."""
         return iter(sorted({name for box in self._boxes for name in box}))
 
     def __len__(self) -> int:
@@ -33,12 +33,12 @@ class JoinedToolSets(Mapping[str, Tool]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTools:
-    """Tools that only one run has: those that its agent created, and those of its skills."""
+    """Tools that belong to a single run: tools that its agent created, and tools from its skills."""
 
     made: MadeTools
     skills: SkillTools
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """The tool set with the tools that these specs describe."""
+        """Return the tool set with the tools that these specs describe added."""
         every = tuple(specs)
         return self.skills.added_to(self.made.added_to(box, every), every)

@@ -1,16 +1,16 @@
-"""Shorten output: the start and the end stay, with a note about what is missing between them."""
+"""Shorten output: keep the start and the end, with a note about the omitted part between them."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 RESULT_LIMIT: Final = 10_000
-"""Maximum characters of a tool result that the model reads."""
+"""Maximum number of characters in a tool result for the model."""
 
 _NOTE_ROOM: Final = 80
 
 
 def clip(text: str, limit: int = RESULT_LIMIT, more: str = "") -> str:
-    """`text`, or its start and its end within `limit` characters. The note between them says `more`."""
+    """Return `text`, or its start and end within `limit` characters. The note between them contains `more`."""
     if len(text) <= limit:
         return text
     half = (limit - _NOTE_ROOM - len(more)) // 2
@@ -19,7 +19,7 @@ def clip(text: str, limit: int = RESULT_LIMIT, more: str = "") -> str:
 
 @dataclass(slots=True)
 class Collected:
-    """Output as it arrives, in bounded memory: its start and its end."""
+    """Collects output in bounded memory by keeping its start and end."""
 
     limit: int
     head: str = ""
@@ -32,7 +32,7 @@ class Collected:
 
     @property
     def truncated(self) -> bool:
-        """Whether something in the middle is missing."""
+        """Whether part of the output was dropped from the middle."""
         return self.length > self.limit
 
     def add(self, text: str) -> None:
@@ -45,10 +45,10 @@ class Collected:
             self.tail = (self.tail + rest)[-self.limit :]
 
     def text(self) -> str:
-        """The stored text, at most `limit` characters."""
+        """Return the stored text, which has at most `limit` characters."""
         if not self.truncated:
             return self.head
-        # At line ends if possible, so that no unrecognizable half of a secret remains.
+        # Cut at line ends if possible, so that no unrecognizable half of a secret remains.
         begin = self.head[: self._half]
         begin = begin[: begin.rfind("\n") + 1] or begin
         end = (self.head + self.tail)[-self._half :]

@@ -1,4 +1,6 @@
-"""Text from untrusted sources: readable for a model, and marked as data that it must not obey."""
+"""Process text from untrusted sources: make it readable for a model, and mark it as data that the model must
+not obey.
+"""
 
 import codecs
 import re
@@ -11,7 +13,7 @@ _ENCODINGS: Final = re.compile(
     r"utf-(?:8|16|32)(?:-(?:le|be|sig))?|iso8859-\d+|cp\d+|koi8-[rut]|gb(?:2312|k|18030)|big5(?:hkscs)?|tis-620"
     r"|euc_(?:jp|kr|jis_2004|jisx0213)|shift_jis\w*|iso2022_\w+|mac-\w+"
 )
-"""Encodings of web pages. Python knows more names, some of which take very long for a long text."""
+"""Encodings used by web pages. Python supports more encodings, some of which are very slow for long texts."""
 
 _AS_BROWSERS_DO: Final = {"ascii": "cp1252", "iso8859-1": "cp1252"}
 _MARKS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -19,19 +21,25 @@ _META: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w:.-]{1
 _META_WITHIN: Final = 4096
 
 _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""Control characters, overrides of the writing direction, and tag characters: a model reads them, a person does not."""
+"""Control characters, overrides of the writing direction, and tag characters. A model reads them, but a person can't
+see them.
+"""
 
 _OUR_TAGS: Final = re.compile(rf"<(?=[^\w<>]{{0,8}}(?:{TAG}|system-reminder)\b)", re.IGNORECASE)
 
 
 def marked(text: str, source: str) -> str:
-    """The text between tags, without anything that could close them early or look like a message from Loom."""
+    """Return the text between tags, without any content that could close the tags early or look like a message from
+    Loom.
+    """
     inside = _OUR_TAGS.sub("&lt;", text.strip())
     return f'{NOTICE}\n<{TAG} url="{source}">\n{inside}\n</{TAG}>'
 
 
 def decoded(body: bytes, charset: str) -> str:
-    """Decode the body: by its byte order mark, the header, its meta element, else as UTF-8 or Windows-1252."""
+    """Decode the body by its byte order mark, the header or its meta element, and otherwise as UTF-8 or
+    Windows-1252.
+    """
     text = _decoded(body, charset).replace("\r\n", "\n").replace("\r", "\n")
     return _UNSEEN.sub("", text)
 
@@ -44,7 +52,7 @@ def _decoded(body: bytes, charset: str) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A page that is cut in the middle of a character is still UTF-8.
+        # A page that was truncated in the middle of a character is still UTF-8.
         return body.decode("utf-8" if error.start > len(body) - 4 else "cp1252", "replace")
 
 

@@ -1,4 +1,4 @@
-"""The tools that every worker has."""
+"""The built-in tools of every worker."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,9 +25,10 @@ def built_in_tools(
     mailbox: Mailbox | None = None,
     others: Iterable[Tool] = (),
 ) -> dict[str, Tool]:
-    """Sorted by name, so that a model's prompt is the same every time. `no_sandbox` says what to do without one.
+    """Return the tools sorted by name, so that the model's prompt is always the same.
 
-    `home` is Loom's own state, which file tools cannot reach.
+    `no_sandbox` explains how to set up a sandbox if there is none. `home` contains Loom's own state, which file tools
+    can't access.
     """
     tools = (
         *file_tools(tool_timeout, home),

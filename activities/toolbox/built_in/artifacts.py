@@ -1,4 +1,4 @@
-"""`read_artifact`: a long output in full, page by page."""
+"""`read_artifact`: read a long output in full, page by page."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ from loom.domain.core.tool_calls import Effect, Scope, Verdict
 from loom.domain.core.tool_names import SHARE
 
 PAGE: Final = RESULT_LIMIT - 200
-"""Maximum characters of one page. The line above it takes the rest of a result's limit."""
+"""Maximum number of characters per page. The line before the page uses the rest of the result's limit."""
 
 SHARED: Final = "shared-"
-"""Prefix of the ids of artifacts that an agent has shared."""
+"""Prefix of the ids of shared artifacts."""
 
 NO_STORE: Final = "outputs are not kept here: set LOOM_DATABASE_URL on the worker, or ask for less output"
 
@@ -29,7 +29,7 @@ class ReadArtifact(Arguments):
 
 
 def read_artifact_tool(store: ArtifactStore | None) -> Tool:
-    """The tool. A run can read its own artifacts, and those that are shared in its tree."""
+    """Return the tool. A run can read its own artifacts and the artifacts that are shared in its tree."""
 
     async def read(arguments: ReadArtifact, context: ToolContext) -> str:
         if store is None:
@@ -70,7 +70,7 @@ class ShareArtifact(Arguments):
 
 
 def share_artifact_tool(store: ArtifactStore | None) -> Tool:
-    """The tool. A shared text never changes, so a name means the same to every agent."""
+    """Return the tool. A shared text never changes, so its name refers to the same text for every agent."""
 
     async def share(arguments: ShareArtifact, context: ToolContext) -> str:
         if store is None:

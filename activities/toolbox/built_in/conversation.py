@@ -1,4 +1,4 @@
-"""`done` and `ask_user`: how a model addresses people. The run itself carries them out."""
+"""`done` and `ask_user`: the tools with which a model communicates with people. The run itself executes them."""
 
 from typing import Annotated, Any
 
@@ -12,11 +12,11 @@ from loom.domain.core.tool_names import ASK_USER, DONE
 
 
 class Done(BaseModel):
-    """Models choose any name for the answer, so any argument is accepted."""
+    """Models use different names for the answer, so any argument is accepted."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    # Declared as text, but any value is accepted: if the answer has to be JSON, models often pass it as such.
+    # Declared as text, but any value is accepted: if the answer must be JSON, models often pass a JSON value.
     result: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
         default="", description="The final answer, complete: nothing else is shown to the user."
     )
@@ -33,12 +33,12 @@ async def _never_run(_arguments: BaseModel, _context: ToolContext) -> str:
 
 
 def done_tool() -> Tool:
-    """The tool with which a model ends the run."""
+    """Return the tool with which a model ends the run."""
     return _said(DONE, "End the run with the final result. Call it alone, when the task is done.", Done)
 
 
 def ask_user_tool() -> Tool:
-    """The tool with which a model asks a person, and waits for days if necessary."""
+    """Return the tool with which a model asks a person a question. The run waits for days if necessary."""
     description = "Ask the person a question that only they can answer, and wait for it. Ask rarely, and alone."
     return _said(ASK_USER, description, AskUser)
 

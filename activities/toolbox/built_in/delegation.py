@@ -1,4 +1,4 @@
-"""`delegate_task`: how a model delegates work to a sub-agent. The run itself starts the child."""
+"""`delegate_task`: delegate work to a sub-agent. The run itself starts the child."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,9 @@ class DelegateTask(Arguments):
 
 
 def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
-    """The tool for a worker with these agents. It changes nothing itself; each call of a sub-agent is judged."""
+    """Return the tool for a worker with these agents. The tool has no effects of its own, and each call that a
+    sub-agent makes is judged separately.
+    """
     about = "Give a self-contained task to a sub-agent with a context of its own; its final answer is the result."
     several = " Call it several times in one turn for tasks that do not depend on each other."
     known = f" Registered agents: {', '.join(sorted(agents))}." if agents else ""
@@ -51,7 +53,7 @@ def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
 
 
 def refuse_wrong_delegation(call: ToolCall, arguments: object, spec: AgentSpec, agents: Sequence[str]) -> None:
-    """Reject arguments that no child could be started with; raises ToolValidationError, which lists the valid ones."""
+    """Reject arguments with which no child can be started. Raises a ToolValidationError that lists the valid values."""
     if call.name != DELEGATE or not isinstance(arguments, DelegateTask):
         return
     if arguments.agent is not None and arguments.agent not in agents:
@@ -73,7 +75,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _agent_of(arguments: DelegateTask, _workspace: Path) -> Sequence[Subject]:
-    """A rule `delegate_task(NAME)` refers to the agent of that name."""
+    """Return the agent as a subject, so that a rule `delegate_task(NAME)` matches the agent with that name."""
     return (Subject(text=arguments.agent),) if arguments.agent else ()
 
 

@@ -1,7 +1,7 @@
-"""Tools that read and write files of the workspace: read_file, write_file, edit_file, list_dir.
+"""Tools that read and write files in the workspace: read_file, write_file, edit_file, list_dir.
 
-Writing happens on the event loop, not in a thread. A thread would continue after its call was cancelled, and change the
-file later.
+Files are written on the event loop, not in a thread. A thread would keep running after its call was cancelled, and
+would change the file later.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.permissions.subjects import Subject
 
 _IN_ONE_GO: Final = 256 * 1024
-"""Maximum bytes of a file that is read on the event loop. A larger one could block it."""
+"""Maximum size in bytes of a file that is read on the event loop. A larger file could block the loop."""
 
 _EDITABLE: Final = 10 * 1024 * 1024
 _LINE: Final = 2000
@@ -69,7 +69,7 @@ async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) ->
 
 
 def page(file: BinaryIO, arguments: ReadFile) -> str:
-    """The requested lines with their numbers; raises ToolValidationError."""
+    """Return the requested lines with their numbers. Raises ToolValidationError."""
     _refuse_binary(file, arguments.path)
     lines = enumerate(file, start=1)
     skipped = sum(1 for _ in islice(lines, arguments.offset - 1))
@@ -160,7 +160,7 @@ def _editable_text(root: Path, real: Path) -> str:
 
 
 def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
-    """Old and new text with the file's line endings, since models read and write plain newlines."""
+    """Return the old and new text with the file's line endings, because models read and write plain newlines."""
     if arguments.old_string in text or "\r\n" not in text:
         return arguments.old_string, arguments.new_string
     old, new = (
@@ -170,7 +170,7 @@ def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
 
 
 def _occurrences(text: str, old: str) -> Iterator[int]:
-    """The line number of each occurrence of `old`."""
+    """Yield the line number of each occurrence of `old`."""
     line, seen = 1, 0
     while (at := text.find(old, seen)) >= 0:
         line += text.count("\n", seen, at)
@@ -205,7 +205,7 @@ def _named(home: Path | None, arguments: ReadFile | WriteFile | EditFile | ListD
 
 
 def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
-    """The tools of this module. `home` is Loom's own state, which they cannot reach."""
+    """Return the tools in this module. `home` contains Loom's own state, which they can't access."""
     touches = partial(_named, home)
     return (
         FunctionTool(
@@ -228,7 +228,7 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
             function=partial(_write, home),
             touches=touches,
         ),
-        # Once: after a crash, a second attempt would not find the old text and report a failure that did not happen.
+        # Effect `once`: a second attempt after a crash wouldn't find the old text, and would wrongly report a failure.
         FunctionTool(
             spec=tool_spec(
                 "edit_file",

@@ -1,7 +1,7 @@
-"""http_fetch: one page of the public web, as Markdown, text or an image.
+"""`http_fetch`: fetch a page from the public web as Markdown, text or an image.
 
-Models can react to many failures, so each one says what to try. Redirects to another host are reported, not followed,
-because the permission was granted for the first host.
+Models can react to many failures, so each error message suggests what to try. Redirects to another host are reported
+instead of followed, because permission was granted only for the first host.
 """
 
 import re
@@ -24,9 +24,9 @@ from loom.domain.web.urls import LONGEST, WebUrl, web_url
 
 NAME: Final = "http_fetch"
 BODY_LIMIT: Final = 5_000_000
-"""Maximum bytes of a body after decompression. The rest is not read."""
+"""Maximum size in bytes of a decompressed body. The rest isn't read."""
 IMAGE_LIMIT: Final = 1_000_000
-"""Maximum bytes of an image, since it has to fit into one payload as base64."""
+"""Maximum size in bytes of an image. The image must fit into one payload as base64."""
 
 GRACE: Final = 15.0
 """Seconds in addition to the fetch timeout, for converting a page to Markdown."""
@@ -44,7 +44,7 @@ _IMAGES: Final[Mapping[str, re.Pattern[bytes]]] = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-"""Image types that models accept, recognized by their first bytes, because servers may declare anything."""
+"""Image types that models accept. They are recognized by their first bytes, because servers can declare any type."""
 
 _ADVICE: Final[Mapping[int, str]] = {
     401: "it needs a login, which this tool does not have: try another source",
@@ -57,27 +57,27 @@ _ADVICE: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WebAnswer:
-    """A server's response, after redirects within its host."""
+    """A server's response, after following redirects on the same host."""
 
     url: WebUrl
     status: int
     media_type: str = ""
-    """In lower case and without parameters; empty if the server sent none or an invalid one."""
+    """In lowercase and without parameters. Empty if the server sent no media type or an invalid one."""
     charset: str = ""
     body: bytes = b""
     whole: bool = True
-    """False: the body was longer and is cut at `BODY_LIMIT`."""
+    """False if the body exceeded `BODY_LIMIT` and was truncated."""
     retry_after: str = ""
-    """Seconds, or a date."""
+    """A number of seconds or a date."""
     moved_to: WebUrl | None = None
-    """Another host that the page redirects to. It was not contacted."""
+    """The URL on another host to which the page redirects. That host wasn't contacted."""
 
 
 class WebFetcher(Protocol):
-    """Reads from the public web, and from nowhere else."""
+    """Fetches pages from the public web only."""
 
     async def fetch(self, url: WebUrl, limit: float) -> WebAnswer:
-        """GET the page within `limit` seconds; raises ToolExecutionTimeout, ToolExecutionError."""
+        """GET the page within `limit` seconds. Raises ToolExecutionTimeout or ToolExecutionError."""
         ...
 
 
@@ -90,10 +90,12 @@ class Page:
 
 
 class HtmlReader(Protocol):
-    """Converts HTML to Markdown, however hostile it is."""
+    """Converts HTML to Markdown. The HTML may be malicious."""
 
     async def read(self, html: str, base: str) -> Page:
-        """The page without navigation and scripts, its links resolved against `base`; raises ToolExecutionError."""
+        """Return the page without navigation and scripts, and with links resolved against `base`. Raises
+        ToolExecutionError.
+        """
         ...
 
 
@@ -111,12 +113,12 @@ class HttpFetch(Arguments):
 
     @property
     def subject(self) -> str:
-        """The host as permission rules name it."""
+        """The host as it appears in permission rules."""
         return f"domain:{web_url(self.url).host}"
 
 
 def http_fetch_tool(fetcher: WebFetcher, reader: HtmlReader, timeout: float) -> Tool:
-    """The tool, built from these two. `timeout` applies to fetching."""
+    """Return the tool, built from this fetcher and reader. `timeout` applies only to fetching."""
     seconds = min(timeout, _LONGEST_FETCH)
 
     async def run(arguments: HttpFetch, _context: ToolContext) -> ToolOutput:
@@ -171,7 +173,7 @@ def _headline(answer: WebAnswer) -> str:
 
 
 def _status(status: int) -> str:
-    """The number and its standard name. The server's own text could be anything."""
+    """Return the status code and its standard name. The server's own text could contain anything."""
     known = status in HTTPStatus.__members__.values()
     return f"{status} {HTTPStatus(status).phrase}" if known else str(status)
 
@@ -213,7 +215,9 @@ def _picture(answer: WebAnswer, media_type: str) -> ToolOutput:
 
 
 def _kind(answer: WebAnswer) -> str | None:
-    """`html`, `text`, or None for what cannot be shown. If the server does not declare it, the bytes decide."""
+    """Return `html`, `text`, or None for content that can't be displayed. If the server declares no type, detect it
+    from the content.
+    """
     if answer.media_type in _HTML:
         return "html"
     if answer.media_type:

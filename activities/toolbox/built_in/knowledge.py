@@ -1,4 +1,4 @@
-"""`search_knowledge`: passages of this worker's knowledge bases, with citations."""
+"""`search_knowledge`: search this worker's knowledge bases for passages, with citations."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ class SearchKnowledge(Arguments):
 
 
 def knowledge_tools(store: KnowledgeStore | None) -> tuple[Tool, ...]:
-    """The tool. Every run can search every knowledge base of its worker."""
+    """Return the tool. Every run can search all of its worker's knowledge bases."""
 
     async def run(arguments: SearchKnowledge, _context: ToolContext) -> str:
         if store is None:

@@ -1,7 +1,8 @@
 """`create_tool`, and the tools that an agent creates with it.
 
-A created tool is Python with a function `run`. It is checked before it is accepted, runs only in the sandbox without
-network, needs approval as `python` does, and is part of the run's own spec: pinned, recorded, and gone with the run.
+A created tool is Python code with a function `run`. The code is checked before it is accepted, runs only in the sandbox
+without network access, and needs the same approval as `python`. The tool is part of its run's spec: it is pinned,
+recorded, and removed when the run ends.
 """
 
 import ast
@@ -31,7 +32,7 @@ import json as _json, sys as _sys
 _answer = run(**_json.load(_sys.stdin))
 print(_answer if isinstance(_answer, str) else _json.dumps(_answer, ensure_ascii=False))
 """
-"""Appended to the agent's code. What that code prints is part of the output."""
+"""Appended to the agent's code. The output includes text that the agent's code prints."""
 
 
 class CreateTool(Arguments):
@@ -53,10 +54,10 @@ class MadeTools:
 
     sandbox: Sandbox | None
     missing: str = "there is no sandbox"
-    """What to do without a sandbox."""
+    """Explains how to set up a sandbox if there is none."""
 
     def maker(self) -> Tool:
-        """The tool `create_tool`. It changes the run, which reads this from the call."""
+        """Return the tool `create_tool`. The run reads the new tool from the call and adds it to its spec."""
         description = (
             "Make a tool out of Python; it is called made__NAME from your next turn on. Standard library only, "
             "no files, no network, no other programs: it computes."
@@ -68,7 +69,7 @@ class MadeTools:
         return FunctionTool(spec=spec, arguments=CreateTool, function=_checked, missing=missing)
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """The tool set with the created tools in these specs."""
+        """Return the tool set with the created tools in these specs added."""
         made = {spec.name: self._tool(spec) for spec in specs if spec.source}
         return {**made, **box} if made else box
 
@@ -85,25 +86,27 @@ class MadeTool:
     place: MadeTools
 
     def is_available(self) -> str | None:
-        """None if it can work here; otherwise what is missing and what to do."""
+        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
+        to fix it.
+        """
         return None if self.place.sandbox else self.place.missing
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """It affects nothing outside itself, since it only computes."""
+        """Return no subjects, because the tool only computes and has no external effects."""
         del arguments, workspace
         return ()
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """The tool as a whole."""
+        """Return a rule for the whole tool."""
         del arguments
         return (self.spec.name,)
 
     async def run(self, arguments: object, context: ToolContext) -> str:
-        """Run it in the sandbox."""
+        """Run the tool in the sandbox."""
         if self.place.sandbox is None:
             raise ToolUnavailableError(self.place.missing)
         seconds = context.timeout - GRACE
@@ -119,7 +122,7 @@ class MadeTool:
 
 
 async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
-    """Reject what cannot become a tool, with a message that helps to correct it."""
+    """Reject code that can't become a tool. The error message explains how to correct it."""
     wrong = list(complaints(arguments.code))
     try:
         ArgumentSchema(arguments.parameters)

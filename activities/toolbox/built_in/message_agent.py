@@ -1,4 +1,4 @@
-"""`message_agent`: a message from one running agent to another of the same tree, which can reply."""
+"""`message_agent`: send a message from one running agent to another in the same tree, which can reply."""
 
 import asyncio
 from typing import Final, Protocol
@@ -13,25 +13,27 @@ from loom.domain.core.tool_names import MESSAGE_AGENT
 
 LONGEST_WAIT: Final = 300.0
 ABOVE: Final = "parent"
-"""The agent that delegated the work, as the tool names it. It has no turn of its own until the work is done."""
+"""The tool's name for the agent that delegated the work. That agent takes no turn until the work is done."""
 NO_RUNS: Final = "agents write to each other in runs only; there is no server here"
 _LOOK: Final = 0.5
-"""Seconds between two checks for a reply."""
+"""Seconds between checks for a reply."""
 
 
 class NoSuchReader(Exception):
-    """No agent has that name; the message lists the available ones."""
+    """No agent has that name. The message lists the available agents."""
 
 
 class Mailbox(Protocol):
-    """Sends messages between the runs of a tree."""
+    """Sends messages between runs in the same tree."""
 
     async def send(self, sender: str, root: str, to: str, text: str, *, wants_reply: bool) -> str:
-        """Send a message to a run of the tree and return its name; raises NoSuchReader and ToolUnavailableError."""
+        """Send a message to a run in the tree and return the run's name. Raises NoSuchReader and
+        ToolUnavailableError.
+        """
         ...
 
     async def unread(self, run_id: str) -> int:
-        """The number of messages that the agent of a run has not read."""
+        """Return the number of messages that a run's agent hasn't read."""
         ...
 
 
@@ -50,7 +52,7 @@ class MessageAgent(Arguments):
 
 
 def message_tool(mailbox: Mailbox | None) -> Tool:
-    """The tool. Messages stay within the tree of runs."""
+    """Return the tool. Messages stay within the tree of runs."""
 
     async def send(arguments: MessageAgent, context: ToolContext) -> str:
         if mailbox is None:

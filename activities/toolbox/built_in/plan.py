@@ -1,4 +1,4 @@
-"""`create_plan`: how a model plans a task whose steps can run in parallel. The run starts the steps."""
+"""`create_plan`: plan a task whose steps can run in parallel. The run starts the steps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +56,7 @@ class CreatePlan(Arguments):
 
 
 def plan_tool() -> Tool:
-    """The tool. Each call that a step makes is judged by itself."""
+    """Return the tool. Each call that a step makes is judged separately."""
     about = (
         "Carry out a plan: each step is done by a sub-agent, those that wait for nothing at once. The result says what"
         " each step brought, and what failed and was not begun; make another plan for what is left."
@@ -70,7 +70,7 @@ def plan_tool() -> Tool:
 
 
 def refuse_wrong_plan(call: ToolCall, arguments: object, spec: AgentSpec, agents: Sequence[str]) -> None:
-    """Reject steps that could not be started; raises ToolValidationError, which lists the valid values."""
+    """Reject steps that can't be started. Raises a ToolValidationError that lists the valid values."""
     if call.name != CREATE_PLAN or not isinstance(arguments, CreatePlan):
         return
     own = [tool.name for tool in spec.tools if not goes_along(tool)]
@@ -83,7 +83,9 @@ def refuse_wrong_plan(call: ToolCall, arguments: object, spec: AgentSpec, agents
 
 
 def _agents_of(arguments: CreatePlan, _workspace: Path) -> Sequence[Subject]:
-    """A rule `delegate_task(NAME)`, or `delegate_task(agent:NAME)`, also refers to that agent in a step."""
+    """Return the steps' agents as subjects, so that a rule `delegate_task(NAME)` or `delegate_task(agent:NAME)` also
+    matches them.
+    """
     named = dict.fromkeys(step.agent for step in arguments.steps if step.agent)
     return tuple(Subject(text=name, loose=f"agent:{name}") for name in named)
 

@@ -1,8 +1,8 @@
-"""python: run a program, given as text, with the worker's interpreter in a sandbox.
+"""`python`: run a program in a sandbox with the worker's interpreter.
 
-The interpreter runs isolated (`-I`): without environment variables, user packages, and the worker's own packages. It
-only has those of its base installation. The code is passed through standard input, so it may be long. The rest of the
-input is the program's own standard input.
+The interpreter runs isolated (`-I`): without environment variables, user packages, and the worker's own packages. Only
+the packages of the base installation are available. The code is passed on standard input, so it can be long. The
+program reads the rest of the input as its own standard input.
 """
 
 import sys
@@ -29,7 +29,7 @@ from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.core.tool_calls import Effect, Scope
 
 INTERPRETER: Final = str(Path(sys.executable).resolve())
-"""The interpreter that the worker's environment was created from."""
+"""The interpreter from which the worker's environment was created."""
 
 _START: Final = """
 def start():
@@ -67,7 +67,7 @@ async def run_python(
     max_output: int = KEPT,
     on_output: Callable[[str], None] = lambda _text: None,
 ) -> Finished:
-    """Run a program as `__main__` in the workspace with this standard input. The output is both of its streams."""
+    """Run a program as `__main__` in the workspace with this standard input. The output combines stdout and stderr."""
     program = code.encode()
     return await sandbox.run(
         [INTERPRETER, "-I", "-X", "utf8", "-c", _START, str(len(program))],
@@ -80,7 +80,7 @@ async def run_python(
 
 
 def python_tool(sandbox: Sandbox | None, timeout: float, missing: str) -> Tool:
-    """The python tool. Without a sandbox, it reports what to do."""
+    """Return the python tool. Without a sandbox, the tool explains how to set one up."""
 
     async def run(arguments: Python, context: ToolContext) -> str:
         if sandbox is None:

@@ -1,4 +1,4 @@
-"""The tools with which agents of one tree keep versioned notes for themselves and each other."""
+"""Tools with which the agents of a tree keep versioned notes for themselves and for each other."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from loom.domain.memory.scopes import ReadOnlyScopeError, ScopedEntry, ScopedWri
 
 _LONGEST: Final = 20_000
 _LISTED: Final = 200
-"""Maximum characters of each entry in a list."""
+"""Maximum number of characters per entry in a list."""
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -45,9 +45,9 @@ class Read(Arguments):
 
 
 def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
-    """`write_memory`, `publish_memory`, `read_memory`. Publishing to all sessions needs approval.
+    """Return `write_memory`, `publish_memory` and `read_memory`. Publishing to all sessions needs approval.
 
-    Without a store they are known but unavailable.
+    Without a store, the tools are listed but unavailable.
     """
     tools = _Tools(store)
     return (
@@ -77,7 +77,7 @@ class _Tools:
         use: Callable[[ScopedMemory, A, ToolContext], Awaitable[str]],
         declared: Verdict,
     ) -> Tool:
-        """A tool that uses the store."""
+        """Return a tool that uses the store."""
 
         async def run(given: A, context: ToolContext) -> str:
             if self.store is None:
@@ -103,7 +103,7 @@ class _Tools:
         return await _written(store, given, MemoryScope.GLOBAL, context)
 
     async def read(self, store: ScopedMemory, given: Read, context: ToolContext) -> str:
-        """One note in full, or the start of all."""
+        """Return one note in full, or the start of every note."""
         path = path_of(context.run_id, context.root_run_id)
         if given.id is not None:
             entry = await store.read(given.id, path)
@@ -117,7 +117,7 @@ class _Tools:
 async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, context: ToolContext) -> str:
     path = path_of(context.run_id, context.root_run_id)
     there = await store.read(given.id, path)
-    # A repeated call, after its worker died, creates no second version.
+    # If a worker crashes and the call is repeated, no second version is created.
     same = there is not None and (there.content, there.scope, there.updated_by) == (given.content, scope, path[-1])
     if there is None or not same:
         there = await store.write(

@@ -1,4 +1,4 @@
-"""Tools that search the workspace: glob for names, grep for content."""
+"""Tools that search the workspace: `glob` searches names, and `grep` searches content."""
 
 import asyncio
 import json
@@ -25,10 +25,10 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.permissions.subjects import Subject
 
 _FOUND: Final = 300
-"""Maximum paths or lines that one search returns."""
+"""Maximum number of paths or lines that one search returns."""
 
 _SECONDS: Final = 20.0
-"""Maximum seconds of one search. What it found until then is its result."""
+"""Maximum duration of one search in seconds. When the time runs out, the search returns the matches found so far."""
 
 _PACKAGES: Final = Path(__file__).parents[4]
 _START: Final = (
@@ -55,7 +55,7 @@ class Grep(Arguments):
 
 
 class _Stop:
-    """Tells a thread to stop: on timeout, or if its call was cancelled."""
+    """Tells a thread to stop when the search times out or its call is cancelled."""
 
     def __init__(self, seconds: float) -> None:
         self._until = monotonic() + seconds
@@ -108,7 +108,7 @@ async def _grep(home: Path | None, arguments: Grep, context: ToolContext) -> str
 
 
 def _matching(paths: Iterator[str], root: Path, start: Path, pattern: str | None) -> Iterator[str]:
-    """The files below `start` whose path relative to it matches."""
+    """Yield the files below `start` whose path relative to `start` matches."""
     if pattern is None:
         yield from paths
         return
@@ -123,7 +123,9 @@ def _glob_regex(pattern: str) -> re.Pattern[str]:
 
 
 def _glob_source(pattern: str) -> str:
-    """`**` crosses folders, `*` and `?` do not; without a slash the pattern matches in every folder."""
+    """Convert a glob to a regular expression. `**` matches across folders, `*` and `?` don't. Without a slash, the
+    pattern matches in every folder.
+    """
     spelled = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]/]+\])", pattern if "/" in pattern else "**/" + pattern)
     return "".join(spelled.get(piece) or _character_class(piece) or re.escape(piece) for piece in pieces)
@@ -135,7 +137,7 @@ def _character_class(piece: str) -> str:
 
 
 def _braces(pattern: str) -> list[str]:
-    """`*.{a,b}` as `*.a`, `*.b`."""
+    """Expand `*.{a,b}` to `*.a` and `*.b`."""
     match = re.search(r"\{([^{}]*,[^{}]*)\}", pattern)
     if match is None or pattern.count("{") > 8:
         return [pattern]
@@ -144,7 +146,7 @@ def _braces(pattern: str) -> list[str]:
 
 
 async def _search(arguments: Grep, paths: list[str], root: Path) -> tuple[list[str], bool]:
-    """Matching lines, and whether the time ran out."""
+    """Return the matching lines, and whether the search timed out."""
     request = {
         "pattern": arguments.pattern,
         "ignore_case": arguments.ignore_case,
@@ -181,13 +183,13 @@ def _named(home: Path | None, arguments: Glob, root: Path) -> tuple[Subject, ...
 
 
 def _searched(home: Path | None, arguments: Grep, root: Path) -> tuple[Subject, ...]:
-    """In a folder, every file is searched."""
+    """Return the searched path as a subject. In a folder, every file is searched."""
     is_folder = workspace.resolve(root, arguments.path, home=home, must_exist=False).is_dir()
     return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path, home=home))
 
 
 def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
-    """The tools of this module. `home` is Loom's own state, which they cannot reach."""
+    """Return the tools in this module. `home` contains Loom's own state, which they can't access."""
     return (
         FunctionTool(
             spec=tool_spec(

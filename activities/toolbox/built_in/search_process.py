@@ -1,7 +1,7 @@
 """Search files for a regular expression in a separate process: `python -c … ROOT SECONDS < request`.
 
-A regular expression can take forever on one line while it holds the interpreter's lock, and only the end of the process
-stops it. The process imports only the standard library and `beneath`, so it starts in a few milliseconds.
+A regular expression can take forever on one line while it holds the interpreter's lock, and only ending the process
+stops it. The process imports only the standard library and `beneath`, so it starts within a few milliseconds.
 """
 
 import json
@@ -17,7 +17,7 @@ _LINE = 300
 
 
 def search(root: str, paths: Iterable[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """`path:line:text` of every matching line. Binary and unreadable files are left out."""
+    """Yield `path:line:text` for every matching line. Binary and unreadable files are skipped."""
     for path in paths:
         try:
             opened = beneath.open_file(root, path.split("/"))
@@ -34,7 +34,7 @@ def search(root: str, paths: Iterable[str], pattern: re.Pattern[str]) -> Iterato
 
 
 def main() -> None:
-    """Read the request, write matches as they are found, and end by an alarm on timeout."""
+    """Read the request and write matches as they are found. On timeout, an alarm ends the process."""
     root, seconds = sys.argv[-2], float(sys.argv[-1])
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)

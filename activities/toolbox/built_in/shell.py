@@ -1,4 +1,4 @@
-"""bash: run one shell command in a sandbox."""
+"""`bash`: run one shell command in a sandbox."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ from loom.domain.permissions.subjects import Subject
 OUTPUT_LIMIT: Final = 30_000
 _LONGEST: Final = 600.0
 KEPT: Final = 2_000_000
-"""Maximum characters of one command's output that are stored: the start and the end."""
+"""Maximum number of characters of a command's output that are stored. The start and the end are kept."""
 
 GRACE: Final = 10.0
-"""Seconds in addition to a command's own timeout, for stopping it and reading its output."""
+"""Seconds in addition to a command's own timeout, for stopping the command and reading its output."""
 
 EXACT_ONLY: Final = frozenset(
     """
@@ -38,38 +38,41 @@ EXACT_ONLY: Final = frozenset(
     make cmake ninja just tox nox psql mysql sqlite3 redis-cli mongosh
     """.split()  # noqa: SIM905 - as a list it would take three screens
 )
-"""Programs that run others, destroy something, or use the network: approved as exact commands, never by name."""
+"""Programs that run other programs, destroy data, or use the network. They are approved only as exact commands, never
+by name.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
-    """How a command ended."""
+    """The outcome of a command."""
 
     exit_code: int
     output: str
     timed_out: bool = False
     truncated: bool = False
     limit: str = ""
-    """The limit that it reached, and what to do about it."""
+    """The limit that the command reached, and how to deal with it."""
 
 
 class Sandbox(Protocol):
-    """A place to run a command so that it can do no harm outside the workspace."""
+    """Runs commands so that they can't do harm outside the workspace."""
 
     async def run(
         self,
         command: Sequence[str],
         *,
         workspace: Path,
-        timeout: float,  # noqa: ASYNC109 - the command's own timeout; its output until then is the result
+        timeout: float,  # noqa: ASYNC109 - the command's own timeout; the output so far is then the result
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run the command to its end. On timeout, at a limit or on cancellation, kill everything that it started.
+        """Run the command to completion. On timeout, at a limit or on cancellation, kill the command and all processes
+        that it started.
 
-        `readable` are folders that it may read, wherever they are.
+        `readable` contains folders that the command may read, even if they are outside the workspace.
         """
         ...
 
@@ -78,7 +81,7 @@ class ShellParser(Protocol):
     """Analyzes a shell command without running it."""
 
     def parse(self, command: str) -> Sequence[Subject]:
-        """Every command inside, in order."""
+        """Return every command in the shell command, in order."""
         ...
 
 
@@ -89,13 +92,13 @@ def _runnable(text: str) -> str:
 
 
 Runnable = Annotated[str, AfterValidator(_runnable)]
-"""Text that can be executed at all."""
+"""Text that can be executed."""
 
 
 Timeout = Annotated[
     float | None, Field(gt=0, le=_LONGEST, description=f"Seconds until it is stopped, at most {_LONGEST:g}")
 ]
-"""How long the program in the sandbox may run, as the model requests."""
+"""The maximum duration of the program in the sandbox, as requested by the model."""
 
 
 class Bash(Arguments):
@@ -106,7 +109,7 @@ class Bash(Arguments):
 
 
 def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, missing: str) -> Tool:
-    """The bash tool. Without a sandbox, it reports what to do."""
+    """Return the bash tool. Without a sandbox, the tool explains how to set one up."""
 
     async def run(arguments: Bash, context: ToolContext) -> str:
         if sandbox is None:
@@ -140,7 +143,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
 
 
 def outcome(finished: Finished, seconds: float) -> str:
-    """The output of a command; raises the tool's error if it failed or was stopped."""
+    """Return the output of a command. Raises the tool's error if the command failed or was stopped."""
     output = finished.output.rstrip("\n")
     if finished.timed_out:
         raise ToolExecutionTimeout(
@@ -154,7 +157,7 @@ def outcome(finished: Finished, seconds: float) -> str:
 
 
 def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
-    """Progress up to the maximum length of a result, since more is of no use on the live stream."""
+    """Limit progress to the maximum length of a result, because longer output isn't useful on the live stream."""
     room = OUTPUT_LIMIT
 
     def tell(text: str) -> None:
@@ -167,8 +170,8 @@ def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
-    """Allow rules for these commands: harmless programs by name, others as exact commands; none if one cannot be
-    expressed.
+    """Return allow rules for these commands: harmless programs by name, others as exact commands. Return no rules if
+    one of them can't be expressed.
     """
     if any(command.opaque for command in commands):
         return ()

@@ -1,6 +1,8 @@
-"""Which files a shell command obviously reads and writes, so that path rules apply to `cat` as they do to read_file.
+"""Determine which files a shell command obviously reads and writes, so that path rules apply to `cat` in the same way
+as to read_file.
 
-Obviously means by its words. For a script that opens files itself, there is the sandbox.
+A command obviously accesses a file if the command's words name the file. The sandbox covers scripts that open files
+themselves.
 """
 
 import os
@@ -39,7 +41,7 @@ _OUTPUTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
 
 
 def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple[Subject, ...]:
-    """The commands, each with the files that it accesses."""
+    """Return each command with the files that it accesses."""
     bases = _bases(commands, workspace, home)
     is_fed = any("xargs" in f"{each.text} {each.loose}".split() for each in commands)
     touched = {
@@ -50,12 +52,14 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
 
 
 def _fed(words: _Words, *, is_fed: bool) -> _Words:
-    """What `xargs` adds to a command is known only when it runs."""
+    """Add None for the words that `xargs` appends, because they are known only when the command runs."""
     return (*words, None) if is_fed else words
 
 
 def _bases(commands: Sequence[Subject], workspace: Path, home: str) -> list[str | None]:
-    """The folders that relative paths may refer to, since `cd` may come before or after; None is an unknown one."""
+    """Return the folders that relative paths may refer to, because `cd` may run before or after. None stands for an
+    unknown folder.
+    """
     bases: list[str | None] = [str(workspace)]
     for words in dict.fromkeys(each.words for each in commands):
         if not words or words[0] not in ("cd", "pushd"):
@@ -76,7 +80,7 @@ def _touched(words: _Words, bases: Sequence[str | None], workspace: Path, home: 
 
 
 def _paths(use: _Use, path: str, workspace: Path) -> Iterator[Touched]:
-    """The path as named and, if a link changes it, its target."""
+    """Yield the path as written and, if a link changes it, the link's target."""
     for each in dict.fromkeys((path, os.path.realpath(path))):
         inside = Path(each).is_relative_to(workspace)
         yield Touched(tool=use, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each)
@@ -128,7 +132,9 @@ def _edits_in_place(word: str) -> bool:
 
 
 def _of_copy(name: str, operands: Sequence[str | None]) -> Iterator[tuple[_Use, str | None]]:
-    """A file that is copied into a folder keeps its name there."""
+    """Yield the files that a copy or move reads and writes. A file that is copied into a folder keeps its name in that
+    folder.
+    """
     *sources, target = operands or (None,)
     yield from (("read_file", word) for word in sources)
     if name == "mv":
@@ -154,7 +160,7 @@ def _after(words: _Words, *options: str) -> Iterator[str | None]:
 
 
 def _operands(words: _Words) -> list[str | None]:
-    """All words that are not options; of `--file=x` the value."""
+    """Return all words that aren't options. For an option such as `--file=x`, return its value."""
     found: list[str | None] = []
     only_operands = False
     for word in words[1:]:

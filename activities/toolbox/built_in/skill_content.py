@@ -1,4 +1,4 @@
-"""What the tools for skills show: the instructions with the names of the resources, and single files."""
+"""Format the output of the skill tools: a skill's instructions with the names of its resources, and single files."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,11 +13,11 @@ from loom.domain.skills.catalog import BODY_TOKENS, READ_RESOURCE, RUN_SCRIPT, S
 from loom.domain.skills.documents import BrokenSkill
 
 MOST_LISTED: Final = 100
-"""Maximum resources listed with a skill's instructions."""
+"""Maximum number of resources that are listed with a skill's instructions."""
 
 
 def content(use: SkillUse) -> ToolOutput:
-    """The instructions in their tag, and the names of the resources."""
+    """Return the instructions in their tag, and the names of the resources."""
     try:
         file, document = skill_files.document_of(use.root)
         changed = changed_since(use)
@@ -30,7 +30,7 @@ def content(use: SkillUse) -> ToolOutput:
 
 
 def within_limit(body: str, file: str, skill: str) -> str:
-    """The instructions, or complete lines from their start and how to read on."""
+    """Return the instructions, or as many complete lines as fit, followed by how to read the rest."""
     if text_tokens(body) <= BODY_TOKENS:
         return body
     lines = body.split("\n")
@@ -53,7 +53,7 @@ def _listed(resources: Sequence[skill_files.SkillFile]) -> str:
 
 
 def resource(use: SkillUse, asked: ReadFile) -> ToolOutput:
-    """A page of one file of the skill."""
+    """Return a page of one of the skill's files."""
     try:
         with skill_files.opened(use.root, asked.path) as file:
             shown = page(file, asked)
@@ -64,7 +64,7 @@ def resource(use: SkillUse, asked: ReadFile) -> ToolOutput:
 
 
 def changed_since(use: SkillUse) -> str:
-    """A warning if the files differ from those that the run was started with; raises OSError."""
+    """Return a warning if the files have changed since the run started. Raises OSError."""
     now = skill_files.digest_of(use.root)
     if now == use.digest:
         return ""
@@ -72,7 +72,7 @@ def changed_since(use: SkillUse) -> str:
 
 
 def missing(use: SkillUse, path: str, error: OSError) -> str:
-    """What to do if a file is missing."""
+    """Return what to do if a file is missing."""
     try:
         names = [file.path for file in skill_files.files_of(use.root)]
     except OSError:

@@ -1,4 +1,4 @@
-"""Read, list and digest the files of a skill's folder without following a link out of it."""
+"""Read, list and digest the files in a skill's folder, without following links out of the folder."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.domain.skills.documents import NAMES, BrokenSkill, Document, split
 
 LONGEST: Final = 1024 * 1024
-"""Maximum bytes of a SKILL.md. Larger files count by name and size in the digest."""
+"""Maximum size in bytes of a SKILL.md. The digest covers only the name and size of larger files."""
 MOST_FILES: Final = 1000
 MOST_FOLDERS: Final = 6
-"""Maximum depth of folders."""
+"""Maximum depth of nested folders."""
 SCRIPTS: Final = "scripts"
 _SKIPPED: Final = frozenset({".git", "__pycache__", "node_modules"})
 
@@ -22,12 +22,12 @@ class SkillFile(NamedTuple):
     """A file of a skill."""
 
     path: str
-    """Relative to its folder, with slashes."""
+    """Path relative to the skill's folder, with forward slashes."""
     size: int
 
 
 def document_of(root: str) -> tuple[str, Document]:
-    """Whether this is a PDF whose data is present."""
+    """Return the name and the parsed content of the skill's main file. Raises BrokenSkill if the file can't be read."""
     name = next((name for name in NAMES if os.path.lexists(f"{root}/{name}")), NAMES[0])
     try:
         data = read(root, name, LONGEST + 1)
@@ -42,18 +42,20 @@ def document_of(root: str) -> tuple[str, Document]:
 
 
 def read(root: str, path: str, most: int = -1) -> bytes:
-    """The content of one file, or its first bytes; raises OSError if it is outside or does not exist."""
+    """Return the content of one file, or its first bytes. Raises OSError if the file is outside the folder or doesn't
+    exist.
+    """
     with opened(root, path) as file:
         return file.read(most)
 
 
 def opened(root: str, path: str) -> BinaryIO:
-    """A regular file of the folder, opened for reading; raises OSError."""
+    """Open a regular file in the folder for reading. Raises OSError."""
     return os.fdopen(beneath.open_file(root, parts_of(path)), "rb")
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The path components of a file; raises NotAFile if it leads elsewhere."""
+    """Return the components of a file's path. Raises NotAFile if the path leads outside the folder."""
     parts = PurePosixPath(path.removeprefix("./")).parts
     if not parts or ".." in parts or path.startswith("/") or "\0" in path:
         raise beneath.NotAFile("name a file of the skill, by its path in the skill's folder")
@@ -61,7 +63,7 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def files_of(root: str) -> list[SkillFile]:
-    """All regular files, sorted by path; only the first ones if there are too many. Raises OSError."""
+    """Return all regular files, sorted by path. If there are too many, return only the first ones. Raises OSError."""
     found: list[SkillFile] = []
     for file in _below(root, ()):
         found.append(file)
@@ -71,7 +73,9 @@ def files_of(root: str) -> list[SkillFile]:
 
 
 def digest_of(root: str) -> str:
-    """12 hex digits over the skill's files. Large data files count by name and size. Raises OSError."""
+    """Return 12 hex digits that identify the skill's files. Only the name and size of large data files are included.
+    Raises OSError.
+    """
     whole = blake2b(digest_size=6)
     for file in files_of(root):
         content = read(root, file.path) if file.size <= LONGEST else b""
@@ -81,7 +85,7 @@ def digest_of(root: str) -> str:
 
 
 def strange_files(root: Path) -> Iterator[str]:
-    """What a skill should not contain: links, pipes, devices, each with its type."""
+    """Yield entries that a skill shouldn't contain, such as links, pipes and devices, each with its type."""
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = Path(folder, name)

@@ -1,7 +1,8 @@
-"""The tools of a run with skills: load_skill, read_skill_resource, run_skill_script, and scripts that are tools.
+"""The tools of a run with skills: load_skill, read_skill_resource, run_skill_script, and scripts that are registered as
+tools.
 
-The skills are pinned in the run's spec and passed with each call (`ToolContext.skill`). If the files of a skill have
-changed since the run started, reading it returns a warning, and its scripts do not run.
+The skills are pinned in the run's spec and passed with each call (`ToolContext.skill`). If a skill's files have changed
+since the run started, reading the skill returns a warning, and its scripts don't run.
 """
 
 import asyncio
@@ -28,7 +29,9 @@ from loom.domain.permissions.subjects import Subject
 from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT, SKILL_TOOLS, SkillUse
 
 CONTENT_LIMIT: Final = 60_000
-"""Maximum characters of a skill's instructions with the list of its resources, which have their own limit in tokens."""
+"""Maximum number of characters in a skill's instructions and its resource list. The resource list has its own token
+limit.
+"""
 _NAME: Final = "Skill"
 
 
@@ -63,15 +66,15 @@ class SkillTools:
 
     sandbox: Sandbox | None
     missing: str = "there is no sandbox"
-    """What to do without a sandbox."""
+    """Explains how to set up a sandbox if there is none."""
     timeout: float = 120.0
 
     def tools(self) -> tuple[Tool, ...]:
-        """The tools of every run with skills. A run's own spec of them names its skills."""
+        """Return the tools of every run with skills. In a run's spec, these tools list the run's own skills."""
         return (self._load(), self._read(), self._run())
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """The tool set with the skill tools of these specs, as they are pinned to the run."""
+        """Return the tool set with the skill tools in these specs added, as pinned to the run."""
         mine = {spec.name: made for spec in specs if (made := self._as_pinned(box, spec)) is not None}
         return {**box, **mine} if mine else box
 
@@ -84,7 +87,7 @@ class SkillTools:
     async def script(
         self, script: str, context: ToolContext, *, seconds: float, stdin: str, arguments: Sequence[str] = ()
     ) -> str:
-        """Run a script of the call's skill in the workspace, with the skill's folder mounted read-only."""
+        """Run a script from the call's skill in the workspace, with the skill's folder mounted read-only."""
         if self.sandbox is None:
             raise ToolUnavailableError(self.missing)
         use = skill_of(context)
@@ -169,26 +172,28 @@ class SkillTools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedTool:
-    """One of the three tools as pinned: it accepts only the run's own skills."""
+    """One of the three skill tools, pinned to a run. It accepts only the run's own skills."""
 
     spec: ToolSpec
     schema: ArgumentSchema
     tool: Tool
 
     def is_available(self) -> str | None:
-        """None if it can work here; otherwise what is missing and what to do."""
+        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
+        to fix it.
+        """
         return self.tool.is_available()
 
     def parse(self, arguments: JsonObject) -> object:
-        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
         return self.tool.parse(self.schema.check(self.spec.name, arguments))
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are matched against."""
+        """Return the subjects that permission patterns are matched against."""
         return self.tool.subjects(arguments, workspace)
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """The allow rules that an approval of this call for the rest of the run adds."""
+        """Return the allow rules that are added if this call is approved for the rest of the run."""
         return self.tool.grants(arguments)
 
     async def run(self, arguments: object, context: ToolContext) -> str | ToolOutput:
@@ -198,7 +203,9 @@ class PinnedTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptTool:
-    """A script of a skill that is a tool of the run: JSON on standard input, the result on standard output."""
+    """A skill's script that is a tool of the run. It reads JSON from standard input and prints the result to standard
+    output.
+    """
 
     spec: ToolSpec
     schema: ArgumentSchema
@@ -206,38 +213,42 @@ class ScriptTool:
     max_output: int = OUTPUT_LIMIT
 
     def is_available(self) -> str | None:
-        """None if it can work here; otherwise what is missing and what to do."""
+        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
+        to fix it.
+        """
         return None if self.place.sandbox else self.place.missing
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments; raises ToolValidationError, which names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """None: only the script knows what it accesses."""
+        """Return no subjects, because only the script knows which resources it accesses."""
         del arguments, workspace
         return ()
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """The tool as a whole."""
+        """Return a rule for the whole tool."""
         del arguments
         return (self.spec.name,)
 
     async def run(self, arguments: object, context: ToolContext) -> str:
-        """Run it in the sandbox."""
+        """Run the script in the sandbox."""
         given = canonical(cast("JsonObject", arguments))
         return await self.place.script(skill_of(context).script, context, seconds=context.timeout - GRACE, stdin=given)
 
 
 def skill_of(context: ToolContext) -> SkillUse:
-    """The skill that the call refers to; raises ToolUnavailableError."""
+    """Return the call's skill. Raises ToolUnavailableError."""
     if context.skill is None:
         raise ToolUnavailableError("this run has no skill of that name: its prompt names those that it has")
     return context.skill
 
 
 def _command(use: SkillUse, script: str) -> tuple[str, ...]:
-    """How to run a script: by its suffix, or directly; raises the tool errors."""
+    """Return the command that runs a script, based on the script's suffix, or the script itself if it is executable.
+    Raises the tool errors.
+    """
     try:
         with skill_files.opened(use.root, script) as file:
             is_program = os.fstat(file.fileno()).st_mode & 0o111

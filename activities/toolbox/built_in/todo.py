@@ -32,7 +32,7 @@ async def _listed(arguments: TodoArguments, _context: ToolContext) -> str:
 
 
 def todo_tool() -> Tool:
-    """The tool. Writing the list again does no harm, and it changes nothing outside the run."""
+    """Return the tool. Writing the same list again is harmless, and the tool changes nothing outside the run."""
     description = "Keep your list of things to do: send all of it each time. For work of three steps or more."
     return FunctionTool(
         spec=tool_spec(TODO, description, TodoArguments, effect=Effect.READ, scope=Scope.CONTEXT),

@@ -1,8 +1,8 @@
-"""Run a user's function: async on the event loop, any other in a thread of its own. No error escapes.
+"""Run a user's function: an async function on the event loop, any other function in its own thread. No error escapes.
 
-A thread cannot be stopped. If a call is cancelled or exceeds its timeout, its thread is abandoned: further output is
-dropped, and a generator ends at its next yield. The threads do not come from a pool, which a few stuck calls would
-block for all, and they end with the process.
+A thread can't be stopped. If a call is cancelled or exceeds its timeout, its thread is abandoned: further output is
+dropped, and a generator ends at its next yield. The threads don't come from a pool, because a few stuck calls could
+block the pool for all other calls. The threads end with the process.
 """
 
 import asyncio
@@ -25,15 +25,17 @@ from loom.domain.core.messages import Part
 _log = structlog.get_logger("loom.tool")
 
 PIECES_LIMIT: Final = 5_000_000
-"""Maximum characters of a generator's output that are kept: the start and the end."""
+"""Maximum number of characters of a generator's output that are kept. The start and the end are kept."""
 _IN_TIME: Final = 0.98
-"""Share of its timeout after which a thread is abandoned, so that the model reads that it could not be stopped."""
+"""Share of the timeout after which a thread is abandoned, so that the model can read that the thread couldn't be
+stopped.
+"""
 
 
 async def called(
     name: str, call: Callable[[ToolContext], Any], context: ToolContext, *, blocking: bool
 ) -> str | ToolOutput:
-    """The function's return value as a tool's output; raises the tool errors of `loom.domain.core.errors`."""
+    """Return the function's return value as a tool's output. Raises the tool errors in `loom.domain.core.errors`."""
     limited = replace(context, progress=_limited(context.progress))
     try:
         given = await _in_time(name, call, limited) if blocking else call(limited)
@@ -50,7 +52,7 @@ async def called(
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run it in a thread of its own, and wait. If cancelled, abandon the thread."""
+    """Run the function in its own thread and wait for the result. If cancelled, abandon the thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     ambience = contextvars.copy_context()
@@ -77,7 +79,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 async def _in_time(name: str, call: Callable[[ToolContext], Any], context: ToolContext) -> Any:
-    """The value of a blocking call, with a generator exhausted. Its progress is reported on the event loop."""
+    """Return the value of a blocking call. A generator is run to its end. Progress is reported on the event loop."""
     loop = asyncio.get_running_loop()
     relay = _Relay(loop=loop, tell=context.progress)
     try:
@@ -100,14 +102,14 @@ def _exhausted(value: Any, relay: "_Relay") -> Any:
     gathered = _Gathered(relay)
     for piece in _with_end(value):
         gathered.add(piece)
-        if not relay.is_open:  # the caller has gone; unlike other functions, a generator can be stopped
+        if not relay.is_open:  # the caller no longer waits; unlike other functions, a generator can be stopped
             value.close()
             break
     return gathered.output()
 
 
 def _with_end(generator: Generator[Any, Any, Any]) -> Iterator[Any]:
-    """What a generator yields, and what it returns, if anything."""
+    """Yield the generator's values, and its return value if there is one."""
     end = yield from generator
     if end is not None:
         yield end
@@ -126,13 +128,15 @@ async def _finished(value: Any, context: ToolContext) -> str | ToolOutput:
 
 
 def _is_heavy(value: Any) -> bool:
-    """Whether converting it would block the event loop: files to read, or long lists to serialize."""
+    """Whether converting the value would block the event loop, because it contains files to read or long lists to
+    serialize.
+    """
     return not isinstance(value, str | int | float | bool | None | ToolOutput | Part)
 
 
 @dataclass(slots=True)
 class _Relay:
-    """Progress from a thread to the event loop, for as long as the caller waits for the thread."""
+    """Passes progress from a thread to the event loop for as long as the caller waits for the thread."""
 
     loop: asyncio.AbstractEventLoop
     tell: Callable[[str], None]
@@ -149,7 +153,9 @@ class _Relay:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What a generator yields: each text is progress and part of the output, and images and files are added to it."""
+    """Collects a generator's values. Each text is reported as progress and appended to the output. Images and files are
+    added to the output.
+    """
 
     tell: Callable[[str], None]
     text: Collected = field(default_factory=lambda: Collected(PIECES_LIMIT))
@@ -168,7 +174,7 @@ class _Gathered:
         self.tell(output)
 
     def output(self) -> str | ToolOutput:
-        """The complete output."""
+        """Return the complete output."""
         text = self.text.text()
         if not self.parts and not self.is_warning:
             return text
@@ -176,7 +182,7 @@ class _Gathered:
 
 
 def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
-    """Progress up to the maximum length of a result, since more is of no use on the live stream."""
+    """Limit progress to the maximum length of a result, because longer output isn't useful on the live stream."""
     room = RESULT_LIMIT
 
     def tell(text: str) -> None:
@@ -189,7 +195,7 @@ def _limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def is_asked_to_stop() -> bool:
-    """Whether a cancellation is meant for this call, and not for something that a user's code waited for."""
+    """Whether a cancellation targets this call, as opposed to an operation that the user's code was waiting for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

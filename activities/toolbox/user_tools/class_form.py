@@ -1,4 +1,4 @@
-"""A tool in class form: any object with a name, a description, a model of its arguments and something to run.
+"""A tool in class form: any object with a name, a description, an argument model and a `run` method.
 
     class Weather:
         name = "weather"
@@ -8,7 +8,7 @@
 
         async def run(self, town: Town) -> str: ...
 
-The class needs no import of Loom. `run` (or `__call__`) takes the model, or its fields by name. It may also take a
+The class doesn't need to import Loom. `run` (or `__call__`) takes the model, or its fields by name. It may also take a
 `context`, and parameters of types that the app provides.
 """
 
@@ -38,12 +38,12 @@ from loom.domain.core.errors import BadRequest
 
 
 def has_class_form(thing: object) -> bool:
-    """Whether it looks like a tool and not like a function."""
+    """Whether the object looks like a tool rather than a function."""
     return hasattr(thing, "args_schema") or (hasattr(thing, "name") and hasattr(thing, "run"))
 
 
 def class_tool(thing: Any, origin: str, options: ToolOptions, provided: Container[Any] = ()) -> UserTool:
-    """The tool that an object, or a class that is made without arguments, describes."""
+    """Return the tool that an object describes. A class is instantiated without arguments first."""
     made = _made(thing, origin) if isinstance(thing, type) else thing
     run = _runner(made, origin)
     model = _model(made, origin)
@@ -87,7 +87,7 @@ def _runner(made: Any, origin: str) -> Callable[..., Any]:
 
 
 def _model(made: Any, origin: str) -> type[BaseModel]:
-    """The model of the arguments. It rejects unknown ones unless it is configured otherwise."""
+    """Return the model of the arguments. It rejects unknown arguments unless it is configured otherwise."""
     schema = getattr(made, "args_schema", None)
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         raise BadRequest(f"{origin} has no `args_schema`: set it to a pydantic model of its arguments", field="tool")
@@ -102,7 +102,7 @@ def _model(made: Any, origin: str) -> type[BaseModel]:
 
 
 def _said(made: Any, origin: str) -> ToolOptions:
-    """The object's attributes as options of `app.tool`."""
+    """Return the object's attributes as options for `app.tool`."""
     said: dict[str, Any] = {"name": getattr(made, "name", ""), "description": getattr(made, "description", "")}
     options = {name: name for name in ("timeout", "ephemeral", "queue", "permission", "scope")}
     for option, attribute in (options | {"available": "is_available"}).items():
@@ -117,7 +117,7 @@ def _said(made: Any, origin: str) -> ToolOptions:
 
 
 def _claim(made: Any, name: str, origin: str) -> bool | None:
-    """A boolean, as an attribute or a method without arguments."""
+    """Return a boolean from an attribute or from a method without arguments."""
     claim = getattr(made, name, None)
     try:
         answer = claim() if callable(claim) else claim
@@ -129,7 +129,9 @@ def _claim(made: Any, name: str, origin: str) -> bool | None:
 def _caller(
     run: Callable[..., Any], fields: set[str], context: str | None, needs: Mapping[str, Any], origin: str
 ) -> Callable[[Given, ToolContext, Mapping[str, Any]], Any]:
-    """How `run` is called: with the model, or with its fields by name; besides with context and dependencies."""
+    """Return a function that calls `run` with the model or with the model's fields by name, and with the context and
+    dependencies.
+    """
     parameters = inspect.signature(run).parameters
     if context is None and CONTEXT in parameters and CONTEXT not in (*fields, *needs):
         context = CONTEXT

@@ -8,8 +8,9 @@
     @app.tool(effect="read")
     async def price(article: str, pool: Pool) -> str: ...
 
-A worker calls each factory once when it starts, in the order of registration. When it stops, it closes what they opened
-in reverse. A parameter whose type is provided gets the worker's value. It is no argument: the model never sees it.
+When a worker starts, it calls each factory once, in the order of registration. When the worker stops, it closes the
+resources that the factories opened, in reverse order. If a parameter's type is provided, the parameter receives the
+worker's value. Such a parameter isn't a tool argument, and the model never sees it.
 """
 
 import inspect
@@ -50,29 +51,31 @@ _YIELDING: Final = (
     *(AsyncIterator, AsyncIterable, AsyncGenerator, AbstractAsyncContextManager),
     *(Iterator, Iterable, Generator, AbstractContextManager),
 )
-"""Return types of a factory whose value is the first type argument, closed when the worker stops."""
+"""Return types for which the first type argument is the type of the value. The value is closed when the
+worker stops.
+"""
 _TOO_COMMON: Final = (None, type(None), Any, object, str, bytes, int, float, bool, list, tuple, dict, set, Path)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dependency:
-    """A factory of an app's, and the type of its value."""
+    """A factory of an app, and the type of its value."""
 
     kind: Any
     factory: Callable[..., Any]
     origin: str
-    """Where the factory was defined, for people."""
+    """Location where the factory was defined, for display."""
     needs: Mapping[str, Any]
-    """The type of each of its parameters, which other dependencies provide."""
+    """The type of each of the factory's parameters. Other dependencies provide these values."""
     is_closed: bool
-    """The factory yields its value, or returns it inside a context manager."""
+    """Whether the factory yields its value or returns it inside a context manager."""
 
 
 class Dependencies:
     """The dependencies that a worker provides, with their values while it runs."""
 
     def __init__(self, dependencies: Sequence[Dependency] = ()) -> None:
-        """Raises BadRequest when a type is provided twice, or needed by a factory before it is provided."""
+        """Raises BadRequest if a type is provided twice, or if a factory needs a type that isn't provided before it."""
         self._each: dict[Any, Dependency] = {}
         self._values: dict[Any, Any] = {}
         for one in dependencies:
@@ -98,14 +101,16 @@ class Dependencies:
         return bool(self._each)
 
     def values_for(self, needs: Mapping[str, Any]) -> dict[str, Any]:
-        """The value for each of these parameters; raises LoomError while the dependencies are closed."""
+        """Return the value for each of these parameters. Raises LoomError while the dependencies are closed."""
         if closed := [kind for kind in needs.values() if kind not in self._values]:
             raise LoomError(f"{named(closed[0])} is not open: only a running worker provides it")
         return {parameter: self._values[kind] for parameter, kind in needs.items()}
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Call each factory in order, and close in reverse; raises BadRequest that names a factory that fails."""
+        """Call the factories in order, and close their values in reverse order. Raises a BadRequest that names the
+        factory if one fails.
+        """
         async with AsyncExitStack() as stack:
             stack.callback(self._values.clear)
             for one in self._each.values():
@@ -120,13 +125,13 @@ class Dependencies:
 
 
 class WithDependencies(partial[Any]):
-    """A function of a user's that is called with positional values, and gets the rest from the dependencies."""
+    """A user's function that is called with positional values and receives its other values from the dependencies."""
 
     needs: Mapping[str, Any]
     dependencies: Dependencies
 
     def __call__(self, /, *given: Any) -> Any:
-        """Call the function: injected parameters by their type, the others in order."""
+        """Call the function. Injected parameters are passed by type, and the others in order."""
         injected = self.dependencies.values_for(self.needs)
         left = iter(given)
         arguments: list[Any] = []
@@ -136,13 +141,13 @@ class WithDependencies(partial[Any]):
                 continue
             try:
                 arguments.append(next(left))
-            except StopIteration:  # this parameter has a default: what follows goes by name
+            except StopIteration:  # this parameter has a default, so pass the following ones by name
                 break
         return self.func(*arguments, *left, **injected)
 
 
 def dependency_of(factory: Any, origin: str) -> Dependency:
-    """A factory as a dependency; raises BadRequest when its type or parameters cannot be read."""
+    """Return a factory as a dependency. Raises BadRequest if its type or parameters can't be read."""
     if not callable(factory):
         raise BadRequest(f"{origin}: `app.provide` takes a function, a generator or a class", field=FIELD)
     hints = _types_of(factory, origin)
@@ -163,15 +168,16 @@ def dependency_of(factory: Any, origin: str) -> Dependency:
 def with_dependencies(
     function: Callable[..., Any], dependencies: Dependencies, what: str, given: int
 ) -> Callable[..., Any]:
-    """The function, its parameters of provided types filled in; `given` is how many values it is called with.
+    """Return the function with its parameters of provided types filled in. `given` is the number of values that it is
+    called with.
 
-    Raises BadRequest for a parameter that it would be called without.
+    Raises BadRequest if the function would be called without a required parameter.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
         hints = _types_of(function, what)
     except (BadRequest, TypeError, ValueError):
-        return function  # nothing to be read: it gets what everything gets
+        return function  # the signature can't be read, so nothing is injected
     needs = {p.name: plain(hints[p.name]) for p in parameters if is_provided(hints.get(p.name), dependencies)}
     others = [p for p in parameters if p.name not in needs]
     beyond = [p for p in others if p.kind is Parameter.KEYWORD_ONLY] + [p for p in others if _by_position(p)][given:]
@@ -189,7 +195,7 @@ def with_dependencies(
 
 
 def is_injected(function: Callable[..., Any] | None) -> bool:
-    """Whether the function gets anything from the dependencies."""
+    """Whether the function receives any values from the dependencies."""
     return isinstance(function, WithDependencies)
 
 
@@ -197,17 +203,17 @@ def is_provided(kind: Any, provided: Container[Any]) -> bool:
     """Whether a parameter of this type is injected."""
     try:
         return plain(kind) in provided
-    except TypeError:  # an annotation that cannot be hashed names no type
+    except TypeError:  # an annotation that can't be hashed doesn't name a type
         return False
 
 
 def plain(kind: Any) -> Any:
-    """The type without what `Annotated` says beside it."""
+    """Return the type without its `Annotated` metadata."""
     return kind.__origin__ if hasattr(kind, "__metadata__") else kind
 
 
 def named(kind: Any) -> str:
-    """A type as a message names it."""
+    """Return a type's name for use in a message."""
     return kind.__qualname__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
@@ -230,7 +236,7 @@ def _types_of(function: Any, origin: str) -> Mapping[str, Any]:
 
 
 async def _opened(one: Dependency, values: Mapping[str, Any], stack: AsyncExitStack) -> Any:
-    """The value of a dependency; closing it is left to the stack."""
+    """Open a dependency and return its value. The stack closes the value."""
     if inspect.isasyncgenfunction(one.factory):
         made: Any = asynccontextmanager(one.factory)(**values)
     elif inspect.isgeneratorfunction(one.factory):
@@ -247,7 +253,7 @@ async def _opened(one: Dependency, values: Mapping[str, Any], stack: AsyncExitSt
 
 
 async def _closed(one: Dependency, manager: Any) -> None:
-    """Close it; one that fails stops none of the others."""
+    """Close the value. If closing fails, the other values are still closed."""
     try:
         if hasattr(manager, "__aexit__"):
             await manager.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""The options of a tool at its registration, validated, and the resulting spec."""
+"""Validate the options given when a tool is registered, and build the tool's spec from them."""
 
 import re
 from collections.abc import Callable
@@ -15,41 +15,43 @@ from loom.domain.permissions.rules import DEFAULT
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 LAST_USES: Final = 3
-"""Results of an ephemeral tool that stay in the context by default."""
+"""Default number of results of an ephemeral tool that stay in the context."""
 
 
 class ToolOptions(TypedDict, total=False):
-    """The options of a tool besides its function."""
+    """The options of a tool in addition to its function."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # type: ignore[misc]
 
     name: str
-    """Default: the function's."""
+    """Default: the function's name."""
     description: str
-    """Default: the docstring's."""
+    """Default: the description in the docstring."""
     effect: Literal["read", "idempotent", "once"]
-    """What happens if it runs twice; default once."""
+    """The effect of running the tool twice. Default: `once`."""
     timeout: Annotated[float, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)]
-    """Seconds for one call; default LOOM_TOOL_TIMEOUT."""
+    """Timeout of one call in seconds. Default: LOOM_TOOL_TIMEOUT."""
     parallel: bool
-    """Whether it may run in parallel with other calls; default: true for `read`."""
+    """Whether the tool may run in parallel with other calls. Default: true for `read`."""
     ephemeral: bool | Annotated[int, Field(ge=0)]
-    """Keep only its last results in the context: True for 3, or a number."""
+    """Keep only the tool's last results in the context: True for 3, or a number."""
     queue: Annotated[str, Field(min_length=1)]
-    """Task queue of the workers that run it; default: the run's own."""
+    """Task queue of the workers that run the tool. Default: the run's own queue."""
     permission: Literal["allow", "ask", "deny"]
-    """The verdict if no rule names it; default: allow for reading, ask for anything else."""
+    """The verdict if no rule names the tool. Default: allow for read-only tools, ask for all others."""
     available: Callable[[], object]
-    """Called before each call. Returns True or None, else False or what is missing."""
+    """Called before each call. It returns True or None if the tool is available, and otherwise False or the missing
+    requirement.
+    """
     scope: Literal["sandboxed", "system", "context"]
-    """sandboxed, the default: its paths are confined to the workspace."""
+    """With `sandboxed`, the default, the tool's paths are confined to the workspace."""
 
 
 _OPTIONS: Final = TypeAdapter(ToolOptions)
 
 
 def check_name(name: str, origin: str) -> None:
-    """Reject a name that providers, rules or the MCP prefix do not allow."""
+    """Reject a name that providers, rules or the MCP prefix don't allow."""
     if NAME.fullmatch(name) is None:
         raise BadRequest(
             f"{origin}: {name!r} cannot be a tool's name: give one with `name=` of letters, digits and _, at most 64,"
@@ -65,7 +67,7 @@ def check_name(name: str, origin: str) -> None:
 
 
 def checked(options: ToolOptions, origin: str) -> ToolOptions:
-    """Validate the options; raises BadRequest, which names the wrong one."""
+    """Validate the options. Raises a BadRequest that names the invalid option."""
     try:
         return _OPTIONS.validate_python(options)
     except ValidationError as error:
@@ -77,7 +79,7 @@ def checked(options: ToolOptions, origin: str) -> ToolOptions:
 
 
 def spec_for(name: str, description: str, arguments: type[BaseModel], options: ToolOptions, origin: str) -> ToolSpec:
-    """The spec that model and run see."""
+    """Return the spec for the model and the run."""
     effect = Effect(options.get("effect", "once"))
     reads = effect is Effect.READ
     if options.get("parallel") and not reads:

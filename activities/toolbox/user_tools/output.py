@@ -1,7 +1,7 @@
-"""Convert the return value of a user's function to what a model can read: text, JSON, images and files.
+"""Convert the return value of a user's function to a form that a model can read: text, JSON, images and files.
 
-No return value is an error. The function has already done its work, and a model that reads about a failure would repeat
-it.
+No return value is treated as an error. The function has already done its work, and a model that reads about a failure
+would repeat the call.
 """
 
 import mimetypes
@@ -19,7 +19,9 @@ from loom.activities.ports import ToolOutput
 from loom.domain.core.messages import Part
 
 PARTS_LIMIT: Final = 3_500_000
-"""Maximum bytes of images and files of one result: as base64, less than providers accept for one image."""
+"""Maximum total size in bytes of the images and files in one result. Encoded as base64, it is below the limit of
+providers for one image.
+"""
 
 PDF: Final = "application/pdf"
 _MAGIC: Final = {
@@ -34,7 +36,7 @@ _UNKNOWN: Final = "application/octet-stream"
 
 
 def to_output(value: object) -> str | ToolOutput:
-    """The value as a tool's output. `Path`s are files that may be read."""
+    """Return the value as a tool's output. `Path` values refer to files that may be read."""
     if isinstance(value, str):
         return value
     if isinstance(value, ToolOutput):
@@ -46,13 +48,13 @@ def to_output(value: object) -> str | ToolOutput:
 
 
 def part_of(data: bytes, *, name: str = "", media_type: str = "") -> Part:
-    """Convert bytes to an image, a sound or a file. The default media type is derived from name or content."""
+    """Convert bytes to an image, audio or a file. By default, the media type is derived from the name or content."""
     media = media_type or mimetypes.guess_type(name)[0] or _sniffed(data)
     return Part(type=_kind(media), media_type=media, data=b64encode(data).decode(), name=name)
 
 
 def _pieces(value: object) -> Iterator[str | Part]:
-    """Text and parts, in order."""
+    """Yield text and parts, in order."""
     match value:
         case None:
             return
@@ -72,7 +74,7 @@ def _pieces(value: object) -> Iterator[str | Part]:
 
 
 def as_json(value: object) -> str:
-    """The value as JSON. What JSON cannot express is converted with `str`."""
+    """Return the value as JSON. Values that JSON can't represent are converted with `str`."""
     try:
         return to_json(_plain(value), fallback=str, inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError, TypeError, RecursionError):
@@ -97,7 +99,9 @@ def _file(path: Path) -> str | Part:
 
 
 def _within_limit(output: ToolOutput) -> ToolOutput:
-    """The output without excess parts, because of which a provider would reject the whole conversation."""
+    """Return the output without excess parts. If the output contained them, a provider would reject the whole
+    conversation.
+    """
     kept: list[Part] = []
     notes: list[str] = []
     room = PARTS_LIMIT
@@ -113,7 +117,9 @@ def _within_limit(output: ToolOutput) -> ToolOutput:
 
 
 def _checked(part: Part) -> tuple[Part, int]:
-    """The part with the media type that its first bytes show, and its size. An invalid image becomes a file."""
+    """Return the part with the media type detected from its first bytes, and its size. An invalid image
+    becomes a file.
+    """
     if not part.data:
         return part, 0
     try:

@@ -1,7 +1,8 @@
-"""Confine the paths among a user's arguments to the workspace, and derive what permission patterns are matched against.
+"""Confine the paths in a user tool's arguments to the workspace, and derive the subjects that permission patterns are
+matched against.
 
-A path is shown to the rules first and confined when the call runs. What the function then does with it is not checked:
-a link may change meanwhile, and the function may construct other paths.
+A path is first matched against the rules, and then confined when the call runs. The function's later use of the path
+isn't checked: a link may change in the meantime, and the function may construct other paths.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,9 @@ _WRITES: Final = ("read_file", "write_file")
 
 
 def confined(value: Any, place: Path, home: Path | None) -> Any:
-    """The value with its paths resolved inside the workspace; raises ToolValidationError for one outside."""
+    """Return the value with its paths resolved inside the workspace. Raises ToolValidationError if a path is
+    outside.
+    """
     if isinstance(value, PurePath):
         return workspace.resolve(place, str(value), home=home, must_exist=False)
     if isinstance(value, _LISTS) and any(isinstance(item, PurePath) for item in value):
@@ -33,9 +36,9 @@ def confined(value: Any, place: Path, home: Path | None) -> Any:
 
 
 def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None, reads: bool) -> Iterator[Subject]:
-    """Every text, number and path in an argument. `place` is the folder that paths are confined to, if any.
+    """Yield every text, number and path in an argument. `place` is the folder to which paths are confined, if any.
 
-    Rules of the file tools apply to paths too: protecting a file covers every way of reaching it.
+    The file tools' rules apply to these paths, too, so a rule that protects a file covers every way of accessing it.
     """
     if isinstance(value, PurePath) and place is not None:
         for subject in workspace.subjects(place, str(value), home=home):
@@ -50,7 +53,7 @@ def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None,
 
 
 def refuse_hidden_paths(kinds: Mapping[str, Any], origin: str) -> None:
-    """Reject parameters whose paths cannot be confined; raises BadRequest."""
+    """Reject parameters whose paths can't be confined. Raises BadRequest."""
     for name, kind in kinds.items():
         formats = _PATHS & set(_formats(TypeAdapter(kind).json_schema()))
         if formats and not (formats == {"path"} and _is_plain(kind)):
@@ -72,7 +75,7 @@ def _formats(schema: Any) -> Iterator[str]:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether paths appear directly or in a list, without a model, mapping or iterator around them."""
+    """Whether paths occur only directly or in a list, and not inside a model, mapping or iterator."""
     if hasattr(kind, "__metadata__"):  # Annotated
         return _is_plain(kind.__origin__)
     if get_origin(kind) in (Union, UnionType):
@@ -83,7 +86,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _subject(name: str, value: Any) -> Subject:
-    """A value as JSON. No pattern covers a nested one."""
+    """Return a value as JSON. No pattern matches a nested value."""
     try:
         plain = to_jsonable_python(value, fallback=str)
     except (PydanticSerializationError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Everything that a user can register as a tool: a function, a class, or an object that implements the port."""
+"""Convert the objects that a user can register as tools: functions, classes, and objects that implement the port."""
 
 import inspect
 from collections.abc import Container
@@ -14,9 +14,9 @@ from loom.domain.core.tool_calls import ToolSpec
 
 
 def tool_of(tool: Any, options: ToolOptions, provided: Container[Any] = ()) -> Tool:
-    """A function, a class or an object as a tool; raises BadRequest for anything else.
+    """Return a function, class or object as a tool. Raises BadRequest for anything else.
 
-    Parameters of the types that are `provided` are injected and not sent by the model.
+    Parameters whose types are `provided` are injected instead of sent by the model.
     """
     origin = origin_of(tool)
     if isinstance(getattr(tool, "spec", None), ToolSpec):
@@ -36,10 +36,10 @@ def tool_of(tool: Any, options: ToolOptions, provided: Container[Any] = ()) -> T
 
 
 def origin_of(thing: object) -> str:
-    """Where a function, class or object is defined: `my_tools.count_words (my_tools.py:12)`."""
+    """Return the location where a function, class or object is defined: `my_tools.count_words (my_tools.py:12)`."""
     thing = thing.func if isinstance(thing, partial) else thing
     named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    module = named.__module__.rpartition("/")[2].removesuffix(".py")  # an app that is a file has its path as its name
+    module = named.__module__.rpartition("/")[2].removesuffix(".py")  # if an app is a file, its path is the module name
     name = f"{module}.{named.__qualname__}"
     try:
         code = inspect.unwrap(named)

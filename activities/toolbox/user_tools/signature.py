@@ -1,8 +1,8 @@
-"""A tool derived from a function: its arguments from the signature, their meaning from the docstring.
+"""Derive a tool from a function: its arguments from the signature, and their descriptions from the docstring.
 
-The arguments become a pydantic model whose fields have names of their own (`p0`, `p1` …) and the parameters' names as
-aliases: a parameter may be called `schema`, `copy` or `_x` without meeting pydantic's names, and none is taken for an
-argument that Loom knows.
+The arguments become a pydantic model. Its fields have generated names (`p0`, `p1` …), with the parameters' names as
+aliases. Parameters can therefore be called `schema`, `copy` or `_x` without conflicting with pydantic's names, and none
+is mistaken for an argument that Loom recognizes.
 """
 
 import inspect
@@ -34,33 +34,35 @@ _STRICT: Final = ConfigDict(extra="forbid", frozen=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A function as a tool: its arguments and their descriptions."""
+    """A function described as a tool: its arguments and their descriptions."""
 
     function: Callable[..., Any]
     description: str
     arguments: type[BaseModel]
     fields: Mapping[str, str]
-    """Field of `arguments` for each parameter."""
+    """The field of `arguments` for each parameter."""
     nullable: frozenset[str]
-    """Parameters that accept null. For any other, null means not given."""
+    """Parameters that accept null. For any other parameter, null means that it wasn't given."""
     positional: tuple[str, ...]
     """Positional-only parameters, in order."""
     context: str | None
-    """The parameter that gets the ToolContext; the model never sees it."""
+    """The parameter that receives the ToolContext. The model never sees it."""
     needs: Mapping[str, Any]
-    """The type of each parameter that the worker's dependencies fill; the model never sees these either."""
+    """The type of each parameter that receives a value from the worker's dependencies. The model never sees these
+    parameters.
+    """
 
     def call(self, values: Mapping[str, Any], context: ToolContext, injected: Mapping[str, Any]) -> Any:
-        """Call the function with these values by parameter."""
+        """Call the function with these values by parameter name."""
         given = {**values, **injected, **({} if self.context is None else {self.context: context})}
         return self.function(*[given.pop(name) for name in self.positional], **given)
 
 
 def described(function: Callable[..., Any], origin: str, provided: Container[Any] = ()) -> Described:
-    """Read a function; raises BadRequest that names it, the parameter, and what to do.
+    """Read a function. Raises a BadRequest that names the function, the parameter and the fix.
 
-    A parameter of a type that is `provided` is no argument. Neither is one of a class that JSON cannot carry: something
-    else may still provide it before the worker starts.
+    A parameter whose type is `provided` isn't an argument. The same applies to a parameter whose class has no JSON
+    representation, because the type may still be provided before the worker starts.
     """
     parameters = _parameters(function, origin)
     hints = types_of(function, origin)
@@ -89,7 +91,7 @@ def described(function: Callable[..., Any], origin: str, provided: Container[Any
 
 
 def can_only_be_provided(kind: Any) -> bool:
-    """Whether it is a class of which JSON has no values, such as a connection pool."""
+    """Whether the type is a class whose values JSON can't represent, such as a connection pool."""
     kind = plain(kind)
     base = get_origin(kind) or kind
     if (
@@ -106,7 +108,7 @@ def can_only_be_provided(kind: Any) -> bool:
 
 
 def read_docstring(text: str) -> tuple[str, Mapping[str, str]]:
-    """What a docstring says about the function and each parameter, in Google, NumPy or Sphinx style."""
+    """Return the descriptions of the function and its parameters from a docstring in Google, NumPy or Sphinx style."""
     try:
         found = parse(text)
     except ParseError:
@@ -129,12 +131,12 @@ def takes_null(kind: Any) -> bool:
 
 
 def context_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) -> str | None:
-    """The parameter that gets the ToolContext."""
+    """Return the parameter that receives the ToolContext."""
     return _context_of(list(inspect.signature(function).parameters.values()), hints)
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether calling it returns a coroutine or an async generator, so that it may run on the event loop."""
+    """Whether calling the function returns a coroutine or an async generator, so that it can run on the event loop."""
     while isinstance(function, partial):
         function = function.func
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
@@ -174,7 +176,7 @@ def types_of(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
 
 
 def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The object with annotations and docstring: the function of a partial, or an object's `__call__`."""
+    """Return the object with the annotations and docstring: a partial's function, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function):
@@ -194,7 +196,7 @@ def _is_context(parameter: Parameter, kind: Any) -> bool:
 
 
 def _field(parameter: Parameter, kind: Any, meaning: str) -> Any:
-    """The parameter's default and description. Its own `Field(…)` takes precedence over the docstring."""
+    """Return the parameter's default and description. An explicit `Field(…)` takes precedence over the docstring."""
     given = parameter.default
     own = given if isinstance(given, FieldInfo) else FieldInfo.from_annotation(kind)
     known: dict[str, Any] = {"alias": parameter.name, "description": own.description or meaning or None}

@@ -1,6 +1,7 @@
-"""A tool made from a function, as the registry of a user's module stores it.
+"""A tool built from a function, in the form that the registry of a user's module stores.
 
-Its arguments are kept apart from Loom's own: a parameter's name never has a meaning for the pipeline.
+The tool's arguments are kept separate from Loom's own arguments, so that a parameter name never has a special meaning
+for the pipeline.
 """
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
@@ -27,11 +28,11 @@ from loom.domain.permissions.subjects import Subject
 
 
 class Given(BaseModel):
-    """Validated arguments by parameter. Dumped, they are what the model sent, as the tool understood it."""
+    """Validated arguments by parameter. The dump contains the model's arguments as the tool interpreted them."""
 
     values: Mapping[str, Any]
     checked: Any
-    """The same as a value of the tool's own model."""
+    """The arguments as an instance of the tool's own model."""
 
     @model_serializer
     def _dumped(self) -> dict[str, Any]:
@@ -41,14 +42,14 @@ class Given(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserTool:
-    """A user's function behind the port `Tool`."""
+    """A user's function that implements the port `Tool`."""
 
     spec: ToolSpec
     origin: str
-    """Where it is defined, for people."""
+    """Location where the function is defined, for display."""
     arguments: type[BaseModel]
     fields: Mapping[str, str]
-    """Field of `arguments` for each parameter."""
+    """The field of `arguments` for each parameter."""
     nullable: frozenset[str]
     call: Callable[[Given, ToolContext, Mapping[str, Any]], Any]
     """Calls the function with its arguments, the context, and the values of the parameters in `needs`."""
@@ -56,17 +57,19 @@ class UserTool:
     available: Callable[[], object] | None
     has_own_timeout: bool
     needs: Mapping[str, Any] = field(default_factory=dict)
-    """The type of each parameter that the worker's dependencies fill."""
+    """The type of each parameter that receives a value from the worker's dependencies."""
     dependencies: Dependencies = field(default_factory=Dependencies)
     remade: "Callable[[Container[Any]], UserTool] | None" = None
-    """The same tool, its signature read again with these types provided."""
+    """Creates the same tool again, with its signature read as if these types were provided."""
     home: Path | None = None
-    """Loom's own state on the worker, which no path can reach."""
+    """Loom's own state on the worker, which no path can access."""
     code: str = ""
-    """Digest of the user's code; empty if it cannot be read."""
+    """Digest of the user's code. Empty if the code can't be read."""
 
     def is_available(self) -> str | None:
-        """None if it can work here; otherwise what is missing and what to do."""
+        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
+        to fix it.
+        """
         if self.available is None:
             return None
         try:
@@ -78,14 +81,16 @@ class UserTool:
         return None if answer in (True, None) else "it says that it cannot work here now: use another tool"
 
     def parse(self, arguments: JsonObject) -> Given:
-        """Validate the arguments. Null counts as not given unless it is a value of the parameter."""
+        """Validate the arguments. Null means that an argument wasn't given, unless the parameter accepts null."""
         given = {name: value for name, value in arguments.items() if value is not None or name in self.nullable}
         model = validated(self.spec, self.arguments, given)
         values = {name: getattr(model, field) for name, field in self.fields.items()}
         return Given.model_construct(values=values, checked=model)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """What permission patterns are matched against: every text, number and path in the arguments."""
+        """Return the subjects that permission patterns are matched against: every text, number and path in the
+        arguments.
+        """
         values = cast("Given", arguments).values
         place, reads = workspace if self._is_confined else None, self.spec.effect is Effect.READ
         return tuple(
@@ -93,11 +98,11 @@ class UserTool:
         )
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """An approval for the rest of the run covers the whole tool."""
+        """Return a rule for the whole tool, which an approval for the rest of the run adds."""
         return (self.spec.name,)
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
-        """Call the function with its paths confined."""
+        """Call the function with its paths confined to the workspace."""
         given = cast("Given", arguments)
         if self._is_confined:
             given = self._within(given, context.workspace)
@@ -105,11 +110,11 @@ class UserTool:
         return called(self.spec.name, lambda inner: self.call(given, inner, injected), context, blocking=self.blocking)
 
     def with_types(self, provided: Container[Any]) -> "UserTool":
-        """The tool with its parameters of these types injected instead of sent by the model."""
+        """Return the tool with its parameters of these types injected instead of sent by the model."""
         return self.remade(provided) if self.remade is not None else self
 
     def with_dependencies(self, dependencies: Dependencies) -> "UserTool":
-        """The tool as a worker with these dependencies serves it; raises BadRequest for a type that none provides."""
+        """Return the tool for a worker with these dependencies. Raises BadRequest if a required type isn't provided."""
         tool = self.with_types(dependencies) if dependencies else self
         for parameter, kind in tool.needs.items():
             if kind not in dependencies:
@@ -135,7 +140,7 @@ class UserTool:
 def user_tool(
     function: Callable[..., Any], origin: str, options: ToolOptions, provided: Container[Any] = ()
 ) -> UserTool:
-    """A tool from a function; raises BadRequest, which says what is wrong with it and what to do."""
+    """Return a tool built from a function. Raises a BadRequest that explains the error and how to fix it."""
     found = described(function, origin, provided)
     tool = assembled(
         name=options.get("name", getattr(function, "__name__", "")),
@@ -168,7 +173,7 @@ def assembled(
     blocking: bool,
     options: ToolOptions,
 ) -> UserTool:
-    """The tool, with its name and options checked."""
+    """Return the tool after checking its name and options."""
     check_name(name, origin)
     chosen = checked(options, origin)
     tool = UserTool(
@@ -190,5 +195,5 @@ def assembled(
 
 
 def _type(field: FieldInfo) -> Any:
-    """The field's type with all annotations."""
+    """Return the field's type with all of its annotations."""
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

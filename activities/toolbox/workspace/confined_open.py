@@ -1,6 +1,7 @@
-"""Open files below a folder so that no symbolic link, however quickly swapped in, leads out of it.
+"""Open files inside a folder so that no symbolic link leads out of it, even if the link is swapped in during the
+operation.
 
-Only the standard library: the search process imports this and nothing else.
+This module imports only the standard library, because the search process imports no other Loom modules.
 """
 
 import os
@@ -23,15 +24,15 @@ class Entry(NamedTuple):
 
 
 class NotAFile(OSError):
-    """A device, pipe, socket or folder where a regular file is required."""
+    """The path refers to a device, pipe, socket or folder, but a regular file is required."""
 
 
 @contextmanager
 def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `root/parts…`, opened step by step from `/` without following a link.
+    """Provide a descriptor of the folder `root/parts…`. Each component is opened from `/` without following links.
 
-    `root` is already resolved, and links above it are not followed either: it may be in the workspace of another run,
-    which can change meanwhile.
+    `root` is already resolved, and links in its parent folders aren't followed either: `root` may be in another run's
+    workspace, which can change in the meantime.
     """
     above = [part for part in root.split("/") if part]
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -49,7 +50,7 @@ def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator
 
 
 def open_file(root: str, parts: Sequence[str]) -> int:
-    """A descriptor, for reading, of the regular file `root/parts…`."""
+    """Return a descriptor for reading the regular file `root/parts…`."""
     if not parts:
         raise NotAFile("it is a folder")
     with folder(root, parts[:-1]) as parent:
@@ -61,7 +62,7 @@ def open_file(root: str, parts: Sequence[str]) -> int:
 
 
 def entries(root: str, parts: Sequence[str]) -> list[Entry]:
-    """The entries of the folder `root/parts…`, sorted by name."""
+    """Return the entries of the folder `root/parts…`, sorted by name."""
     with folder(root, parts) as here:
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
         try:
@@ -83,8 +84,8 @@ def _entry(found: os.DirEntry[str]) -> Entry:
 
 
 def replace_file(root: str, parts: Sequence[str], data: bytes, token: str) -> bool:
-    """Write `data` to `root/parts…` atomically, with the mode and owner of the file that it replaces; True if it is
-    new.
+    """Write `data` to `root/parts…` atomically, with the mode and owner of the replaced file. Return True if the file
+    is new.
     """
     with folder(root, parts[:-1], create=True) as parent:
         before = _status(parts[-1], parent)

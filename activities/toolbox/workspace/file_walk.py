@@ -1,4 +1,4 @@
-"""The files of a folder that Git would not ignore, sorted by path."""
+"""List the files in a folder that Git wouldn't ignore, sorted by path."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +9,13 @@ from loom.activities.toolbox.workspace import paths as workspace
 from loom.domain.core.errors import LoomError
 
 Layers = tuple[tuple[str, GitIgnoreSpec], ...]
-"""The ignore files from the workspace down, each with its folder (`""` or `a/b/`)."""
+"""The ignore files, from the workspace root downward, each with its folder (`""` or `a/b/`)."""
 
 
 def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | None = None) -> Iterator[str]:
-    """Paths relative to `root` of the files below `start`, without links and `home`. Ends early if `is_stopped`."""
+    """Yield the paths, relative to `root`, of the files below `start`, excluding links and `home`. Stop early if
+    `is_stopped`.
+    """
     if start.is_file():
         yield workspace.shown(root, start)
         return
@@ -29,7 +31,7 @@ def _below(
     try:
         found = workspace.entries(root, root / prefix)
     except LoomError:
-        return  # unreadable, or gone since its parent was listed
+        return  # unreadable, or deleted after its parent was listed
     if any(entry.name == ".gitignore" and entry.kind == "file" for entry in found):
         layers = (*layers, *_layer(root, prefix))
     for entry in found:
@@ -48,7 +50,7 @@ def _below(
 
 
 def is_ignored(path: str, layers: Layers) -> bool:
-    """Whether it is ignored: the deepest ignore file with a matching pattern decides."""
+    """Whether the path is ignored. The deepest ignore file with a matching pattern decides."""
     for prefix, spec in reversed(layers):
         verdict = spec.check_file(path[len(prefix) :]).include
         if verdict is not None:
@@ -57,7 +59,9 @@ def is_ignored(path: str, layers: Layers) -> bool:
 
 
 def _layers_above(root: Path, base: str) -> Layers:
-    """Ignore files above `base`; none if they ignore all of it, since it was requested by name."""
+    """Return the ignore files in the parent folders of `base`. If they ignore all of `base`, return none, because the
+    path was requested by name.
+    """
     layers: Layers = ()
     names = base.split("/")[:-1]
     for depth in range(len(names)):

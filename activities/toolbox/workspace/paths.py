@@ -1,6 +1,6 @@
-"""Confinement: every path that a model names is resolved, checked and opened inside the run's workspace.
+"""Confine paths: every path from a model is resolved, checked and opened inside the run's workspace.
 
-`home` is where this worker stores Loom's own state. It may be inside a workspace, but tools cannot reach it.
+`home` is the folder where this worker stores Loom's own state. It may be inside a workspace, but tools can't access it.
 """
 
 import os
@@ -16,13 +16,15 @@ from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, To
 from loom.domain.permissions.subjects import Subject
 
 READ_ONLY: Final = ".git"
-"""What Git runs or obeys later, outside any sandbox. Tools may read it and never write it."""
+"""Files that Git later runs or obeys outside any sandbox. Tools may read these files but never write them."""
 HIDDEN: Final = ".loom"
-"""Loom's own state under its usual name, with the passwords of its servers and the histories of all runs."""
+"""The usual name of the folder with Loom's own state, including server passwords and the histories of all runs."""
 
 
 def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
-    """The real path of `path`; raises ToolValidationError if it is outside, invalid or does not exist."""
+    """Return the real path of `path`. Raises ToolValidationError if the path is outside the workspace, invalid or
+    doesn't exist.
+    """
     if not workspace.is_absolute():
         raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
     if not path.strip() or "\0" in path:
@@ -42,13 +44,15 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
 
 
 def own_state(workspace: Path, home: Path | None) -> Path | None:
-    """The real path of Loom's own state if it is in the workspace. It does not have to exist yet."""
+    """Return the real path of Loom's own state if it is in the workspace. The path doesn't have to exist."""
     real = None if home is None else Path(os.path.realpath(home))
     return real if real is not None and real.is_relative_to(workspace) else None
 
 
 def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject, ...]:
-    """What path patterns are matched against: the path as named and, if a link changes it, its target."""
+    """Return the subjects that path patterns are matched against: the path as written and, if a link changes it, the
+    link's target.
+    """
     real = resolve(workspace, path, home=home, must_exist=False)
     named = Path(os.path.normpath(workspace / path))
     paths = (named, real) if named.is_relative_to(workspace) else (real,)
@@ -56,24 +60,24 @@ def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject,
 
 
 def shown(workspace: Path, real: Path) -> str:
-    """A path as the model should name it: relative to the workspace."""
+    """Return the path relative to the workspace, as the model should name it."""
     return real.relative_to(workspace).as_posix()
 
 
 def open_file(workspace: Path, real: Path) -> BinaryIO:
-    """Open a regular file of the workspace for reading."""
+    """Open a regular file in the workspace for reading."""
     with _explained(workspace, real):
         return os.fdopen(beneath.open_file(str(workspace), _parts(workspace, real)), "rb")
 
 
 def entries(workspace: Path, real: Path) -> Sequence[beneath.Entry]:
-    """The entries of a folder of the workspace, sorted by name."""
+    """Return the entries of a folder in the workspace, sorted by name."""
     with _explained(workspace, real):
         return beneath.entries(str(workspace), _parts(workspace, real))
 
 
 def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
-    """Write a whole file atomically, creating the folders above it; True if it is new."""
+    """Write a whole file atomically, and create its parent folders. Return True if the file is new."""
     parts = _parts(workspace, real)
     if not parts:
         raise ToolValidationError("`.` is the workspace itself: name a file in it")
