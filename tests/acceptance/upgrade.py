@@ -71,9 +71,11 @@ def main() -> int:
         where.chmod(0o755)  # releases up to 0.3.0 start Postgres as another user, who must be able to enter
         before = Release(root=_installed(base, where / "before"), home=where / "home")
         after = Release(root=CHECKOUT, home=where / "home")
-        runs = _started(before, where)
-        print(f"{base}: {len(runs)} runs wait; stopping it")
-        before.loom("down")
+        try:
+            runs = _started(before, where)
+            print(f"{base}: {len(runs)} runs wait; stopping it")
+        finally:
+            before.loom("down")
         after.loom("up", "--detach")
         try:
             return _finished(after, runs, where)
