@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from loom.activities.adapters.postgres.database import Database
@@ -40,6 +41,18 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
         ui=parts["temporal"]["ui"],
     )
     subprocess.run([LOOM, "down"], env=env, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _default_logs() -> Iterator[None]:
+    """Let each file begin with structlog's defaults: commands that run in this process configure it for good."""
+    configure = structlog.configure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
+        )
+        structlog.reset_defaults()
+        yield
 
 
 @pytest.fixture
