@@ -8,6 +8,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered
+from loom.activities.conversations import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
@@ -80,13 +81,10 @@ class LanguageModel:
                     # Only for the model: this makes clients discard the turn's text, which a tool retry must not do.
                     writer.emit(segment_reset(request))
                 writer.notices(request.notices)
-                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
-                transcript = await self._transcripts.load(run_id, request.tail)
-                if spec is None or transcript is None:
+                if (known := await load_conversation(self._transcripts, request)) is None:
                     _log.info("transcript_unknown", count=request.tail.base.count)
                     return RESEND
-                if request.spec is not None:
-                    await self._transcripts.save_spec(spec)
+                spec, transcript = known
                 try:
                     self._manifests.check(spec, run_id, writer)
                     return await self._answer(request, spec, transcript, writer)

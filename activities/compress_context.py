@@ -10,6 +10,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, worst_case
+from loom.activities.conversations import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
@@ -56,18 +57,13 @@ class Compressor:
         """Compress the conversation. Raises LLM errors as application failures, unless the request is for compression
         without a model.
         """
-        run_id = request.origin.run_id
         segment = compression_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 writer.notices(request.notices)
-                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
-                transcript = await self._transcripts.load(run_id, request.tail)
-                if spec is None or transcript is None:
+                if (known := await load_conversation(self._transcripts, request)) is None:
                     return RESEND
-                if request.spec is not None:
-                    await self._transcripts.save_spec(spec)
-                return await self._compressed(request, spec, transcript, writer)
+                return await self._compressed(request, *known, writer)
 
     async def _compressed(
         self, request: CompressRequest, spec: AgentSpec, transcript: Transcript, writer: StreamWriter

@@ -10,6 +10,7 @@ from dataclasses import replace
 import structlog
 from temporalio import activity
 
+from loom.activities.conversations import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
@@ -68,12 +69,9 @@ class CrewConductor:
         run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
             writer.notices(request.notices)
-            spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
-            transcript = await self._transcripts.load(run_id, request.tail)
-            if spec is None or transcript is None:
+            if (known := await load_conversation(self._transcripts, request)) is None:
                 return ModelReply()
-            if request.spec is not None:
-                await self._transcripts.save_spec(spec)
+            spec, transcript = known
             writer.emit(turn_began(request.origin, request.turn))
             try:
                 self._manifests.check(spec, run_id, writer)

@@ -8,6 +8,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import worst_case
+from loom.activities.conversations import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
@@ -51,10 +52,9 @@ class Evaluator:
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 writer.notices(request.notices)
-                spec = request.spec or await self._transcripts.load_spec(request.spec_digest)
-                transcript = await self._transcripts.load(request.origin.run_id, request.tail)
-                if spec is None or transcript is None:
+                if (known := await load_conversation(self._transcripts, request)) is None:
                     return RESEND
+                spec, transcript = known
                 started = perf_counter()
                 try:
                     evaluated = await self._rated(request, spec, transcript)
