@@ -12,7 +12,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.memory.ports import MemoryStore, ScopedMemory
-from loom.activities.memory.task_sharing import share_tasks
+from loom.activities.memory.writer import share_tasks
 from loom.activities.publish import heartbeating
 from loom.domain.core.tasks import Task
 from loom.domain.history.facts import Fact

@@ -16,9 +16,11 @@ from typing import Final, TypeAlias, TypeVar
 import structlog
 
 from loom.activities.bus import Delivery, Inbox
-from loom.activities.memory.ports import MemoryStore
+from loom.activities.memory.ports import MemoryStore, ScopedMemory
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
-from loom.domain.core.tasks import SHOWN_ONLY, Task
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
+from loom.domain.memory.layers import MemoryScope
+from loom.domain.memory.scopes import ScopedWrite, path_of
 
 T = TypeVar("T")
 After: TypeAlias = Callable[[Sequence[Task]], Awaitable[None]]
@@ -105,3 +107,16 @@ async def patiently(step: Callable[[], Awaitable[T]]) -> T:
             _log.debug("waiting", error=str(error), pause=pause)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
+
+
+async def share_tasks(store: ScopedMemory, tasks: Sequence[Task]) -> None:
+    """Share the task of each run that has started with the other runs in its tree, once. Raises StoreUnavailable."""
+    for begun in tasks:
+        words = begun.parameters.get("task")
+        if begun.action is not Action.START or not isinstance(words, str):
+            continue
+        name, path = f"task:{begun.run_id}", path_of(begun.run_id, begun.root_run_id)
+        if await store.read(name, path) is None:
+            await store.write(
+                ScopedWrite(id=name, content=words, scope=MemoryScope.SHARED, by=path, session_id=begun.session_id)
+            )

@@ -22,9 +22,8 @@ from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.distiller import ModelDistiller
 from loom.activities.memory.ports import Distiller, Embedder, MemoryStore, ScopedMemory
 from loom.activities.memory.question_vector import IN_A_RUN
-from loom.activities.memory.task_sharing import share_tasks
 from loom.activities.memory.upkeep import MemoryKeeper
-from loom.activities.memory.writer import GROUP, writing
+from loom.activities.memory.writer import GROUP, share_tasks, writing
 from loom.activities.ports import Providers
 from loom.composition.settings import Settings
 from loom.domain.core.tasks import FINAL_ACTIONS, Task

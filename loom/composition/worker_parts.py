@@ -116,16 +116,6 @@ class WorkerParts:
         """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
         manifests = self._manifests(agents)
-        model = LanguageModel(
-            providers=self.providers,
-            planner=self.planner,
-            transcripts=self.transcripts,
-            stream=self.stream,
-            redact=self.sanitizer.clean,
-            prices=self.prices,
-            manifests=manifests,
-            sources=self._sources(),
-        )
         preparation = Preparation(
             agents=agents,
             manifests=manifests,
@@ -147,15 +137,36 @@ class WorkerParts:
             crews=Crews(self.registry.crews, read_crew),
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
         )
-        runner = ToolRunner(
-            tools=self.tools,
+        hooks = HookRunner(
+            registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
+        )
+        return [
+            preparation.prepare_run,
+            hooks.run_hook,
+            *self._model_activities(manifests),
+            *self._tool_activities(manifests),
+            Progress(self.stream).publish,
+        ]
+
+    def _model_activities(self, manifests: Manifests) -> list[Callable[..., Any]]:
+        """Return the activities that write, compress or rate messages."""
+        model = LanguageModel(
+            providers=self.providers,
+            planner=self.planner,
             transcripts=self.transcripts,
             stream=self.stream,
-            sanitizer=self.sanitizer,
-            effects=self.effects,
-            own=self.own,
-            masked=self.masked,
-            registered=self.registry.hooks_for if self.registry.hooks else None,
+            redact=self.sanitizer.clean,
+            prices=self.prices,
+            manifests=manifests,
+            sources=self._sources(),
+        )
+        conductor = CrewConductor(
+            transcripts=self.transcripts,
+            stream=self.stream,
+            artifacts=self.artifacts,
+            embedder=self.embedder,
+            planner=self.planner,
+            redact=self.sanitizer.clean,
             manifests=manifests,
         )
         compressor = Compressor(
@@ -172,30 +183,22 @@ class WorkerParts:
             redact=self.sanitizer.clean,
             prices=self.prices,
         )
-        progress = Progress(self.stream)
-        conductor = CrewConductor(
+        return [model.call_model, conductor.conduct_crew, compressor.compress_context, evaluator.evaluate_answer]
+
+    def _tool_activities(self, manifests: Manifests) -> list[Callable[..., Any]]:
+        """Return the activities that judge and run tool calls."""
+        runner = ToolRunner(
+            tools=self.tools,
             transcripts=self.transcripts,
             stream=self.stream,
-            artifacts=self.artifacts,
-            embedder=self.embedder,
-            planner=self.planner,
-            redact=self.sanitizer.clean,
+            sanitizer=self.sanitizer,
+            effects=self.effects,
+            own=self.own,
+            masked=self.masked,
+            registered=self.registry.hooks_for if self.registry.hooks else None,
             manifests=manifests,
         )
-        hooks = HookRunner(
-            registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
-        )
-        return [
-            preparation.prepare_run,
-            hooks.run_hook,
-            model.call_model,
-            conductor.conduct_crew,
-            runner.run_tool,
-            CallReviewer(planner=self.planner, stream=self.stream).plan_calls,
-            compressor.compress_context,
-            evaluator.evaluate_answer,
-            progress.publish,
-        ]
+        return [runner.run_tool, CallReviewer(planner=self.planner, stream=self.stream).plan_calls]
 
     def _sources(self) -> list[ContextSource]:
         """Return the sources whose content is added to a conversation when a person sends a message."""
