@@ -1,4 +1,4 @@
-"""Prepare tool calls with the registry, hooks and rules. The activity `plan_calls` repeats this step."""
+"""Prepare tool calls with the registry, hooks and rules. The `plan_calls` activity repeats this step."""
 
 import asyncio
 from collections.abc import Callable, Sequence

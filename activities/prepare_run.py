@@ -210,7 +210,7 @@ class Preparation:
     def _branching(
         self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None
     ) -> AgentSpec:
-        """Convert an agent with the pattern `tree` into an agent that runs its own branches. Other agents
+        """Convert an agent with the `tree` pattern into an agent that runs its own branches. Other agents
         don't change.
         """
         if spec.pattern != "tree":

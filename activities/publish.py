@@ -1,6 +1,6 @@
 """Report the progress of activities: events to the live stream, and heartbeats to Temporal.
 
-`stream_writer` writes in the background and never blocks the activity. The activity `publish` writes events that
+`stream_writer` writes in the background and never blocks the activity. The `publish` activity writes events that
 occurred while no other activity was running. If the stream is unavailable, readers miss events, but the run loses no
 data because the history contains them.
 """

@@ -72,7 +72,7 @@ class RunSkills:
     async def equipped(self, spec: AgentSpec, request: RunRequest, found: FoundSkills) -> Equipped:
         """Return the spec with the skills selected from `found`, and with their tools. Raises BadRequest.
 
-        An agent can read the skills that are assigned to it. Other skills require the tool `load_skill`, and scripts
+        An agent can read the skills that are assigned to it. Other skills require the `load_skill` tool, and scripts
         require `run_skill_script`.
         """
         has = {tool.name for tool in spec.tools}

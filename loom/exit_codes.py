@@ -1,6 +1,7 @@
 """Exit codes of all commands: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
 
-1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them. An internal error also exits with 1.
+1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them. An internal error also results in exit
+code 1.
 """
 
 import atexit

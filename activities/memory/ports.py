@@ -118,7 +118,7 @@ class Due:
 
 
 class MemoryUpkeepStore(Protocol):
-    """Keeps the memory layers within their limits. Every method can be repeated and run concurrently."""
+    """Keeps the memory layers within their limits. Every method is idempotent and safe to call concurrently."""
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
         """Return important tasks without a summary that are leaving L2 or whose run has ended."""

@@ -1,4 +1,4 @@
-"""The pattern `tree`: several branches work on the task at once, each in a child run, and the best answer is used.
+"""The `tree` pattern: several branches work on the task at once, each in a child run, and the best answer is used.
 
     round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 

@@ -64,7 +64,7 @@ class AgentDefinition:
     rounds: int | None = None
     """Used by the patterns `reflect` and `tree`."""
     branches: int | None = None
-    """Used by the pattern `tree`."""
+    """Used by the `tree` pattern."""
     evaluates: bool | None = None
     """Whether the agent's model rates each answer."""
     config: AgentConfig = field(default_factory=AgentConfig)

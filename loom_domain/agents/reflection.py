@@ -1,4 +1,4 @@
-"""The pattern `reflect`: an answer starts as a draft, which the model critiques and revises for a few rounds.
+"""The `reflect` pattern: an answer starts as a draft, which the model critiques and revises for a few rounds.
 
     draft ──▶ critique ──good──▶ the answer
                  │  ▲

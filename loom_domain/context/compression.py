@@ -5,8 +5,8 @@
 
 Messages from people, the last turns, skill instructions and calls without a result are kept word for word, and a call
 is always kept together with its result. Eight sections of the summary need judgment. A model writes them. If the model
-fails, they are built by counting. To-do lists, files, skills, artifacts, pending approvals and the budget are filled in
-from the run's state.
+call fails, they are built from excerpts of the messages and counts of tool calls. To-do lists, files, skills,
+artifacts, pending approvals and the budget are filled in from the run's state.
 """
 
 import re

@@ -266,7 +266,7 @@ BEGINNING: Final = 200
 
 
 def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-    """Return the messages. Of the large results of ephemeral tools, only the results of the last uses are kept."""
+    """Return the messages. For ephemeral tools, only the most recent large results are kept."""
     stay = {tool.name: tool.ephemeral for tool in tools if tool.ephemeral}
     if not stay:
         return tuple(messages)

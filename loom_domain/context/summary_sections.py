@@ -90,7 +90,7 @@ def tag_of(text: str, name: str) -> str:
 
 
 def without_model(messages: Sequence[Message], earlier: str) -> dict[str, str]:
-    """Return the sections built by counting and copying, including the previous summary's sections."""
+    """Build the sections from message excerpts, tool call counts, and the previous summary's sections."""
     before = {name: tag_of(earlier, name) for name in SECTIONS}
     task = next((message.text for message in messages if is_from_person(message)), "")
     now = {

@@ -71,7 +71,7 @@ def fork_view(forked: ForkedFrom | None) -> JsonObject | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """The input of the workflow `AgentRun`. Only `task` is required."""
+    """The input of the `AgentRun` workflow. Only `task` is required."""
 
     task: str
     agent: str = "default"

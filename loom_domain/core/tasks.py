@@ -139,7 +139,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """The notices that the activity `publish` published. History does not record a local activity's input."""
+    """The notices that the `publish` activity published. History does not record a local activity's input."""
 
     notices: tuple[Notice, ...] = ()
     """The notices without the run's last notice, which the final history event contains."""

@@ -115,7 +115,7 @@ class History:
         return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
-        """Return the origin of the tasks of a run without activities. For a rejected request, it contains only the run
+        """Return the task origin for a run that has no activities. For a rejected request, it contains only the run
         id.
         """
         began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))

@@ -4,7 +4,7 @@ tool calls                                                    the calls run, and
 truncated or empty text, or text if `done` is required        a reminder and another turn
 an answer that does not match the output schema               at most three repairs, and then the run fails
 an answer while the run is paused or has an unread message    the answer is held back
-an answer in a run with the pattern `reflect`                 a draft that is critiqued (`reflection_step`)
+an answer in a run with the `reflect` pattern                 a draft that is critiqued (`reflection_step`)
 any other answer                                              the run's answer or its evaluation (`evaluation_step`)
 """
 

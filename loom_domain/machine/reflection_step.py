@@ -1,4 +1,4 @@
-"""The pattern `reflect`: the model critiques and revises a draft of the final answer before the run ends.
+"""The `reflect` pattern: the model critiques and revises a draft of the final answer before the run ends.
 
     draft ──▶ critique ──approved──▶ the answer
                │    ▲

@@ -26,7 +26,7 @@ ONE_TURN: Final = Spend(tokens=1, micros=1, tool_calls=1, turns=1)
 
 
 def stopped(state: RunState, at: datetime) -> RunState | None:
-    """Return the run after it has reached a limit: it requests budget, gives its last answer, or ends.
+    """Return the next state of a run that has reached a limit: it requests more budget, gives its last answer, or ends.
 
     Returns None if the run can begin another turn.
     """

@@ -100,7 +100,7 @@ class ModelRequest:
     pieces: int = 0
     """The number of preceding truncated answers that this answer continues."""
     stage: Stage = ""
-    """The stage of a run that uses the pattern `reflect`."""
+    """The stage of a run that uses the `reflect` pattern."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The answer to the query `status`."""
+"""The answer to the `status` query."""
 
 from dataclasses import asdict
 
@@ -12,7 +12,7 @@ from loom.domain.tree.tree import TreeAsk, child_view
 
 
 def status_view(state: RunState) -> JsonObject:
-    """Return the answer to the query `status`."""
+    """Return the answer to the `status` query."""
     return {
         "run_id": state.run_id,
         "status": status_of(state),

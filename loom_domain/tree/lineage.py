@@ -43,7 +43,7 @@ class Lineage:
     branch: bool = False
     """Whether the run is a branch of the tree pattern or a descendant of one.
 
-    Such a run uses the pattern `react`, regardless of its agent's definition.
+    Such a run uses the `react` pattern, regardless of its agent's definition.
     """
     task_id: str = ""
     """The id of the stream task that assigned the work."""

@@ -1,6 +1,6 @@
 """Plans: steps with dependencies, each of which is a separate run. Steps without dependencies start immediately.
 
-A plan becomes a crew in the mode `planned`, with the steps as its members. You can therefore run, observe, and steer a
+A plan becomes a crew in the `planned` mode, with the steps as its members. You can therefore run, observe, and steer a
 plan like any other crew, and budgets and recovery work in the same way. The run that created the plan reads one result.
 """
 

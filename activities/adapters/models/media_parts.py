@@ -1,8 +1,8 @@
 """Convert images and files for a provider. Formats that not every provider accepts are replaced with a text
 description.
 
-If a provider doesn't accept one part, it permanently rejects the whole conversation. Such a part is therefore replaced
-with a text description.
+If a provider can't accept even one part, it rejects the whole conversation, and every retry fails. Such a part is
+therefore replaced with a text description.
 """
 
 from base64 import b64decode

@@ -29,7 +29,7 @@ class Repositories:
     _known: dict[Path, tuple[float, tuple[Parts, ...]]] = field(default_factory=dict)
 
     def inside(self, workspace: Path) -> tuple[Parts, ...]:
-        """Return every `.git` in the workspace, and the targets of `.git` files and of the setting `core.hooksPath`."""
+        """Return every `.git` in the workspace, and the targets of `.git` files and of the `core.hooksPath` setting."""
         until, found = self._known.get(workspace, (0.0, ()))
         begun = monotonic()
         if begun < until:

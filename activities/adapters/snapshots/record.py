@@ -50,7 +50,7 @@ class Recorded:
 
 
 def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Path, settled: float) -> Recorded:
-    """Store the current state of the workspace, without the folder `hidden`."""
+    """Store the current state of the workspace, without the `hidden` folder."""
     seen, base = scan(workspace, hidden, settled), store.base()
     try:
         done = _Import(workspace=workspace, seen=seen, base=base)

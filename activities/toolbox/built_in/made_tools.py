@@ -57,7 +57,7 @@ class MadeTools:
     """Explains how to set up a sandbox if there is none."""
 
     def maker(self) -> Tool:
-        """Return the tool `create_tool`. The run reads the new tool from the call and adds it to its spec."""
+        """Return the `create_tool` tool. The run reads the new tool from the call and adds it to its spec."""
         description = (
             "Make a tool out of Python; it is called made__NAME from your next turn on. Standard library only, "
             "no files, no network, no other programs: it computes."

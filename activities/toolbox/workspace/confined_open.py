@@ -29,7 +29,7 @@ class NotAFile(OSError):
 
 @contextmanager
 def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """Provide a descriptor of the folder `root/parts…`. Each component is opened from `/` without following links.
+    """Provide a descriptor of the `root/parts…` folder. Each component is opened from `/` without following links.
 
     `root` is already resolved, and links in its parent folders aren't followed either: `root` may be in another run's
     workspace, which can change in the meantime.
@@ -62,7 +62,7 @@ def open_file(root: str, parts: Sequence[str]) -> int:
 
 
 def entries(root: str, parts: Sequence[str]) -> list[Entry]:
-    """Return the entries of the folder `root/parts…`, sorted by name."""
+    """Return the entries of the `root/parts…` folder, sorted by name."""
     with folder(root, parts) as here:
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
         try:
