@@ -3,12 +3,12 @@
 Read the sub-packages in this order. Each sub-package's docstring introduces its modules.
 
     core          messages, tool calls, tasks, requests and errors, on which everything else is based
-    permissions   the verdict on one tool call, and the rule that decided
+    permissions   permission rules, and the verdict that they give on a tool call
     tools         to-do lists, loops of repeated calls, MCP servers, sandbox limits
     skills        folders with instructions that a model loads on demand
     agents        definitions of agents, their inheritance, and the spec that a run is pinned to
     tree          the runs of one tree and the budget that they share
-    run           a run as values: its state, events, actions and activity payloads
+    run           the values that describe a run: its state, events, actions and activity payloads
     machine       the state machine of a run: `next_action(state)` and `evolve(state, event)`
     context       the context of a model call, kept within the model's window
     crews         several agents that work on one task

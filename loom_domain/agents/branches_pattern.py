@@ -1,4 +1,5 @@
-"""The `tree` pattern: several branches work on the task at once, each in a child run, and the best answer is used.
+"""The `tree` pattern: several branches work on the task in parallel, each in its own child run, and the best answer is
+used.
 
     round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 
@@ -32,7 +33,7 @@ LEVELS: Final = 1
 
 
 def checked_branches(branches: Any, where: str) -> int | None:
-    """Validate the number of branches. Raises BadRequest if it's out of range."""
+    """Return the number of branches. Raises BadRequest if the number is out of range."""
     if branches is None:
         return None
     if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
@@ -42,8 +43,8 @@ def checked_branches(branches: Any, where: str) -> int | None:
 
 
 def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
-    """Return the crew of an agent's branches, each with these tools, or with all tools. Raises BadRequest if it's
-    invalid.
+    """Return the crew that consists of an agent's branches. Each branch has these tools, or all of the agent's tools.
+    Raises BadRequest if the crew is invalid.
     """
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
@@ -60,7 +61,9 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
 
 
 def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
-    """Return the agent as a crew's leader. A crew decides its turns, and the agent itself only assigns work."""
+    """Return the agent as the leader of a crew. The crew decides what happens in each turn, and the agent only assigns
+    work.
+    """
     return replace(
         spec,
         crew=crew,
@@ -106,7 +109,9 @@ def has_branches(spec: AgentSpec) -> bool:
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """Return a child's request with the options of the run that it's a branch of. A judge has its own output schema."""
+    """Return a child's request with the options of the run that started the branch. A judge has its own output
+    schema.
+    """
     if spec.pattern != "tree":
         return child
     model = child.model or spec.model

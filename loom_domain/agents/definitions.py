@@ -21,21 +21,21 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
 COLLABORATION_TOOLS: Final = (MESSAGE_AGENT, SHARE)
-"""Tools that are only useful if several agents work at once."""
+"""Tools that are only useful if several agents work at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentDefinition:
-    """A named agent. If a setting is None or empty, the agent that this agent extends, or the default agent, provides
-    it.
+    """A named agent. A setting that is None or empty is inherited from the agent that this agent extends, or else from
+    the default agent.
     """
 
     name: str
     description: str = ""
     """The agent's strengths, described for the people and models that choose an agent."""
     extends: str = ""
-    """The agent that provides all settings that this agent leaves out. If empty, only the default agent's settings
-    apply.
+    """The name of the agent from which this agent inherits the settings that it leaves out. If empty, the default agent
+    provides them.
     """
     model: str | None = None
     """`provider:name`, or `demo`."""
@@ -62,13 +62,14 @@ class AgentDefinition:
     pattern: Pattern | None = None
     """The reasoning pattern."""
     rounds: int | None = None
-    """Used by the patterns `reflect` and `tree`."""
+    """The number of rounds for the `reflect` and `tree` patterns."""
     branches: int | None = None
-    """Used by the `tree` pattern."""
+    """The number of branches for the `tree` pattern."""
     evaluates: bool | None = None
-    """Whether the agent's model rates each answer."""
+    """Whether the agent's model rates each of the agent's answers."""
     config: AgentConfig = field(default_factory=AgentConfig)
-    """The settings that children inherit: skills, and tools to add to or remove from the list."""
+    """The settings that agents extending this one inherit: the skills, and the tools to add to or remove from the list.
+    """
     activation: Activation | None = None
     hooks: tuple[str, ...] = ()
     """The names of hooks and interceptors that apply only to the agents that name them."""
@@ -102,7 +103,9 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
 
 
 def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Return the worker's tools that the agent has, sorted by name. An agent without a definition has all of them."""
+    """Return those of the worker's tools that the agent has, sorted by name. An agent without a definition has all of
+    the worker's tools.
+    """
     chosen = (tool for tool in tools if definition is None or definition.has(tool.name))
     return tuple(sorted(chosen, key=lambda tool: tool.name))
 
@@ -110,8 +113,8 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
 def with_collaboration_tools(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:
-    """Return the tools, without the collaboration tools unless other agents work alongside the agent or it names those
-    tools.
+    """Return the tools. Collaboration tools are included only if other agents work alongside the agent or if the agent
+    names them.
     """
     named = definition.tools or ()
     alone = tuple(tool for tool in chosen if tool.name not in COLLABORATION_TOOLS or tool.name in named)
@@ -123,7 +126,7 @@ def with_collaboration_tools(
 
 
 def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], servers: Sequence[str] = ()) -> None:
-    """Reject an agent that names an unknown tool. Raises BadRequest with the closest known name.
+    """Raise BadRequest, which suggests the closest known name, if the agent names an unknown tool.
 
     An MCP server's tools can change at any time, so only the server's name is checked.
     """

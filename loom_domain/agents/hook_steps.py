@@ -3,9 +3,9 @@
     before …  on_start …  ⟨the run⟩  … after  on_complete … or on_error …
 
 Interceptors run in registration order before the run and in reverse order after it. The list of hooks is pinned into
-the spec when the run is prepared, so a run without hooks has no overhead. A hook before the run can stop the run. If
-the hook fails, the run stops as well. A hook that fails after the run doesn't change the run's outcome. The exception
-is `after`: if an interceptor fails to check a result, the result is withheld.
+the spec when the run is prepared, so a run without hooks has no overhead. A hook that runs before the run can stop it,
+and a failure of the hook also stops the run. A hook that fails after the run doesn't change the run's outcome. The only
+exception is an interceptor's `after` function. If it fails to check a result, the result is withheld.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ DEFAULT_HOOK_TIMEOUT: Final = 10.0
 
 
 class Moment(StrEnum):
-    """When a hook is called."""
+    """The moment at which a hook is called."""
 
     BEFORE = "before"
     START = "on_start"
@@ -58,7 +58,7 @@ class HookResult:
     text: str | None = None
     """The replacement for the task (before the run) or for the result (after it). None leaves it unchanged."""
     instead: bool = False
-    """Whether `text` is the result and the run is skipped."""
+    """Whether the run is skipped and `text` is used as its result."""
 
 
 def steps_before_run(steps: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
@@ -67,8 +67,8 @@ def steps_before_run(steps: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
 
 
 def steps_after_run(steps: Sequence[HookPoint], left: Sequence[HookPoint]) -> tuple[HookPoint, ...]:
-    """Return the steps that may run after the run has an outcome. Interceptors that weren't reached (`left`) are not
-    called.
+    """Return the steps that may run once the run has an outcome. Interceptors whose `before` function was never called
+    (`left`) are skipped.
     """
     unreached = {step.name for step in left if step.moment is Moment.BEFORE}
     after = [step for step in steps if step.moment is Moment.AFTER and step.name not in unreached]
@@ -76,6 +76,6 @@ def steps_after_run(steps: Sequence[HookPoint], left: Sequence[HookPoint]) -> tu
 
 
 def next_step_after_run(left: Sequence[HookPoint], status: RunStatus) -> HookPoint | None:
-    """Return the next of these steps that applies to this status."""
+    """Return the first of these steps that applies to a run with this status."""
     unfit = Moment.COMPLETE if status is RunStatus.FAILED else Moment.ERROR
     return next((step for step in left if step.moment is not unfit), None)

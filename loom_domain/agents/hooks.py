@@ -46,18 +46,18 @@ class Objection:
 
     @property
     def rule(self) -> str:
-        """The name that is recorded instead of a rule."""
+        """The hook's name in the form that is recorded in place of a rule."""
         return f"hook {self.hook}"
 
 
 def strictest(objections: Iterable[Objection]) -> Objection | None:
-    """Return the first denial, or else the first ask, or else None."""
+    """Return the first objection that denies the call, or else the first one that asks for approval, or else None."""
     raised = list(objections)
     return next((each for each in raised if isinstance(each.answer, Deny)), next(iter(raised), None))
 
 
 def stricter_of(judged: Judgement, objection: Objection | None) -> Judgement:
-    """Return the rules' verdict, or the objection if it's stricter."""
+    """Return the judgment of the rules or, if the objection is stricter, a judgment based on the objection."""
     if objection is None:
         return judged
     verdict = Verdict.DENY if isinstance(objection.answer, Deny) else Verdict.ASK
@@ -69,7 +69,7 @@ def stricter_of(judged: Judgement, objection: Objection | None) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """The interceptor's own result. The task is skipped."""
+    """A result that an interceptor returns in place of the task's result. The task is skipped."""
 
     result: str
 
@@ -110,7 +110,9 @@ TOOL: Final = "tool"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interceptor:
-    """A user's code around tasks. `before` can change or stop the request, and `after` can change the result."""
+    """A user's code that runs before and after a task. `before` can change or stop the request, and `after` can change
+    the result.
+    """
 
     name: str
     before: Callable[..., Any] | None = None
@@ -130,7 +132,7 @@ Registered: TypeAlias = Hook | Interceptor
 
 
 def functions_of(registered: Registered) -> tuple[Callable[..., Any] | None, ...]:
-    """Return the user's functions that a hook or an interceptor contains."""
+    """Return the user-defined functions of a hook or an interceptor."""
     return (registered.function,) if isinstance(registered, Hook) else (registered.before, registered.after)
 
 
@@ -155,7 +157,9 @@ def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str])
 
 
 def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefinition]) -> None:
-    """Reject duplicate and unknown names. Raises BadRequest with the closest known name."""
+    """Raise BadRequest if a name is duplicated or unknown. For an unknown name, the message suggests the closest known
+    name.
+    """
     taken = [(moment, each.name) for each in registered for moment in each.moments]
     if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
         raise BadRequest(

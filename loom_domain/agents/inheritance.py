@@ -37,8 +37,8 @@ def inherit(
     remove_tools: Iterable[str] = (),
     activation: Activation | None = None,
 ) -> AgentConfig:
-    """Return the child's configuration, (parent + added) − removed. Items that the parent disabled also count as
-    removed.
+    """Return the child's configuration, (parent + added) − removed. Skills and tools that the parent disabled also
+    count as removed.
     """
     disabled_skills = _union(parent.disabled_skills, remove_skills)
     disabled_tools = _union(parent.disabled_tools, remove_tools)
@@ -60,14 +60,16 @@ def with_inherited(agents: Mapping[str, AgentDefinition]) -> Mapping[str, AgentD
 
 
 def inheritance_tree(agents: Mapping[str, AgentDefinition]) -> str:
-    """Show which agents extend which, as lines of text. Agents that extend no other agent aren't indented."""
+    """Return lines of text that show which agent extends which. Agents that don't extend another agent aren't
+    indented.
+    """
     names = sorted({DEFAULT_AGENT, *agents})
     children: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
         if name in agents and agents[name].extends in children:
             children[agents[name].extends].append(name)
     roots = [name for name in names if name not in agents or agents[name].extends not in children]
-    # Leave out a root that no agent extends and that no user defined.
+    # Omit a root that no agent extends and that isn't user-defined.
     shown = [root for root in roots if root in agents or children[root]]
     return "\n".join(line for root in shown for line in (root, *_below(root, children, "")))
 
@@ -118,7 +120,7 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
 
 def _is_open(agent: AgentDefinition, name: str) -> bool:
     value = getattr(agent, name)
-    return value is None or (value in ("", ()) and name != "tools")  # an empty list of tools is different from None
+    return value is None or (value in ("", ()) and name != "tools")  # an empty list means no tools
 
 
 def _below(name: str, children: Mapping[str, list[str]], margin: str) -> Iterator[str]:

@@ -1,11 +1,12 @@
-"""The `reflect` pattern: an answer starts as a draft, which the model critiques and revises for a few rounds.
+"""The `reflect` pattern: each answer starts as a draft, which the model critiques and revises for several rounds.
 
     draft ──▶ critique ──good──▶ the answer
                  │  ▲
             not good└── an answer ── revision      up to `rounds` times, then the last revision is the answer
 
-Each step is a turn of the same run. A late reminder requests a critique, which can't use tools. A revision can use all
-tools. A message from a person takes precedence over a critique, and the reply to the message is a new draft.
+Each step is a turn of the same run. A reminder at the end of the context requests a critique, during which the model
+can't use tools. A revision can use all tools. A message from a person takes precedence over a critique, and the reply
+to the message is a new draft.
 """
 
 import re
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Pattern: TypeAlias = Literal["react", "reflect", "tree"]
-"""The reasoning patterns. `tree_pattern` implements the last one."""
+"""The reasoning patterns. `branches_pattern` implements the `tree` pattern."""
 Stage: TypeAlias = Literal["", "draft", "critique", "revision"]
 """The purpose of a turn, or an empty string if the run doesn't use reflection."""
 
@@ -42,6 +43,8 @@ class Reflection:
 
 
 def approves(critique: str) -> bool:
-    """Whether a critique approves the answer, according to its last verdict. A critique without a verdict doesn't."""
+    """Whether a critique approves the answer, according to its last verdict. A critique without a verdict doesn't
+    approve the answer.
+    """
     verdicts = _VERDICT.findall(critique)
     return bool(verdicts) and verdicts[-1] == "true"

@@ -16,7 +16,7 @@ FIELD: Final = f"metadata.{KEY}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """The options. None means that the agent's setting applies."""
+    """The options of a request. If an option is None, the agent's setting applies."""
 
     evaluate: bool | None = None
     pattern: Pattern | None = None
@@ -56,7 +56,7 @@ def checked_pattern(pattern: Any, where: str) -> Pattern | None:
 
 
 def checked_rounds(rounds: Any, where: str) -> int | None:
-    """Validate the number of rounds. Raises BadRequest if it's out of range."""
+    """Return the number of rounds. Raises BadRequest if the number is out of range."""
     if rounds is None:
         return None
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:

@@ -1,4 +1,6 @@
-"""Select a run's skills: the skills that its agent enables, and others whose words match the task."""
+"""Select a run's skills: the skills that its agent enables, and other skills whose names or descriptions match the
+task.
+"""
 
 import math
 from collections import Counter
@@ -21,13 +23,15 @@ class Chosen:
 
     skills: tuple[Skill, ...] = ()
     left_out: tuple[str, ...] = ()
-    """The names of skills that don't fit into the catalog."""
+    """The names of matching skills that don't fit into the catalog."""
     missing: tuple[str, ...] = ()
     """The names of skills that the agent enables but that don't exist."""
 
 
 def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tuple[Skill, ...]]:
-    """Return one skill per name, from the first folder that contains it, sorted by name, and the hidden skills."""
+    """Return the skills sorted by name, and the hidden skills. If several skills have the same name, the skill from the
+    first folder hides the others.
+    """
     everyone = [skill for level in levels for skill in level]
     first = {skill.name: skill for skill in reversed(everyone)}
     return _sorted(first.values()), tuple(skill for skill in everyone if first[skill.name].root != skill.root)
@@ -36,11 +40,12 @@ def resolved(levels: Iterable[Sequence[Skill]]) -> tuple[tuple[Skill, ...], tupl
 def chosen(
     skills: Sequence[Skill], config: AgentConfig, task: str, *, wanted: Sequence[str] = (), room: int = CATALOG_TOKENS
 ) -> Chosen:
-    """Return a run's skills, sorted by name. They are the `wanted` skills, the skills that the agent enables, and
-    others according to its activation mode.
+    """Return a run's skills, sorted by name. The result contains the `wanted` skills, the skills that the agent
+    enables, and other skills according to the agent's activation mode.
 
-    With explicit activation, there are no others. With auto and hybrid activation, all other skills are included, or
-    only the best matches for the task if the catalog is too small. Skills that the agent disables are left out.
+    With explicit activation, no other skills are included. With auto and hybrid activation, all other skills are
+    included, or only the best matches for the task if they don't all fit into the catalog. Skills that the agent
+    disables are left out.
     """
     there = {skill.name: skill for skill in skills if skill.name not in config.disabled_skills}
     enabled = () if config.activation is Activation.AUTO else config.enabled_skills
@@ -87,7 +92,7 @@ def hint(skills: Iterable[PinnedSkill], task: str) -> str:
 
 
 def _fitted(skills: Iterable[Skill], room: int) -> list[Skill]:
-    """Return the skills from the beginning of the list that fit into the catalog."""
+    """Return as many skills from the beginning of the list as fit into the catalog."""
     kept: list[Skill] = []
     for skill in skills:
         room -= text_tokens(line_of(skill.name, skill.description))

@@ -1,4 +1,4 @@
-"""Compute an agent's statistics from the runs that the server has. Loom doesn't store them."""
+"""Compute an agent's statistics from the runs that the Temporal server lists. Loom doesn't store statistics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """One execution of a run. A run that continued as new has several executions, and only the last one counts as a
-    run.
-    """
+    """One execution of a run. A run that continued as new has several executions, which are counted as one run."""
 
     status: str
     started_at: datetime
     closed_at: datetime | None = None
     goes_on: bool = False
-    """Whether the execution continued as new. The next execution belongs to the same run and extends its duration."""
+    """Whether the execution continued as new. If so, the next execution belongs to the same run and adds to the run's
+    duration.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class AgentStats:
     running_count: int = 0
     success_count: int = 0
     failure_count: int = 0
-    """The number of failed runs. The other runs that didn't complete were aborted or reached a limit."""
+    """The number of failed runs. Runs that were aborted or reached a limit aren't included."""
     total_duration: float = 0.0
     """The total duration of all ended runs in seconds, including waiting times."""
     last_execution: datetime | None = None
@@ -71,7 +71,9 @@ def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> Ag
 
 
 def _state(runs: Sequence[Execution]) -> NodeState:
-    """Return the agent's state. An abort or a limit isn't a failure: an agent whose last run ended that way is idle."""
+    """Return the agent's state. An abort or a reached limit doesn't count as a failure, so an agent whose last run
+    ended that way is idle.
+    """
     if any(run.closed_at is None for run in runs):
         return NodeState.RUNNING
     last = max(runs, key=lambda run: run.closed_at or run.started_at, default=None)

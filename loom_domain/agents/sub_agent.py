@@ -38,7 +38,8 @@ SUB_AGENT: Final[Mapping[str, str]] = {
 
 
 def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) -> AgentSpec:
-    """Return the child's version of `spec`, which was resolved from `definition` as if for an independent run.
+    """Return the child's version of `spec`. The spec was resolved from `definition` in the same way as for an
+    independent run.
 
     Raises BadRequest if the call names a tool that the agent doesn't have.
     """
@@ -54,25 +55,27 @@ def sub_agent(spec: AgentSpec, definition: AgentDefinition, lineage: Lineage) ->
 
 
 def with_rights_of_parent(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
-    """Return a plan's crew with the rights of the run that created it. The crew adds no rules of its own."""
+    """Return a plan's crew with the rights of the run that created the plan. The crew doesn't add its own rules."""
     maker = lineage.above[-1]
     return replace(spec, permissions=maker.rules, mode=maker.mode)
 
 
 def default_child_tools(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """Return the default tools of a child that is derived from its parent: the tools in TOOLS that the parent has."""
+    """Return the default tools of a child that is a copy of its parent, which are the tools in TOOLS that the parent
+    has.
+    """
     return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
 
 
 def _rules(given: Iterable[str]) -> Mapping[str, str]:
-    """Return the rules for an agent without rules. It may use its explicitly listed tools if its parent and ancestor
-    runs may use them.
+    """Return the rules for an agent that doesn't define any. The agent may use each of its explicitly listed tools that
+    its parent and ancestor runs may use.
     """
     return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
 
 
 def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
-    """Return the agent's own mode, or its parent's. Bypassing a run's rules also bypasses its children's rules."""
+    """Return the agent's own mode, or its parent's mode. If the parent bypasses its rules, its children do too."""
     if spec.mode is not Mode.DEFAULT or not lineage.above:
         return spec.mode
     return lineage.above[-1].mode

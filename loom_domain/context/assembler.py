@@ -1,6 +1,6 @@
 """Assemble a context from components within a token budget.
 
-If not all components fit, those with the lowest priority are removed first, starting with the oldest. Critical
+If the components don't all fit, those with the lowest priority are removed first, starting with the oldest. Critical
 components are never removed. The remaining components keep their order, so that a provider's prompt cache remains
 valid:
 
@@ -21,7 +21,7 @@ from loom.domain.core.tokens import MESSAGE, conversation_tokens, message_tokens
 BUDGET: Final = 100_000
 """The default number of tokens in a context."""
 WORTH_KEEPING: Final = 30
-"""The minimum number of tokens for which keeping the beginning of a text is useful."""
+"""The minimum number of tokens that must fit for the beginning of a text to be kept."""
 
 
 class Priority(IntEnum):
@@ -45,20 +45,22 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """A unit of a context that is kept or removed as a whole: a text, or messages that belong together."""
+    """A unit of a context that is kept or removed as a whole. A component is either a text or a group of messages that
+    belong together.
+    """
 
     name: str
     source: str
-    """The place where the component is defined, for display."""
+    """The component's origin, for display."""
     text: str = ""
     messages: tuple[Message, ...] = ()
-    """The messages. They're only allowed in the body, at their own position."""
+    """The messages. Messages are only allowed in the body, where they keep their position."""
     priority: Priority = Priority.MEDIUM
     place: Placement = Placement.BODY
     truncatable: bool = False
     """Whether the beginning of the component is useful without the rest."""
     tagged: bool = True
-    """Whether its text is enclosed in an XML tag with its name."""
+    """Whether the component's text is enclosed in an XML tag with the component's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +76,7 @@ class ContextPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """The exact content that one model call sees, except the tools."""
+    """The exact content of one model call, except the tools."""
 
     system: str
     messages: tuple[Message, ...]
@@ -86,8 +88,8 @@ class Assembled:
 def assemble(
     components: Sequence[Component], *, budget: int = BUDGET, reserved: int = 0, sizes: Sequence[int] = ()
 ) -> Assembled:
-    """Return the context of these components in at most `budget` tokens, including `reserved` tokens. Pass known
-    `sizes`.
+    """Return a context that contains these components in at most `budget` tokens, including `reserved` tokens. To avoid
+    counting tokens again, pass the components' known `sizes`.
     """
     parts = _fitted(components, sizes or [size_of(component) for component in components], budget - reserved)
     tokens = reserved + sum(part.tokens for part in parts)
@@ -113,7 +115,7 @@ def size_of(component: Component) -> int:
 
 
 def rendered(component: Component) -> str:
-    """Return the component's text inside its tag. The text can't close the tag."""
+    """Return the component's text inside its tag. The text is escaped so that it can't close the tag."""
     if not component.tagged:
         return component.text
     inside = component.text.strip().replace(f"</{component.name}>", f"<\\/{component.name}>")
@@ -157,7 +159,7 @@ def _messages(components: Iterable[Component]) -> tuple[Message, ...]:
 
 
 def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
-    """Return the messages that are kept, with a note if the first messages are missing."""
+    """Return the messages that are kept, preceded by a note if earlier messages were removed."""
     body = [part for part in parts if part.component.messages]
     gap = next(place for place, part in enumerate(body) if not part.tokens)
     before, after = body[:gap], [part for part in body[gap:] if part.tokens]

@@ -4,9 +4,9 @@
     after    [summary] task, messages from people, … the last turns
 
 Messages from people, the last turns, skill instructions and calls without a result are kept word for word, and a call
-is always kept together with its result. Eight sections of the summary need judgment. A model writes them. If the model
-call fails, they are built from excerpts of the messages and counts of tool calls. To-do lists, files, skills,
-artifacts, pending approvals and the budget are filled in from the run's state.
+is always kept together with its result. A model writes the eight sections of the summary that need judgment. If the
+model call fails, the sections are built from excerpts of the messages and from the number of calls to each tool. To-do
+lists, files, skills, artifacts, pending approvals and the budget are filled in from the run's state.
 """
 
 import re
@@ -38,9 +38,11 @@ SECTIONS_SHARE: Final = 0.35
 FACTS_SHARE: Final = 0.1
 PEOPLE_SHARE: Final = 0.2
 RECENT_SHARE: Final = 0.25
-"""Each part's share of the conversation: the sections, the lists, messages from people, and the last turns."""
+"""The share of the compressed conversation that each part may use: the sections, the lists, messages from people, and
+the last turns.
+"""
 QUOTE: Final = 40
-"""The number of tokens that are kept of a person's message that is too long or too old to be kept in full."""
+"""The number of tokens to keep from a person's message that is too long or too old to be kept in full."""
 MOST_FILES: Final = 60
 
 _LEFT_OUT: Final = " older ones left out)"
@@ -49,12 +51,12 @@ _PATHS: Final = ("path", "file_path", "file", "filename")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownFacts:
-    """Facts from the run's state, which the model doesn't have to remember."""
+    """Facts that are read from the run's state, so that the model doesn't have to summarize them."""
 
     todos: tuple[Todo, ...] = ()
     artifacts: tuple[JsonObject, ...] = ()
     approvals: tuple[str, ...] = ()
-    """Calls that need approval."""
+    """The calls that are waiting for approval."""
     budget: str = ""
 
 
@@ -65,7 +67,7 @@ class Staying:
     kept: tuple[Group, ...]
     """Ranges of message positions. Adjacent ranges are joined."""
     quoted: tuple[int, ...]
-    """Messages from people that can only be kept in part, from the beginning."""
+    """Messages from people of which only the beginning is kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +94,9 @@ class Compressing:
     """The time of the compression in ISO 8601 format."""
     turn: int
     count: Callable[[Sequence[Message]], int] = field(default=conversation_tokens)
-    """Counts the tokens of a conversation in the form that a model call sees, without the surrounding components."""
+    """A function that counts the tokens of a conversation as it appears in a model call, without the surrounding
+    components.
+    """
 
     @property
     def section_limit(self) -> int:
@@ -107,13 +111,13 @@ class Compressing:
 
     @property
     def spoken(self) -> tuple[Message, ...]:
-        """The conversation without summaries."""
+        """The conversation without earlier summaries."""
         return tuple(message for message in self.messages if not is_summary(message))
 
 
 def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
-    """Return the conversation reduced to the limit. If necessary, less of people's messages and of the sections is
-    kept.
+    """Return the conversation, compressed to the limit. If necessary, messages from people and the summary's sections
+    are shortened.
     """
     shorter = _compressed(work, sections, 1.0)
     for share in (0.5, 0.25, 0.1, 0.0):
@@ -124,7 +128,9 @@ def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
 
 
 def promising(work: Compressing) -> bool:
-    """Whether a summary can save tokens. It can't if nearly the whole conversation must be kept."""
+    """Whether a summary can save tokens. A summary doesn't save any tokens if nearly the whole conversation must be
+    kept.
+    """
     stays = rebuilt(work.messages, staying(work.messages, room=work.room).kept)
     return work.count(stays) + 2 * len(SECTIONS) * QUOTE < 0.9 * work.count(work.messages)
 
@@ -216,12 +222,14 @@ def _summary(work: Compressing, sections: Mapping[str, str], stay: Staying, shar
 
 
 def _inert(text: str) -> str:
-    """Return the text without the record's own tags, which the next compression would misinterpret."""
+    """Return the text without the tags that the summary itself uses, because the next compression would misinterpret
+    them.
+    """
     return _OWN_TAG.sub(r"<\\", text)
 
 
 def _filled(work: Compressing, stay: Staying, room: int) -> dict[str, str]:
-    """Return the lists that need no judgment. Each list has at least a fifth of the space."""
+    """Return the lists that can be written without a model. Each list has at least a fifth of the space."""
     facts = work.facts
     quoted = [work.messages[place] for place in stay.quoted]
     kept = rebuilt(work.messages, stay.kept)

@@ -1,12 +1,12 @@
-"""Build the context of a model call: the system prompt, the conversation as far as it fits, and late reminders.
+"""Build the context of a model call: the system prompt, as much of the conversation as fits, and late reminders.
 
     conversation ──without_ephemeral──collapsed──limited──▶ components ──assemble──▶ system, messages
                                           ▲
              starts when half of the window is used, in batches that preserve a provider's prompt cache in most turns
 
-`build_context` runs in the activity that calls the model. It determines the number of tokens, the position up to which
-old results are collapsed, and whether the conversation must be compressed first. The decision is returned with the
-reply and recorded. `context_parts` explains the context of any past turn.
+`build_context` runs in the activity that calls the model. It counts the tokens and decides up to which position old
+results are collapsed and whether the conversation must be compressed first. These decisions are returned with the reply
+and recorded in history. `context_parts` explains the context of any past turn.
 
 Older tool results are shortened in the context. The conversation itself keeps them in full:
 
@@ -41,8 +41,8 @@ from loom.domain.skills.active import skill_in
 RECENT: Final = 0.1
 """The share of the window, at the end of the conversation, that is never collapsed."""
 STEP: Final = 0.05
-"""The minimum share of the window that collapsing further messages must save. If it would save less, preserving the
-prompt cache is more valuable.
+"""The minimum share of the window that collapsing further messages must save. For a smaller saving, it is cheaper to
+preserve the prompt cache.
 """
 ONE_TURN: Final = 0.4
 """The maximum share of the window for one turn's results."""
@@ -55,14 +55,14 @@ SHORT: Final = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measures:
-    """A run's measurements of its window before a model call."""
+    """What a run knows about its context window before a model call."""
 
     size: int = 0
     """The window size in tokens as reported by the provider, or 0 to use the agent's setting."""
     ratio: float = 1.0
-    """The number of provider tokens per token that Loom counts."""
+    """The ratio of the provider's token count to Loom's own count."""
     collapsed: int = 0
-    """The number of messages at the beginning with results that are already collapsed."""
+    """The number of messages at the beginning of the conversation whose results are already collapsed."""
 
     def window(self, spec: AgentSpec) -> int:
         """Return the window size."""
@@ -71,13 +71,13 @@ class Measures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelContext:
-    """The context that a model call is about to see."""
+    """The context for the next model call."""
 
     components: tuple[Component, ...]
     sizes: tuple[int, ...]
     """The number of tokens in each component."""
     collapsed: int
-    """The number of messages at the beginning with results that are now collapsed."""
+    """The number of messages at the beginning of the conversation whose results are now collapsed."""
     estimated: int
     """The number of tokens as Loom counts them, including tools."""
     tokens: int
@@ -86,12 +86,12 @@ class ModelContext:
     is_full: bool
     """Whether the conversation must be compressed before the model is called."""
     reserved: int
-    """The number of tokens in the tools."""
+    """The number of tokens that the tool descriptions use."""
     budget: int
     """The maximum number of tokens in the context, as Loom counts them."""
 
     def assembled(self) -> Assembled:
-        """Return the context within the budget, without the components that had to be removed."""
+        """Return the context, reduced to the components that fit within the budget."""
         return assemble(self.components, budget=self.budget, reserved=self.reserved, sizes=self.sizes)
 
 
@@ -103,8 +103,8 @@ def build_context(
     measures: Measures,
     fixed: bool = False,
 ) -> ModelContext:
-    """Return the context for a call with this conversation. For a past turn, `fixed` reproduces the measured collapse
-    position.
+    """Return the context for a model call with this conversation. For a past turn, set `fixed` to reuse the recorded
+    collapse position.
     """
     window = measures.window(spec)
     reserved = tools_tokens(tools)
@@ -146,8 +146,8 @@ def context_parts(
     tools: Sequence[ToolSpec],
     measures: Measures,
 ) -> tuple[ContextPart, ...]:
-    """Return the components of a model call's context with their sources, their tokens as Loom counts them, and the
-    number of tokens cut.
+    """Return the components of a model call's context. Each component has its source, its number of tokens as Loom
+    counts them, and the number of tokens that were truncated.
     """
     context = build_context(spec, messages, tools=tools, measures=measures, fixed=True)
     names = ", ".join(tool.name for tool in tools)
@@ -174,7 +174,9 @@ def _seen(
 
 
 def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
-    """Return the position that separates old messages from the last turn and the messages that fit beside it."""
+    """Return the position at which the recent messages begin: the last turn, and the preceding messages that fit into
+    `recent` tokens together with it.
+    """
     point = last_turn(messages, groups)
     left = recent - conversation_tokens(messages[point:])
     for start, stop in reversed(groups):
@@ -251,22 +253,22 @@ def _priority(messages: Sequence[Message], *, is_task: bool) -> Priority:
 
 
 def _cut(message: Message) -> Message:
-    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # so that truncated text remains unchanged
+    if message.role != "tool" or len(message.text) <= 2 * SHORT:  # text that was already truncated remains unchanged
         return message
     dropped = len(message.text) - SHORT
     return replace(message, content=f"{message.text[:SHORT]}\n[{dropped} characters dropped to fit the model's window]")
 
 
 SHORT_ENOUGH: Final = 400
-"""The maximum length of a result or an argument, in characters, that is not collapsed. A note would be hardly any
-shorter.
+"""The maximum length, in characters, of a result or an argument that is not collapsed. The note that replaces it would
+be hardly any shorter.
 """
 BEGINNING: Final = 200
 """The number of characters that remain of a collapsed text."""
 
 
 def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-    """Return the messages. For ephemeral tools, only the most recent large results are kept."""
+    """Return the messages without the older large results of ephemeral tools."""
     stay = {tool.name: tool.ephemeral for tool in tools if tool.ephemeral}
     if not stay:
         return tuple(messages)
@@ -288,7 +290,7 @@ def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
 
 
 def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[Message, ...]:
-    """Return the messages. If a group has more than `most` tokens, its results are truncated evenly."""
+    """Return the messages, with the results in each group of more than `most` tokens truncated evenly."""
     shown = list(messages)
     for start, stop in groups:
         results = [place for place in range(start, stop) if messages[place].role == "tool"]
@@ -309,7 +311,7 @@ def _is_large(message: Message) -> bool:
 
 
 def _pointer(message: Message) -> str:
-    """Tell the model how to read the full text."""
+    """Return the note that tells the model how to read the full text."""
     artifact = message.metadata.get("artifact")
     return f"; read_artifact shows it: artifact {artifact}" if artifact else "; call it again if you need it"
 

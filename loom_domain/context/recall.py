@@ -1,7 +1,9 @@
-"""Recall information for a run when a person has sent a message: memories of its session, and knowledge.
+"""When a person has sent a message, recall information for the run: memories of its session, and passages from
+knowledge bases.
 
-Recall happens once each time people write, and its result becomes a message in the conversation. The result is
-therefore recorded once in history, keeps its position in the conversation, and is compressed like other messages.
+Each time people write, recall happens once, and its result becomes a message in the conversation. The result is
+therefore recorded in history only once, keeps its position in the conversation, and is compressed like any other
+message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +48,9 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Sequence[Hit], most: int) -> str:
-    """Return memories of the session's other runs within that many tokens, or an empty string."""
+    """Return memories of the session's other runs in at most the given number of tokens, or an empty string if there
+    are none.
+    """
     told = {hit.memory.task_id for hit in recent if _said(hit.memory)}
     # A task from the last day is stored in full, and also as a summary if its run has ended.
     whole = {hit.memory.task_id for hit in important}
@@ -61,8 +65,8 @@ def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Seque
 
 
 def looked_up(hits: Sequence[KnowledgeHit], missing: Sequence[str] = (), most: int = MOST_TOKENS) -> str:
-    """Return passages from knowledge bases, with citations, within that many tokens. Return an empty string if there
-    are none.
+    """Return passages from knowledge bases, with citations, in at most the given number of tokens. Returns an empty
+    string if there are none.
 
     `missing` contains the knowledge bases that the agent names but that don't exist.
     """
@@ -82,7 +86,7 @@ def _when(hit: Hit) -> tuple[object, int]:
 
 
 def _said(memory: Memory) -> str:
-    """Return one line of a conversation, or an empty string for a task outside of any conversation."""
+    """Return the task as one line of a conversation, or an empty string if the task isn't part of a conversation."""
     task = memory.task
     if task is None or task.action not in SAID:
         return ""
@@ -99,8 +103,8 @@ def _fact(memory: Memory) -> str:
 
 
 def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> str:
-    """Return the sections with their headings. If a section doesn't fit, its oldest or its last lines are dropped,
-    depending on its direction.
+    """Return the sections with their headings. If a section doesn't fit, its first or its last lines are dropped,
+    depending on the section's direction.
     """
     texts, share = [], most // _SHARE
     for heading, entries, direction in sections:
@@ -113,7 +117,9 @@ def _fitted(sections: Iterable[tuple[str, Sequence[str], int]], most: int) -> st
 
 
 def _within(entries: Sequence[str], room: int, share: int) -> Iterator[str]:
-    """Return the beginning of each entry, up to its share, so that a long entry leaves room for others."""
+    """Return the beginning of each entry, up to the entry's share of the space, so that a long entry leaves room for
+    others.
+    """
     for entry in entries:
         most = min(room, share) - 1
         if most >= _LEAST or text_tokens(entry) <= most:

@@ -24,7 +24,9 @@ def skill_parts(skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec]) -> tup
 def late_hint(
     skills: Sequence[PinnedSkill], tools: Sequence[ToolSpec], messages: Sequence[Message]
 ) -> tuple[Component, ...]:
-    """Return the hint that names skills for the task. It's shown until the model's first reply."""
+    """Return the hint that suggests skills for the task. The hint is part of the context until the model's first
+    reply.
+    """
     if not skills or not _can_load(tools) or any(message.role == "assistant" for message in messages):
         return ()
     text = hint(skills, next((message.text for message in messages if is_from_person(message)), ""))

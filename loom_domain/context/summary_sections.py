@@ -30,13 +30,15 @@ SYSTEM: Final = (
 )
 
 _TELLING: Final = 200
-"""The minimum number of characters for a reply without sections to count as a summary."""
+"""The minimum length, in characters, at which a reply without sections counts as a summary."""
 _ALL_RESULTS: Final = (4000, 2000, 1000, 500, 200, 80)
-"""The number of characters of a result or of arguments in the record. The largest value that fits the space is used."""
+"""The possible length limits, in characters, for each result and each call's arguments in the record. The largest limit
+with which the record fits is used.
+"""
 
 
 def question(messages: Sequence[Message], *, earlier: str, room: int, section_tokens: int) -> str:
-    """Return the prompt in about `room` tokens: the record and the instructions for summarizing it."""
+    """Return the prompt in about `room` tokens. It contains the record and the instructions for summarizing it."""
     words = max(20, int(section_tokens * 0.6))
     wanted = "\n".join(f"<{name}>{about}</{name}>" for name, about in SECTIONS.items())
     told = record(messages, room - text_tokens(earlier)).replace("</conversation>", "<\\/conversation>")
@@ -74,7 +76,9 @@ def record(messages: Sequence[Message], room: int) -> str:
 
 
 def read_sections(answer: str) -> dict[str, str]:
-    """Return the sections in a reply, from tags, JSON or headings. Otherwise, treat the whole reply as one section."""
+    """Return the sections in a reply, from tags, JSON or headings. A sufficiently long reply without sections is
+    treated as one section.
+    """
     text = re.sub(r"<think(?:ing)?>.*?</think(?:ing)?>", "", answer, flags=re.DOTALL | re.IGNORECASE).strip()
     found = _tagged(text) or _json(text) or _headed(text)
     if not found and len(text) >= _TELLING:
@@ -90,7 +94,9 @@ def tag_of(text: str, name: str) -> str:
 
 
 def without_model(messages: Sequence[Message], earlier: str) -> dict[str, str]:
-    """Build the sections from message excerpts, tool call counts, and the previous summary's sections."""
+    """Build the sections without a model, from excerpts of messages, the number of tool calls, and the sections of the
+    previous summary.
+    """
     before = {name: tag_of(earlier, name) for name in SECTIONS}
     task = next((message.text for message in messages if is_from_person(message)), "")
     now = {

@@ -49,7 +49,7 @@ class LoomError(Exception):
 
 
 class BadRequest(LoomError):
-    """The request is invalid. `field` names the invalid field."""
+    """The request is invalid. `field` is the name of the invalid field."""
 
 
 class RunNotFoundError(LoomError):
@@ -104,7 +104,9 @@ class LLMRateLimitError(RecoverableError):
 
 
 class LLMContextLengthError(RecoverableError):
-    """The conversation exceeds the model's context window. `context` has `tokens` and `limit`, if known."""
+    """The conversation exceeds the model's context window. `context` contains `tokens` and `limit`, if they are
+    known.
+    """
 
 
 class LLMUnavailableError(RecoverableError):
@@ -128,7 +130,7 @@ class PermissionDeniedError(TerminalError):
 
 
 class LLMConfigurationError(TerminalError):
-    """The key, address or model name is wrong. A retry cannot help."""
+    """The API key, address, or model name is wrong. A retry would fail in the same way."""
 
 
 class LLMRefusedError(TerminalError):
@@ -136,7 +138,9 @@ class LLMRefusedError(TerminalError):
 
 
 class OutputSchemaError(TerminalError):
-    """The answer does not match the output schema, even after repairs. `context` has `problems` and `answer`."""
+    """The answer does not match the output schema, even after the model was asked to repair it. `context` contains
+    `problems` and `answer`.
+    """
 
 
 class ExecutionAbortedError(TerminalError):

@@ -68,7 +68,9 @@ def _words(token: str) -> Iterator[str]:
 
 
 def _singular(word: str) -> str:
-    """Return the singular of an English plural, using the three most common rules. Other words are unchanged."""
+    """Return the singular of an English plural that follows one of the three most common rules. Other words are
+    returned unchanged.
+    """
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
     if word.endswith("ies") and not word.endswith(("eies", "aies")):

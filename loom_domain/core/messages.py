@@ -5,9 +5,9 @@ and a result without its call. Code that removes messages must therefore remove 
 
 Values are identified by digests, so that every byte of a conversation enters history only once. A transcript is
 identified by its number of messages and a rolling digest: digest(n) = H(digest(n-1) + H(message n)). Workers cache
-transcripts under this reference. A model call sends the reference and only the messages that no activity has produced.
-If the worker doesn't have the transcript, it replies "resend", and the next request contains all messages in full. This
-is purely a performance optimization.
+transcripts under this reference. A model call sends the reference, and only those new messages that no activity has
+produced. If the worker doesn't have the transcript, it replies "resend", and the next request contains all messages in
+full. References are purely an optimization and never affect a run's behavior.
 """
 
 import json
@@ -31,7 +31,7 @@ class Part:
     text: str = ""
     media_type: str = ""
     data: str = ""
-    """Base64; empty if `url` is set."""
+    """The content in base64. Empty if `url` is set."""
     url: str = ""
     name: str = ""
 
@@ -88,7 +88,9 @@ def reminder(text: str) -> Message:
 
 
 def recollection(text: str, source: str) -> Message:
-    """Return a message with memories recalled for the preceding messages. `source` tells people their origin."""
+    """Return a message that contains memories recalled for the preceding messages. `source` tells people where the
+    memories come from.
+    """
     inside = text.replace("</memory>", "<\\/memory>")
     return user(f"<memory>\n{inside}\n</memory>", kind="memory", by=source)
 
@@ -130,17 +132,19 @@ class Usage:
 
 
 Group: TypeAlias = tuple[int, int]
-"""A group's start and end positions. The end position is exclusive."""
+"""A group's start position and its exclusive end position."""
 
 
 def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """Split the conversation into groups, in order. A message that belongs to no other message is its own group."""
+    """Split the conversation into groups, in order. A message that doesn't belong with any other message forms a group
+    by itself.
+    """
     ends = _ends(messages)
     groups: list[Group] = []
     place = 0
     while place < len(messages):
         start, stop = place, place + 1
-        while place < stop:  # groups inside may extend further
+        while place < stop:  # a group that starts inside this group may extend further
             stop = max(stop, ends[place])
             place += 1
         groups.append((start, stop))
@@ -148,7 +152,9 @@ def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
 
 
 def last_turn(messages: Sequence[Message], groups: Sequence[Group]) -> int:
-    """Return the position of the model's last reply, whose results it has not seen, or the end if there is none."""
+    """Return the position of the model's last reply, whose results the model has not received yet, or the end of the
+    conversation if there is no reply.
+    """
     return next((start for start, _ in reversed(groups) if messages[start].role == "assistant"), len(messages))
 
 
@@ -270,14 +276,16 @@ def _part(part: Part) -> tuple[str, str, str, str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """The messages that follow a cached transcript, in order. Each is inline or a reference."""
+    """The messages that follow a cached transcript, in order. Each message is either inline or a reference."""
 
     base: TranscriptRef = field(default_factory=TranscriptRef)
     items: tuple[TailItem, ...] = ()
 
 
 def tail_of(base: TranscriptRef, messages: Sequence[Message], produced: frozenset[str]) -> Tail:
-    """Return the messages to send after `base`: results of the calls in `produced` by reference, the rest inline."""
+    """Return the messages to send after `base`: results of the calls in `produced` are sent by reference, and all other
+    messages inline.
+    """
     items = tuple(
         ResultRef(call_id=message.tool_call_id, digest=message_digest(message))
         if message.role == "tool" and message.tool_call_id in produced

@@ -62,7 +62,7 @@ def values_of(text: str) -> tuple[Any, ...]:
 
 
 def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
-    """Return the possible JSON values in a call to `done`. Models pass them in various ways.
+    """Return the possible JSON values in a call to `done`. Models pass the values in various ways.
 
     Raises NotJson if there are none.
     """

@@ -41,7 +41,9 @@ class Budget:
     seconds: float | None = None
     """Wall-clock time since the run started, including pauses and waiting times."""
     turns: int | None = None
-    """Applies to the run and all work that it delegates. In contrast, `max_turns` applies to the run alone."""
+    """The maximum number of turns of the run and all its sub-agents together. In contrast, `max_turns` applies to the
+    run alone.
+    """
     depth: int | None = None
     """The maximum number of sub-agent levels."""
     children: int | None = None
@@ -59,7 +61,7 @@ class ForkedFrom:
 
     run_id: str
     turn: int
-    """0 means before the first turn."""
+    """The number of the turn. If 0, the fork starts before the first turn."""
     message: str | None = None
     """A message to send to the agent at that point."""
 
@@ -71,7 +73,7 @@ def fork_view(forked: ForkedFrom | None) -> JsonObject | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """The input of the `AgentRun` workflow. Only `task` is required."""
+    """The input of the `AgentRun` workflow. Only the `task` field is required."""
 
     task: str
     agent: str = "default"
@@ -81,7 +83,7 @@ class RunRequest:
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: str | None = None
     max_turns: int | None = None
-    """None selects the agent's default."""
+    """If None, the agent's default applies."""
     budget: Budget = field(default_factory=Budget)
     require_done_tool: bool | None = None
     skills: tuple[str, ...] = ()
@@ -90,12 +92,15 @@ class RunRequest:
     metadata: JsonObject = field(default_factory=dict)
     forked_from: ForkedFrom | None = None
     crew: str | JsonObject | None = None
-    """The crew that does the task instead of an agent: the name of a registered crew, or a crew definition."""
+    """The crew that works on the task instead of an agent: either the name of a registered crew or a crew definition.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunError:
-    """The reason that a run failed. `type` is the name of a type in `loom.domain.core.errors` or of a limit."""
+    """The reason that a run failed. `type` is either the name of an error type in `loom.domain.core.errors` or the name
+    of a limit.
+    """
 
     type: str
     message: str
@@ -119,6 +124,8 @@ class RunResult:
     artifacts: tuple[JsonObject, ...]
     error: RunError | None
     children: tuple[JsonObject, ...] = ()
-    """The runs that this run delegated work to. `usage`, the cost, and the tool call count include theirs."""
+    """The runs that this run delegated work to. `usage`, `cost` and `tool_calls` include the amounts that these runs
+    used.
+    """
     own: JsonObject | None = None
-    """Usage, cost, and tool calls without child runs. None if there are no child runs."""
+    """The usage, cost, and tool calls of this run alone. None if there are no child runs."""

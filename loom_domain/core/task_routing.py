@@ -40,7 +40,8 @@ class TaskHandler:
     """A user's function, async or sync, that receives each task that matches its pattern."""
 
     name: str
-    """Handlers with the same name share their tasks across workers. The bus identifies a handler by this name."""
+    """The name by which the bus identifies the handler. Handlers with the same name share their tasks across workers.
+    """
     pattern: str
     function: Callable[..., Any]
     origin: str = ""
@@ -48,7 +49,9 @@ class TaskHandler:
 
 
 def check_arrives(pattern: str) -> None:
-    """Reject a pattern that can never match, because no action has this name or only text fragments do."""
+    """Raise BadRequest if the pattern can never match, either because no action has this name or because it matches
+    only text fragments.
+    """
     taken = [action for action in Action if takes(checked(pattern), action)]
     if not taken:
         known = ", ".join(action for action in Action if action not in SHOWN_ONLY)

@@ -41,7 +41,9 @@ class Action(StrEnum):
 FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
 
 SHOWN_ONLY = frozenset({Action.THINKING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
-"""Text fragments for display. Another task contains the full text, so fragments aren't sent to the bus or memory."""
+"""The actions of text fragments for display. Another task contains the full text, so fragments aren't sent to the bus
+or to memory.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,7 @@ class Notice:
 
     action: Action
     key: str
-    """Identifies the task together with its action and run, so that writing the task twice has no effect."""
+    """Identifies the task, together with its action and run. Publishing a task is therefore idempotent."""
     at: datetime
     parameters: JsonObject = field(default_factory=dict)
     status: str = "completed"
@@ -64,7 +66,7 @@ CORRELATION: Final = "correlation_id"
 
 
 def correlation_of(metadata: Mapping[str, object]) -> str:
-    """Return the caller's id from a request's metadata, or an empty string if there is no string."""
+    """Return the caller's id from a request's metadata, or an empty string if the metadata contains no such string."""
     given = metadata.get(CORRELATION)
     return given if isinstance(given, str) else ""
 
@@ -78,7 +80,7 @@ class Origin:
     session_id: str = ""
     agent: str = "default"
     correlation_id: str = ""
-    """The caller's id for the work. If it is empty, the root run's id is used."""
+    """The caller's id for the work. If the caller provides no id, the root run's id is used."""
 
     @property
     def correlated(self) -> str:
@@ -105,16 +107,18 @@ def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
 
 
 def is_last(task: "Task", run_id: str) -> bool:
-    """Whether this task ends the run's stream. The last task of a child run does not."""
+    """Whether this task ends the stream. The last task of a child run does not end it."""
     return task.action in FINAL_ACTIONS and task.run_id == run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """One attempt at writing a segment of the stream. A later attempt fences off earlier attempts."""
+    """One attempt at writing a segment of the stream. Once a later attempt starts, earlier attempts can no longer
+    write.
+    """
 
     name: str
-    """For example `t3-model` or `t3-call-call_1`."""
+    """The segment's name, for example `t3-model` or `t3-call-call_1`."""
     attempt: int = 1
 
 
@@ -142,7 +146,7 @@ class Published:
     """The notices that the `publish` activity published. History does not record a local activity's input."""
 
     notices: tuple[Notice, ...] = ()
-    """The notices without the run's last notice, which the final history event contains."""
+    """The notices, except the run's last notice, which is contained in the final history event."""
 
 
 def task_of(

@@ -1,8 +1,9 @@
 """Estimate the number of tokens in a context without a tokenizer, corrected by the provider's counts.
 
-Four Latin letters are one token. Digits count more, two-byte letters (Cyrillic, Greek, Arabic) half a token, and a
-character of three or more bytes (Chinese, Japanese, Korean, emoji) one token. At four characters per token, the
-estimate for Chinese would be four times too low. `learned` uses the provider's counts to correct the remaining error.
+Four Latin letters count as one token. Digits count more, a two-byte letter (Cyrillic, Greek, Arabic) counts as half a
+token, and a character of three or more bytes (Chinese, Japanese, Korean, emoji) counts as one token. If every four
+characters counted as one token, the estimate for Chinese would be four times too low. `learned` uses the provider's
+counts to correct the remaining error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,7 +57,9 @@ def tools_tokens(tools: Sequence[ToolSpec]) -> int:
 
 
 def learned(ratio: float, *, counted: int, estimated: int) -> float:
-    """Return the updated ratio of the provider's count to Loom's: the mean of the old and the latest ratio."""
+    """Return the updated ratio of the provider's count to Loom's, which is the mean of the previous ratio and the
+    latest one.
+    """
     return round((ratio + counted / estimated) / 2, 3) if is_plausible(counted, estimated) else ratio
 
 

@@ -73,16 +73,18 @@ class ToolSpec:
     """The JSON Schema for the arguments."""
     effect: Effect = Effect.ONCE
     parallel: bool = False
-    """Whether calls can run in parallel with other calls, because the tool is read-only or its name suggests it."""
+    """Whether calls can run in parallel with other calls, because the tool is read-only or its name suggests that it
+    is.
+    """
     timeout: float = 120.0
     """The timeout for one call, in seconds."""
     queue: str | None = None
-    """The task queue on which to run the tool. None selects the run's task queue."""
+    """The task queue on which to run the tool. If None, the run's task queue is used."""
     scope: Scope = Scope.SANDBOXED
     declared: Verdict | None = None
-    """The registered verdict that applies if no rule names the tool. None selects the built-in default."""
+    """The registered verdict that applies if no rule names the tool. If None, the built-in default applies."""
     ephemeral: int = 0
-    """The number of most recent results to keep in the context. 0 keeps all results."""
+    """The number of most recent results to keep in the context. If 0, all results are kept."""
     source: str = ""
     """The Python code of a tool that an agent created; empty for registered tools."""
 
@@ -93,7 +95,7 @@ class PreparedCall:
 
     verdict: Verdict = Verdict.ALLOW
     rule: str = ""
-    """The text of the rule that decided, or `built-in` for a default."""
+    """The text of the rule that decided, or `built-in` if a default verdict applied."""
     reason: str = ""
     error: str = ""
     """If not empty, the call cannot run (unknown tool, invalid arguments), and this text explains how to fix it."""
@@ -126,7 +128,7 @@ class ToolResult:
     stage_ms: tuple[float, ...] = ()
     """The milliseconds spent in each of the `STAGES` that the call reached."""
     resend: bool = False
-    """Whether the activity needs the arguments inline. If so, the tool has not run."""
+    """Whether the worker needs the arguments inline. If so, the tool has not run."""
     parts: tuple[Part, ...] = ()
     """Images and files in addition to the text, for models that accept them."""
     artifact: str = ""
@@ -148,7 +150,7 @@ class ToolResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A person's decision on a pending call, or the call's expiry."""
+    """A person's decision on a pending call, or the expiry of its approval request."""
 
     approved: bool
     scope: Literal["once", "run"] = "once"
@@ -171,13 +173,15 @@ class OpenCall:
     inline: bool = False
     """Whether the next request must contain the arguments, because a worker did not have them."""
     begun: bool = False
-    """Whether an earlier attempt may have started. Its outcome is unknown."""
+    """Whether an earlier attempt may have started, so that its outcome is unknown."""
     away: int = 0
     """The number of attempts for which the effect ledger was unavailable."""
     lost: int = 0
     """The number of attempts whose worker died."""
     stale: int = 0
-    """How often rules or arguments have changed since the call was checked. If not 0, it must be checked again."""
+    """How often the rules or the call's arguments have changed since the call was checked. If this isn't 0, the call
+    must be checked again.
+    """
 
     @property
     def awaits_person(self) -> bool:
@@ -206,7 +210,9 @@ def describe(call: ToolCall, width: int = 60) -> str:
 
 
 def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
-    """Return the calls to run next: the leading parallel calls (at least one and at most `limit`), or a single call."""
+    """Return the calls to run next: either the parallel calls at the beginning (at most `limit`), or a single call that
+    can't run in parallel.
+    """
     waiting = [call for call in calls if call.result is None]
     group: list[OpenCall] = []
     for call in waiting:
@@ -245,7 +251,9 @@ def _text_of(value: str | dict[str, Any] | list[Any]) -> str:
 
 
 def made_tool(arguments: JsonObject) -> ToolSpec:
-    """Return the tool that a call to `create_tool` defines. The call has been executed, so it is valid."""
+    """Return the tool that a call to `create_tool` defines. The call has been executed, so its arguments are known to
+    be valid.
+    """
     return ToolSpec(
         name=f"{MADE}{arguments['name']}",
         description=str(arguments["description"]),

@@ -3,7 +3,7 @@
 from typing import Final
 
 DONE: Final = "done"
-"""Ends the run. The run itself executes this tool."""
+"""Ends the run. This tool is executed by the run itself rather than by a worker's toolbox."""
 ASK_USER: Final = "ask_user"
 """Asks a person a question. The next message from a person is the reply."""
 DELEGATE: Final = "delegate_task"
@@ -19,11 +19,11 @@ READ_ARTIFACT: Final = "read_artifact"
 SHARE: Final = "share_artifact"
 """Shares a text with all other agents in the tree."""
 TODO: Final = "todo"
-"""Updates the model's to-do list. The run stores the latest version."""
+"""Updates the model's to-do list. The run stores the latest version of the list."""
 CREATE_TOOL: Final = "create_tool"
 """Creates a tool, which becomes part of the run's spec."""
 START_RUN: Final = "start_run"
-"""The pending call for which a hook requests approval before the run starts."""
+"""The name of the pending call with which a hook requests approval before the run starts."""
 
 MCP: Final = "mcp__"
 """The name prefix for MCP tools."""

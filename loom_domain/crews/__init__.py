@@ -1,4 +1,5 @@
-"""Crews: several agents that work on one task, in sequence, in parallel, coordinated, routed, planned, or as branches.
+"""Crews: several agents that work on one task. They can work in sequence, in parallel, under a coordinator, by routing,
+by plan, or as branches.
 
 `crew` defines a crew. `next_crew_action` decides the crew's next action from its `log` alone. `prompts` builds the
 members' prompts, `routing` selects a member, `scoring` selects an answer, and `recovery` handles failed members.

@@ -14,7 +14,7 @@ class AssignJobs:
     jobs: tuple[Job, ...]
     text: str
     choice: Choice | None = None
-    """The reason why the jobs were assigned to these members, if it has just been decided."""
+    """The reason for assigning the jobs to these members, if the choice has just been made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,12 +28,12 @@ class Answer:
 
     text: str
     choice: Choice | None = None
-    """The reason why this answer was chosen, if it has just been decided."""
+    """The reason for choosing this answer, if the choice has just been made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GiveUp:
-    """The crew cannot do the task."""
+    """The crew cannot complete the task and gives up."""
 
     error: str
     no_match: bool = False
@@ -44,7 +44,7 @@ Step: TypeAlias = AssignJobs | CompareDescriptions | Answer | GiveUp
 
 
 def no_answer(over: Sequence[JobAttempt]) -> GiveUp:
-    """Return the action for a crew whose members produced no results, with the reason."""
+    """Return the action of giving up for a crew whose members produced no answer, with the reason."""
     said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
     return GiveUp(error=f"no member came to an answer: {said}")
 

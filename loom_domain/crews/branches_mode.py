@@ -3,7 +3,8 @@ round.
 
     round 1: all members ──▶ the judge ──▶ the best answer ──▶ round 2: all members improve on it … ──▶ the best answer
 
-A failed branch is dropped. A single answer isn't judged. If there are no scores, the first answer is used.
+A failed branch is dropped. If only one branch answers, its answer isn't judged. If the judge provides no scores, the
+first answer is used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,8 @@ JUDGE: Final = "judge"
 
 
 def tree_step(crew: Crew, log: Log) -> Step:
-    """Run all branches of a round concurrently, then the judge. Later rounds improve the best answer, and the last best
-    answer is the crew's answer.
+    """Return the next action: run all branches of a round concurrently, and then the judge. Later rounds improve the
+    best answer so far, and the best answer of the last round is the crew's answer.
     """
     best: Choice | None = None
     for level in range(1, crew.judge.rounds + 1):

@@ -3,7 +3,7 @@
     sequential     members work one after another, and each receives the previous results
     parallel       all members work concurrently, and their answers are combined
     coordinated    a coordinator splits the task, assigns the work, reads the results, and answers
-    routed         the member that fits the task best works on it
+    routed         the member that is best suited to the task works on it
     planned        each member starts when its dependencies are done, and a failure blocks its dependents
     tree           all members work on the whole task, and the best-scored answer is used or improved
 
@@ -56,7 +56,7 @@ class Member:
     description: str = ""
     """The member's strengths, described for the people and models that choose a member."""
     capabilities: tuple[str, ...] = ()
-    """The member's strengths as single words."""
+    """Single words that describe the member's strengths."""
     task: str = ""
     """The member's share of every task."""
     model: str | None = None
@@ -68,10 +68,10 @@ class Member:
     retries: int = 1
     """The maximum number of retries."""
     substitute: str = ""
-    """The member that takes over after all retries."""
+    """The member that takes over after all retries have failed."""
     on_failure: OnFailure | None = None
-    """What happens if there is no substitute. If None, sequential and routed crews stop, and other crews continue
-    without the member.
+    """The behavior if the member has failed and there is no substitute. If None, sequential and routed crews stop, and
+    other crews continue without the member.
     """
 
     @property
@@ -96,18 +96,18 @@ class Router:
 
     by: RouteBy = "rules"
     rules: tuple[Route, ...] = ()
-    """The routing rules. The first match decides. Without rules, the crew looks for members' capabilities in
-    the task.
+    """The routing rules. The first rule that matches selects the member. Without rules, the crew compares the task's
+    text with the members' capabilities.
     """
     agent: str = ANYBODY
-    """The agent that chooses the member, for `model`."""
+    """For `model`: the agent that chooses the member."""
     model: str | None = None
     threshold: float | None = None
     """For `embedding`: the minimum similarity between a task and a member's description. If None, the embedding model's
     default is used.
     """
     fallback: str = ""
-    """The member for tasks that no member fits. If empty, such a task fails."""
+    """The member that works on a task for which no member is suitable. If empty, such a task fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +116,7 @@ class Aggregation:
 
     by: AggregateBy = "concat"
     agent: str = ANYBODY
-    """The agent that merges them."""
+    """The agent that merges the answers."""
     model: str | None = None
     task: str = ""
     """The instructions for merging."""
@@ -178,7 +178,9 @@ class Crew:
 
     @property
     def is_answered_by_one(self) -> bool:
-        """Whether a single run produces the crew's answer, so that an output schema can be passed to that run."""
+        """Whether one of the crew's runs produces the crew's answer, so that an output schema can be passed to that
+        run.
+        """
         by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
         return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
@@ -195,7 +197,7 @@ def branch_name(number: int) -> str:
 
 
 def complaints(crew: Crew) -> Iterator[str]:
-    """Return the crew's errors, one sentence each."""
+    """Return one sentence for each error in the crew's definition."""
     names = [member.name for member in crew.members]
     if not names:
         yield "it has no members: name at least one"

@@ -1,7 +1,8 @@
 """The log of a crew, read from its own conversation: its assignments so far and their results.
 
 A crew's turn is an assistant message with a `delegate_task` call for each assignment. The results are those calls'
-results. The message's metadata describe the turn, so that no information has to be derived twice.
+results. The message's metadata describes the turn, so that decisions don't have to be derived again from the
+conversation.
 """
 
 import json
@@ -38,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """The score of an answer, from 0 to 1."""
+    """An answer's score, from 0 to 1."""
 
     key: str
     """The job that produced the answer."""
@@ -61,7 +62,7 @@ class Choice:
 
     @property
     def view(self) -> JsonObject:
-        """Return the form that is recorded."""
+        """Return the choice in the form in which it is recorded."""
         scored = [asdict(score) for score in self.scores]
         said = {"member": self.member, "by": self.by, "reason": self.reason, "key": self.key, "scores": scored}
         return {name: value for name, value in said.items() if value}
@@ -87,13 +88,13 @@ class JobAttempt:
 
     @property
     def is_part(self) -> bool:
-        """Whether the attempt produced a useful partial result, but no answer."""
+        """Whether the attempt produced a useful partial result but no answer."""
         return not self.is_done and bool(self.output.strip())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """A crew's assignments and results so far, and the messages from people and agents in the meantime."""
+    """A crew's assignments and results so far, and the messages that people and agents have sent to the crew."""
 
     task: str
     tried: tuple[JobAttempt, ...] = ()
@@ -121,7 +122,7 @@ class Log:
 
     @property
     def brought(self) -> tuple[JobAttempt, ...]:
-        """Return each job's result: its answer, or if there is none, the findings of its last attempt."""
+        """Return each job's result, which is its answer or, failing that, the findings of its last attempt."""
         keys = dict.fromkeys(tried.key for tried in self.tried)
         parts = {tried.key: tried for tried in self.tried if tried.is_part}
         return tuple(best for key in keys if (best := self.answer_to(key) or parts.get(key)) is not None)
@@ -158,7 +159,7 @@ def last_choice(messages: Sequence[Message]) -> JsonObject | None:
 
 
 def plan_view(message: Message, turn: int) -> dict[str, Any]:
-    """Return the stream's view of such a turn."""
+    """Return a crew's turn in the form that the stream shows."""
     said = message.metadata.get(CREW, {})
     shown = {name: said[name] for name in ("jobs", "choice") if name in said}
     return {"turn": turn, "text": message.text[:SHOWN], **shown}

@@ -1,7 +1,7 @@
 """Decide a crew's next action from its log alone: assign work, choose a member, answer, or give up.
 
-`next_crew_action` is called once per turn. A failed job is retried as often as its member allows, and then assigned to
-the member's substitute. If the substitute fails too, the crew continues without the job or stops.
+`next_crew_action` is called once per turn. A failed job is retried as often as the member's definition allows and is
+then assigned to the member's substitute. If the substitute fails too, the crew continues without the job or stops.
 """
 
 import json
@@ -59,7 +59,9 @@ def so_far(log: Log) -> str:
 
 
 def chosen(crew: Crew, log: Log, choice: Choice | None, tried: str = "") -> Step:
-    """Return the action that follows the search for a member. If no member fits, use the fallback or give up."""
+    """Return the action that follows the search for a member. If no member is suitable, the action assigns the task to
+    the fallback or gives up.
+    """
     if choice is None and crew.router.fallback:
         choice = Choice(member=crew.router.fallback, by="fallback", reason=f"nobody fits{tried}")
     if choice is None:
@@ -105,7 +107,9 @@ def _parallel(crew: Crew, log: Log) -> Step:
 
 
 def _planned(crew: Crew, log: Log) -> Step:
-    """Assign all members whose dependencies are done. The answer contains the outcome of each step."""
+    """Return the action that assigns work to all members whose dependencies are done. The crew's answer contains the
+    outcome of each step.
+    """
     done = {member.name: answer for member in crew.members if (answer := log.answer_to(_step(member.name))) is not None}
     work = [
         JobTemplate(

@@ -9,8 +9,8 @@ from loom.domain.crews.crew import Crew, Member
 from loom.domain.crews.log import Choice, JobAttempt, Log
 
 INLINE: Final = 6000
-"""The maximum number of characters of a member's answer that other members see. They can read the rest as an
-artifact.
+"""The maximum number of characters of a member's answer in the prompts of other members, which can read the full answer
+as an artifact.
 """
 
 CREW_TASK: Final = "The crew's task: "
@@ -40,7 +40,7 @@ class Unreadable(ValueError):
 
 
 def artifact_of(key: str) -> str:
-    """Return the id under which a job's full answer is stored for the crew."""
+    """Return the id of the artifact that stores a job's full answer."""
     return f"crew-{key}"
 
 
@@ -56,7 +56,7 @@ def part_prompt(crew: Crew, log: Log, before: Sequence[JobAttempt], member: Memb
 
 
 def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttempt] | None, member: Member) -> str:
-    """Return the prompt for a branch: the whole task, the branch's approach, and from the second round on, the answer
+    """Return the prompt for a branch: the whole task, the branch's approach and, from the second round on, the answer
     to improve.
     """
     improve = ""
@@ -78,7 +78,9 @@ def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttem
 
 
 def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
-    """Report the outcome of each step to the agent that created the plan. None means that a step didn't start."""
+    """Return a report on the outcome of each step for the agent that created the plan. The outcome is None for a step
+    that didn't start.
+    """
     told = []
     for name, tried in steps:
         if tried is None:
@@ -141,7 +143,7 @@ def route_prompt(crew: Crew, log: Log) -> str:
 
 
 def again(prompt: str, tried: JobAttempt) -> str:
-    """Return the same prompt with a description of the problem."""
+    """Return the same prompt with a description of the problem in the previous reply."""
     wrong = f"{tried.error or f'it ended as {tried.status}'}{_part(tried)}"
     return f"{prompt}\n\nAn earlier attempt at this ({tried.member}, attempt {tried.attempt}) failed: {wrong}"
 
@@ -160,7 +162,7 @@ def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
 
 
 def read_choice(crew: Crew, answer: str) -> tuple[str | None, str]:
-    """Return the chosen member, or None, and the reason from a router's answer. Raises Unreadable if the answer isn't
+    """Return the member that a router's answer chooses, or None, and the reason. Raises Unreadable if the answer isn't
     in the required form.
     """
     said = _json_in(answer)
@@ -207,7 +209,7 @@ def _answer(log: Log, tried: JobAttempt) -> str:
 
 
 def _part(tried: JobAttempt) -> str:
-    """Return the member's findings before it stopped, if any."""
+    """Return what the member found before it stopped, or an empty string."""
     if not tried.is_part:
         return ""
     cut = tried.output if len(tried.output) <= INLINE else f"{tried.output[:INLINE]}\n[…cut after {INLINE} characters]"

@@ -1,7 +1,7 @@
-"""Recover from failed jobs of a crew. A job is retried by the same member, then assigned to its substitute, and finally
-skipped, or the crew gives up.
+"""Recover from failed jobs of a crew. A job is first retried by the same member and then assigned to the member's
+substitute. If the substitute also fails, the job is skipped or the crew gives up.
 
-The crew also asks a coordinator, router or merging agent again if its reply isn't in the required form.
+If the reply of a coordinator, router or merging agent isn't in the required form, the crew asks the agent again.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class Unrecoverable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextQuestion:
-    """An agent must be asked, or asked again."""
+    """A job that asks an agent for a reply, for the first time or again."""
 
     job: Job
     because: str = ""
@@ -55,7 +55,7 @@ class JobTemplate:
     form: JsonObject | None = None
 
     def job(self, member: Member, attempt: int = 1, before: JobAttempt | None = None) -> Job:
-        """Return the job as assigned to this member."""
+        """Return the job, assigned to this member."""
         prompt = self.prompt(member)
         return Job(
             key=self.key,
@@ -71,7 +71,9 @@ class JobTemplate:
 
 
 def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgress | Unrecoverable:
-    """Return the jobs' progress after all attempts so far. Raises GivenUp if an indispensable job has failed."""
+    """Return the jobs' progress after all attempts so far, or Unrecoverable if a job that the crew can't continue
+    without has failed.
+    """
     open_ones: list[Job] = []
     over: list[JobAttempt] = []
     for one in work:
@@ -119,7 +121,7 @@ def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) ->
     if member is None:
         return None
     own = [each for each in tried if each.member == member.name]
-    # A member that a person aborted isn't retried. An exhausted budget remains exhausted, so a retry is useless.
+    # A member that a person aborted or that has exhausted its budget doesn't retry the job.
     if last.status not in ("aborted", "budget_exhausted") and len(own) <= member.retries:
         return work.job(member, last.attempt + 1, last)
     substitute = crew.member(member.substitute)

@@ -1,4 +1,4 @@
-"""Select the crew member for a task, and record why, by rules or by similarity to the members' descriptions."""
+"""Select the crew member for a task by rules or by similarity to the members' descriptions, and record the reason."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Choice
 
 ALIKE: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.8}
-"""For each embedding model, the minimum cosine similarity between a task and a matching description. E5 scores at least
-0.7 for almost any pair of texts.
+"""For each embedding model, the minimum cosine similarity between a task and a matching description. The E5 models give
+almost any pair of texts a similarity of at least 0.7.
 """
 ALIKE_OTHERWISE: Final = 0.3
 
@@ -32,7 +32,7 @@ def by_rules(crew: Crew, task: str) -> Choice | None:
 
 
 def descriptions(crew: Crew) -> tuple[str, ...]:
-    """Return the text for each member that is compared with a task."""
+    """Return, for each member, the text that is compared with a task."""
     return tuple(
         ". ".join(p for p in (m.description, ", ".join(m.capabilities), m.task) if p) or m.name for m in crew.members
     )

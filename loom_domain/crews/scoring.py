@@ -1,7 +1,7 @@
 """Select the best of several answers to one task: build the judge's prompt and parse its scores.
 
 The judge's reply is validated against its schema, so the judge's run can repair an invalid reply. If the reply still
-can't be parsed, the first answer is used, and the recorded reason states this.
+can't be parsed, the first answer is used, and the recorded reason says so.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from loom.domain.core.tokens import within
 from loom.domain.crews.log import Choice, JobAttempt, Log, Score
 
 ANSWER_TOKENS: Final = 3000
-"""The maximum number of tokens of each answer that the judge sees."""
+"""The maximum number of tokens from each answer in the judge's prompt."""
 REASON: Final = 300
-"""The maximum number of characters of a reason that are stored."""
+"""The maximum length of a stored reason, in characters."""
 
 
 def score_prompt(log: Log, answers: Sequence[JobAttempt]) -> str:
@@ -46,8 +46,8 @@ def form_of(answers: Sequence[JobAttempt]) -> JsonObject:
 
 
 def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
-    """Return the answer with the best score, or the first of several such answers. Without scores, return the first
-    answer.
+    """Return the answer with the best score. If several answers have the best score, or if there are no scores, return
+    the first of them.
     """
     try:
         scores = read_scores(answers, judge)

@@ -1,4 +1,4 @@
-"""Compare two runs to find where they differ and how each of them ended.
+"""Compare two runs to show where they diverge and how each of them ended.
 
 Turns are compared by the model's text, its tool calls with their arguments, and their results. The first turn of a fork
 is aligned with the other run's turn after the fork point.
@@ -22,7 +22,7 @@ _ASPECTS: tuple[Aspect, ...] = ("model", "text", "calls", "results")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnSeen:
-    """The parts of a turn that are compared."""
+    """The parts of a turn that the comparison considers."""
 
     number: int
     """The turn's number in its own run."""
@@ -36,7 +36,7 @@ class TurnSeen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnPair:
-    """The corresponding turns of both runs. None means that a run has no such turn."""
+    """A turn from each of the two runs. None means that the run has no corresponding turn."""
 
     a: TurnSeen | None
     b: TurnSeen | None
@@ -63,7 +63,7 @@ class Side:
 
 
 def paired(a: Side, b: Side) -> tuple[TurnPair, ...]:
-    """Return the aligned turns of both runs, starting with the first turn that they don't share."""
+    """Return pairs of corresponding turns, starting with the first turn that the runs don't share."""
     skip_a, skip_b = _shared(a, b)
     ours = [_seen(turn) for turn in a.turns if turn.number > skip_a]
     theirs = [_seen(turn) for turn in b.turns if turn.number > skip_b]
@@ -85,8 +85,8 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:
-    """Return the number of initial turns in each run that both share, because one is a fork of the other or both are
-    forks of a third run.
+    """Return the number of turns at the beginning of each run that both runs share. Runs share turns if one is a fork
+    of the other or both are forks of a third run.
     """
     at_a, at_b = a.forked_from, b.forked_from
     if at_b is not None and at_b.run_id == a.run_id:

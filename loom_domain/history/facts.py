@@ -53,7 +53,7 @@ ActivityOutcome: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSettings:
-    """The spec's settings that events show."""
+    """The settings of a spec that appear in stream events."""
 
     model: str = ""
     approval_timeout: float | None = None
@@ -61,7 +61,7 @@ class PinnedSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionStarted:
-    """The start of an execution of the run: the first, or one after continue-as-new."""
+    """The start of the run's first execution, or of a later execution after continue-as-new."""
 
     origin: Origin
     pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class ActivityAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedNotices:
-    """Notices that no activity of the run published."""
+    """Notices that the `publish` local activity published."""
 
     published: Published
 
@@ -99,7 +99,7 @@ Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnd
 
 
 class History:
-    """Information that the facts in one history provide for each other."""
+    """Information that is collected from one history and needed to interpret other facts in it."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)
@@ -115,8 +115,8 @@ class History:
         return self._pinned.get(request.spec_digest, PinnedSettings())
 
     def _asked_for(self) -> Origin:
-        """Return the task origin for a run that has no activities. For a rejected request, it contains only the run
-        id.
+        """Return the task origin for a run that has no activities. For a rejected request, the origin contains only the
+        run id.
         """
         began = next((fact.origin for fact in self.facts if isinstance(fact, ExecutionStarted)), Origin(run_id=""))
         errors = [fact.result.error for fact in self.facts if isinstance(fact, RunEnded)]

@@ -1,5 +1,5 @@
-"""Fork a run: start a new run from a past turn of another run, with its conversation at that point, without repeating
-work.
+"""Fork a run: start a new run after a past turn of another run, with the conversation at that point and without
+repeating any work.
 
 A fork starts between two turns, when every call of the preceding turn has its result. The conversation is the input of
 the next model call. If there is no next call, the conversation is assembled from the turn's own reply and results. The
@@ -37,7 +37,7 @@ class ForkPoint:
     spec: AgentSpec
     earlier: Earlier
     later_effects: int = 0
-    """The number of calls in later turns that may have had side effects, which a fork doesn't undo."""
+    """The number of calls in later turns that may have had side effects. A fork doesn't undo these effects."""
 
 
 def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
@@ -63,8 +63,8 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
 
 
 def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
-    """Return the new run's request, with the other run's task and limits. Its agent, rules and folder come from the
-    other run's state.
+    """Return the new run's request, with the other run's task and limits. The agent, the rules and the folder are taken
+    from the other run's state.
     """
     request = point.request
     limits = {name: value for name, value in asdict(request.budget).items() if value is not None}
@@ -82,7 +82,9 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
 
 
 def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
-    """Reject changes that a fork would ignore, because it uses the pinned agent or crew."""
+    """Raise BadRequest if the request contains a change that a fork would ignore because it uses the pinned agent or
+    crew.
+    """
     was, options = point.request, request.metadata.get(KEY)
     changed = {
         "skills": request.skills not in ((), was.skills),
@@ -119,8 +121,8 @@ def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
 
 
 def _effects(turns: Sequence[PastTurn]) -> int:
-    """Return the number of calls that may have had side effects. Calls by sub-agents are not in this history and aren't
-    counted.
+    """Return the number of calls that may have had side effects. Calls by sub-agents aren't counted, because they
+    aren't part of this history.
     """
     asked = (tool.request for turn in turns for tool in turn.tools)
     changed = {request.call_id for request in asked if request.effect is not Effect.READ}
@@ -138,13 +140,13 @@ def _conversation(
     sent = following.calls[0].messages
     if sent is None:
         raise BadRequest(f"the history does not go back far enough to say what turn {turn} left", field="turn")
-    # Messages from people after the turn, and reminders, don't belong to the turn.
+    # Reminders, and messages that people sent after the turn, don't belong to the turn.
     ends = (number for number, message in enumerate(sent, 1) if message.role in ("assistant", "tool"))
     return sent[: max(ends, default=beginning) if turn > 0 else beginning]
 
 
 def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
-    """Return child runs' answers, by the calls that started them."""
+    """Return the answers of child runs, keyed by the calls that started them."""
     return {record.call_id: record.answer for record in records if isinstance(record, ChildRun)}
 
 
@@ -176,8 +178,8 @@ def _not_over(turn: int) -> BadRequest:
 
 
 def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
-    """Return the agent after the turn: the next call's agent, or the turn's agent with the tools that the turn
-    created.
+    """Return the agent after the turn. It is the agent of the next model call or, if there is none, the turn's agent
+    with the tools that the turn created.
     """
     following, own = turns.get(turn + 1), turns.get(turn)
     if following is not None and following.calls:
@@ -199,7 +201,9 @@ def _beginning(records: Sequence[Record]) -> int:
 
 
 def _todos(records: Sequence[Record], turns: dict[int, PastTurn], until: int) -> Todos:
-    """Return the to-do list at that point. Its age restarts at zero, as does the turn count."""
+    """Return the to-do list at that point. The list's age restarts at zero because the new run counts its turns from
+    zero.
+    """
     todos = Todos()
     for record in records:
         match record:

@@ -1,8 +1,8 @@
 """Reconstruct a run from its history, turn by turn: each model call's context and reply, and the tool results.
 
 The history stores each part of a conversation once, under a digest. `turns_of` reassembles the conversation from the
-inputs and results of the run's activities, in the order in which they were recorded. It needs neither a worker nor a
-live run.
+inputs and results of the run's activities, in the order in which they were recorded. This requires neither a worker nor
+a live run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -88,21 +88,21 @@ class ChildRun:
 
 
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
-"""A record in a run's history. The first record is the request. A state record is passed from one execution to the
-next.
+"""A record in a run's history. The first record is the request. A `RunState` record is the state that one execution
+passed to the next.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beginning:
-    """The start of a run's last execution, as far as its history shows it."""
+    """The start of a run's last execution, as recorded in its history."""
 
     given: tuple[Any, ...] = ()
     """The execution's input as plain JSON: the request, and any data passed on by an earlier execution or a parent."""
     goes_on: bool = False
     """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
-    """The prepared run. It's also None if the run was prepared in an earlier execution or hasn't been prepared yet."""
+    """The prepared run. None if the run hasn't been prepared yet or was prepared in an earlier execution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +160,7 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Past:
-    """The values known by digest at one point in a history."""
+    """The values whose digests are known at one point in a history."""
 
     specs: Mapping[str, AgentSpec] = field(default_factory=dict)
     last_spec: AgentSpec | None = None
@@ -212,7 +212,7 @@ def _with_spec(past: _Past, request: ModelRequest | CompressRequest) -> _Past:
 def _with_result(past: _Past, request: ToolRequest, result: ToolResult) -> _Past:
     message = tool_message(ToolCall(id=request.call_id, name=request.tool), result)
     ref = ResultRef(call_id=request.call_id, digest=message_digest(message))
-    # Keep at most as many as one turn has calls. Later requests refer to the conversation that includes the results.
+    # One turn's results are enough, because later requests refer to the conversation that includes older results.
     recent = dict([*past.results.items()][-_RESULTS:])
     return replace(past, results={**recent, ref: message})
 

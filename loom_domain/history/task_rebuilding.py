@@ -14,9 +14,10 @@
     the end                                              node.complete, node.error
 
 Text fragments are not rebuilt, because the reply contains the whole text. `node.manifest`, which describes a worker,
-and the skipped skills in `node.start` are not rebuilt either. Values that only the activity knew (`created_at`, `ms`)
-are derived from the timestamps in the history. An attempt whose worker died is assumed to have published its first
-task. The result can therefore include a task that was never published, but no task is missing.
+and the skipped skills in `node.start` are not rebuilt either. Values that were known only to the activity
+(`created_at`, `ms`) are derived from the timestamps in the history. If an attempt's worker died, the attempt is assumed
+to have published its first task. The result contains every published task, but it can also contain tasks that were
+never published.
 """
 
 from collections.abc import Iterable, Iterator
@@ -85,7 +86,7 @@ _BEFORE_THE_TURN: Final = "ManifestChangedError"
 
 
 class Mask(Protocol):
-    """Redacts secrets in the content of a task."""
+    """Redacts the secrets in a task's content."""
 
     def clean(self, text: str) -> str:
         """Return the text without secrets."""

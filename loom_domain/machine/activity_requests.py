@@ -25,7 +25,9 @@ from loom.domain.skills.active import active_in
 from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
 
 INLINE_ARGUMENTS = 512
-"""The maximum length of arguments sent inline. Longer arguments are already in history, in the model's answer."""
+"""The maximum length of arguments that are sent inline. Longer arguments aren't sent again, because history already
+contains them in the model's answer.
+"""
 
 
 def origin_of(state: RunState) -> Origin:
@@ -40,7 +42,7 @@ def origin_of(state: RunState) -> Origin:
 
 
 def prepare_request(state: RunState) -> PrepareRequest:
-    """Return the request to resolve the agent."""
+    """Return the request to resolve the run's agent."""
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
 
 
@@ -106,7 +108,7 @@ def _measures(state: RunState) -> Measures:
 
 
 def _facts(state: RunState) -> KnownFacts:
-    """Return the facts that the run's state contains, so that a summary doesn't have to repeat them."""
+    """Return the facts that are known from the run's state, so that the model doesn't have to summarize them."""
     spent = f"turn {state.turn} of {state.max_turns}, {state.spending.usage.total_tokens} tokens"
     return KnownFacts(
         todos=state.work.todos.items,
@@ -176,7 +178,9 @@ def prepare_calls_request(state: RunState, calls: tuple[OpenCall, ...]) -> Prepa
 
 
 def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool) -> ToolRequest:
-    """Return the request for one attempt at a tool call. `execution` identifies the run's chain of executions."""
+    """Return the request for one attempt at a tool call. `execution` identifies the chain of executions that the run
+    consists of.
+    """
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
     by_value = (
@@ -205,7 +209,9 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
 
 
 def idempotency_key(request: ToolRequest) -> str:
-    """Return a key that is the same for every attempt at this call with these arguments and unique to this call."""
+    """Return the call's idempotency key. The key is unique to this call with these arguments and is the same for every
+    attempt.
+    """
     named = request.arguments_digest or arguments_digest(request.arguments or {})
     return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}/{named}"
 
@@ -219,13 +225,15 @@ def _note(open_call: OpenCall) -> str:
 
 
 def _tool_of_the_run(state: RunState, call: ToolCall) -> ToolSpec | None:
-    """Return the tool's definition if workers don't have it: the agent created it, or it is a skill's script."""
+    """Return the tool's definition if workers don't have it, because the agent created the tool or because it is a
+    skill's script.
+    """
     named = (tool for tool in state.agent.tools if tool.name == call.name)
     return next((tool for tool in named if tool.source or (state.agent.skills and goes_along(tool))), None)
 
 
 def _skill_of(state: RunState, call: ToolCall) -> SkillUse | None:
-    """Return the pinned skill that a call uses. Skills loaded in this turn or an earlier turn are active."""
+    """Return the pinned skill that a call uses. A skill is active if it was loaded in this turn or an earlier turn."""
     if not state.agent.skills or not is_skill_tool(call.name):
         return None
     before = [

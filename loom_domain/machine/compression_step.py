@@ -4,8 +4,8 @@
                                            │        ▲
                                   CompressionFailed ┘  retried later; then without a model; then never
 
-After three consecutive compressions that each save less than a tenth, the run stops compressing. The model is then
-called with as much of the conversation as fits.
+After three consecutive compressions that each save less than a tenth of the tokens, the run stops compressing its
+conversation. The model is then called with as much of the conversation as fits.
 """
 
 from dataclasses import replace
@@ -24,15 +24,19 @@ from loom.domain.run.state import RunState, note
 
 MAX_FRUITLESS: Final = 3
 LEAST_GAIN: Final = 0.1
-"""The fraction of tokens that a compression must save."""
+"""The fraction of the tokens that a compression must save to be worthwhile."""
 LEAST_WINDOW: Final = 1000
-"""The number of tokens that every model accepts. A smaller limit was misread from a provider's error message."""
+"""The number of tokens that every model accepts. A smaller limit in a provider's error message is assumed to have been
+misread.
+"""
 SAFE: Final = 0.9
 """The fraction of a rejected context that is assumed to fit if the provider did not report its limit."""
 
 
 def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
-    """Return the run with a model call that waits for a compression. Its worker has cached the full conversation."""
+    """Return the next state of a run whose model call must wait for a compression. The call's worker has cached the
+    full conversation.
+    """
     before = state.window
     refused = too_long.trigger == "provider"
     told = too_long.limit if too_long.limit >= LEAST_WINDOW else int(SAFE * too_long.tokens)
@@ -49,7 +53,7 @@ def put_off(state: RunState, too_long: TooLong, collapsed: int) -> RunState:
 
 
 def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
-    """Return the run with the shorter conversation."""
+    """Return the next state of a run whose conversation has been compressed."""
     due, done = state.window.due, event.compressed
     if due is None:
         return state
@@ -72,7 +76,7 @@ def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
 
 
 def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
-    """Return the run after a compression attempt failed.
+    """Return the next state of a run after a compression attempt has failed.
 
     The run retries with the model, compresses without a model, or gives up.
     """
@@ -92,7 +96,7 @@ def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
 
 
 def _cached_as(state: RunState, transcript: Transcript) -> RunState:
-    """Return the run with this conversation, which the worker that has just answered has cached."""
+    """Return the run with this conversation, which is cached by the worker that has just answered."""
     conversation = state.conversation.cached_as(transcript, send_spec=state.calls.rules_changed)
     return replace(state, conversation=conversation, calls=replace(state.calls, rules_changed=False), retry_at=None)
 

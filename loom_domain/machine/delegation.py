@@ -34,7 +34,7 @@ from loom.domain.tree.signals import digest_of
 from loom.domain.tree.tree import Child, child_of, ended_with, root_of, with_child
 
 LONGEST_RESULT: Final = 30_000
-"""The maximum length of a child's answer in its parent's conversation. The child's result has the full answer."""
+"""The maximum length of a child's answer in its parent's conversation. The full answer is in the child's result."""
 PREVIEW: Final = 2000
 """The maximum length of the answer in a stream task."""
 
@@ -43,7 +43,7 @@ ALONE: Final = (
     "You are a sub-agent and work on this task alone. Whoever gave it to you sees nothing but your final answer: put"
     " everything into it that they need, and say plainly what you could not do."
 )
-"""The text that is appended to a sub-agent's task."""
+"""The text that Loom appends to a sub-agent's task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +56,13 @@ class ChildStart:
 
 
 def children_began(state: RunState, event: ChildrenBegan) -> RunState:
-    """Return the run with a child for each call that is allowed one. Other calls receive a result with the reason."""
+    """Return the run with a child for each call that may start one. Each other call receives a result that gives the
+    reason.
+    """
     waiting = [c for c in state.calls.open if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
     if may and (asking := requesting_budget(state, Spend(children=len(waiting)))) is not None:
-        return asking  # these calls are retried once the request is answered
+        return asking  # these calls are retried once the budget request is answered
     there = remaining(state).children
     room = 0 if not may else len(waiting) if there is None else max(0, there)
     share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
@@ -73,7 +75,7 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
 
 
 def child_ended(state: RunState, event: ChildEnded) -> RunState:
-    """Return the run after a child has ended."""
+    """Return the next state of a run whose child has ended."""
     child = child_of(state.tree, event.run_id)
     if child is None:
         return state
@@ -146,7 +148,9 @@ def child_start(state: RunState, child: Child) -> ChildStart:
 
 
 def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str, ...]:
-    """Return a child's tools. A copy of this agent has at most this agent's tools. Another agent has its own tools."""
+    """Return a child's tools. A child that is a copy of this agent has at most this agent's tools. A child with another
+    agent has that agent's tools.
+    """
     if given.get("tools"):
         return tuple(given["tools"])
     return () if named or not given or state.agent.crew else default_child_tools(state.agent.tools)
@@ -176,7 +180,9 @@ def _key(call_id: str) -> str:
 
 
 def _may_delegate(state: RunState) -> tuple[bool, str]:
-    """Return whether the run can have children, and the result text for a call that is denied a child."""
+    """Return whether the run can have children, and otherwise the text of the result for a call that may not start
+    one.
+    """
     limits = state.tree.limits
     if limits is None:
         return False, f"this run cannot delegate; {_SELF}"

@@ -1,7 +1,7 @@
 """Evaluation: the model rates the final answer before the run ends. The ratings never change the answer.
 
-The activity checks whether the budget covers the evaluation and skips it otherwise. A person can still send a message
-or pause the run before it ends.
+The activity checks whether the budget covers the evaluation and skips it otherwise. Until the run has ended, a person
+can still send a message or pause the run.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ NOT_COVERED: Final = "The answer is not evaluated: what is left of the budget ma
 
 
 def answer_or_evaluation(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """Return the run with its answer. The run either ends or first evaluates the answer."""
+    """Return the next state of a run that has its answer. The run either ends or evaluates the answer first."""
     if not state.agent.evaluates or outcome.judged:
         return ended(state, outcome)
     # An evaluation takes no turn, so it can run when no turns are left.
@@ -28,7 +28,7 @@ def answer_or_evaluation(state: RunState, outcome: Outcome, at: datetime) -> Run
 
 
 def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
-    """Return the run after its answer was rated or its worker asked for the full conversation."""
+    """Return the next state of a run after its answer was rated or after the worker asked for the full conversation."""
     if state.answer.held is None:
         return state
     done = event.evaluated

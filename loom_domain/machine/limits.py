@@ -1,8 +1,8 @@
 """The limits of a run: turns, tokens, money, tool calls, time, and sub-agents.
 
-The limits apply to the whole tree. The amounts that sub-agents have spent count toward them, and so do the amounts lent
-to sub-agents that are still running. Before each model call, `activities/budget_reservation.py` caps the call at the
-remaining budget, so that the budget is never exceeded.
+The limits apply to the whole tree. Both the amounts that sub-agents have spent and the amounts lent to sub-agents that
+are still running count toward the limits. Before each model call, `activities/budget_reservation.py` caps the call at
+the remaining budget, so that the budget is never exceeded.
 
 Time is measured from the start of the run, including pauses and time spent waiting for people:
 
@@ -47,7 +47,9 @@ def share_of(budget: Budget, limits: TreeLimits) -> Share:
 
 
 def with_share_and_limits(tree: Tree, budget: Budget, limits: TreeLimits | None) -> Tree:
-    """Return a prepared run's tree with its limits and share. The parent lends the share, or its request sets it."""
+    """Return a prepared run's tree with its limits and its share. A child's share is lent by its parent, and a root
+    run's share is set by its request.
+    """
     if limits is None:
         return tree
     if tree.lineage is not None:
@@ -76,7 +78,7 @@ def remaining(state: RunState) -> Share:
 
 
 def allowance(state: RunState) -> Share | None:
-    """Return the budget for the next model call, or None if there is no limit."""
+    """Return the budget that is available for the next model call, or None if there is no limit."""
     whole = state.tree.share
     if state.tree.limits is None or (whole.tokens is None and whole.micros is None):
         return None
@@ -90,7 +92,7 @@ def reserve_for_last_answer(state: RunState, reserved: Spend) -> Spend:
 
 
 def limit_hit(state: RunState, at: datetime) -> Outcome | None:
-    """Return the outcome if the run has reached a limit, or None."""
+    """Return the outcome of a run that has reached a limit, or None for any other run."""
     if state.turn_state.is_final:
         return turns_used_up(state)
     for name, spent, limit in _budget(state, at):
@@ -120,7 +122,9 @@ def within_tool_calls(state: RunState) -> RunState:
 
 
 def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
-    """Return the outcome of a run that has used all its turns, with the calls that it did not make."""
+    """Return the outcome of a run that has used all its turns. The outcome lists the calls that the run did not
+    make.
+    """
     answered = (
         "without a final answer" if state.answer.held is None else "with an answer that does not know what came in last"
     )
@@ -146,7 +150,9 @@ def budget_exhausted(name: str, told: str) -> Outcome:
 
 
 def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime) -> RunState:
-    """Return the run charged for a model call. If a price is unknown, a run with a dollar budget adds one notice."""
+    """Return the run with a model call charged to it. If a price is unknown and the run has a dollar budget, one notice
+    is added.
+    """
     before = state.spending
     if before.cost_micros is not None and cost_micros is None and state.request.budget.cost_usd is not None:
         text = "The price of this model is unknown: the budget in dollars cannot be kept. Set one in tokens."
@@ -155,9 +161,9 @@ def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime
 
 
 def warning(state: RunState, at: datetime) -> str | None:
-    """Return a one-time reminder for the model when four fifths of a limit are used.
+    """Return a one-time reminder for the model once four fifths of a limit have been used.
 
-    A sub-agent is reminded only of its time and turns, because it can request more of the amounts that its parent lent.
+    A sub-agent is reminded only of its time and turns, because it can request more of everything else from its parent.
     """
     if state.spending.warned:
         return None
@@ -200,12 +206,14 @@ def deadline(state: RunState) -> datetime | None:
 
 
 def hard_end(state: RunState) -> datetime | None:
-    """Return the time at which the run is forced to end. None if an older version without forced ends prepared it."""
+    """Return the time at which the run is forced to end. None if the run was prepared by an older version that doesn't
+    force runs to end.
+    """
     return None if state.tree.limits is None else deadline(state)
 
 
 def last_call(state: RunState) -> datetime | None:
-    """Return the time after which the run can only begin its last answer."""
+    """Return the time after which the run can begin no work other than its last answer."""
     end = hard_end(state)
     if end is None:
         return deadline(state)

@@ -32,19 +32,19 @@ from loom.domain.run.state import OpenCalls, Outcome, Phase, RunState, ended, no
 from loom.domain.tools.loop_detection import followed, text_step
 
 MAX_EMPTY: Final = 3
-"""The number of consecutive empty answers allowed before the run fails."""
+"""The number of consecutive empty answers after which the run fails."""
 MAX_PIECES: Final = 10
-"""The number of parts of one answer that can be truncated at the output limit before the run ends."""
+"""The number of consecutive truncated parts of one answer after which the run ends."""
 MAX_REPAIRS: Final = 3
-"""How often the model is asked to repair an answer that does not match the schema."""
+"""The maximum number of times that the model is asked to repair an answer that does not match the schema."""
 LONGEST_QUOTE: Final = 2000
 """The maximum length of the last answer in a failed run's error. The result's `output` contains the full answer."""
 
 
 def model_replied(state: RunState, event: ModelReplied) -> RunState:
-    """Return the run after its model call.
+    """Return the next state of a run whose model call has returned.
 
-    The worker may also have postponed the call or asked for values that it has not cached.
+    Instead of an answer, the worker may have postponed the call or asked for values that it has not cached.
     """
     reply, at = event.reply, event.at
     if reply.uncovered is not None:
@@ -63,7 +63,7 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
 
 
 def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
-    """Return the run with the model's message added to the conversation and its tool calls open."""
+    """Return the run with the model's message added to the conversation and the message's tool calls open."""
     if reply.message is None:
         return state
     stale = state.calls.rules_changed
@@ -106,7 +106,7 @@ def _with_questions_noted(state: RunState, at: datetime) -> RunState:
 
 
 def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetime) -> RunState:
-    """Return the run after a call to `done`. Other calls in the same message do not run."""
+    """Return the next state of a run whose model has called `done`. Other calls in the same message do not run."""
     text = read_done(done.call) or state.transcript.messages[-1].text
     wrong = _problems(state, reply)
     result = ToolResult(content="Done.")
@@ -123,7 +123,7 @@ def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetim
 
 
 def _text_answered(state: RunState, reply: ModelReply, text: str, at: datetime) -> RunState:
-    """Return the run after an answer without a tool call."""
+    """Return the next state of a run whose model has answered without a tool call."""
     text = state.answer.partial + text
     if reply.stop == "length":
         return _continued(replace(state, answer=replace(state.answer, partial=text)))
@@ -141,7 +141,9 @@ def _text_answered(state: RunState, reply: ModelReply, text: str, at: datetime) 
 
 
 def answered(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """Return the run with its answer. A paused run or a run with an unread message does not end with it."""
+    """Return the next state of a run that has an answer. A run that is paused or has an unread message does not end
+    with this answer.
+    """
     if state.hold is not None or state.inbox:
         return replace(state, answer=replace(state.answer, held=outcome))
     if state.answer.reflection.stage and is_criticised(state, outcome):
@@ -157,7 +159,9 @@ def _outcome(text: str, reply: ModelReply, *, explicit: bool = False) -> Outcome
 
 
 def _problems(state: RunState, reply: ModelReply) -> tuple[str, ...]:
-    """Return an answer's schema problems. A worker that doesn't support schemas doesn't validate the answer."""
+    """Return an answer's schema problems. If the worker's version doesn't support schemas, the worker hasn't validated
+    the answer.
+    """
     if state.agent.output_schema is None:
         return ()
     return reply.checked.problems if reply.checked else ("the answer was not checked: its worker knows no schemas",)

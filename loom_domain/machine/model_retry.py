@@ -1,7 +1,8 @@
 """Retry a failed model call: unchanged, with a shorter conversation, or with another model.
 
-`run.retry_policy` decides how often one model is tried. If it gives up and another model might succeed, the next of the
-agent's fallback models takes over for the rest of the run. If there is no fallback, the run fails with the last error.
+`run.retry_policy` decides how often one model is tried. If the policy gives up and another model might succeed, the
+agent's next fallback model takes over for the rest of the run. If there is no fallback, the run fails with the last
+error.
 """
 
 from dataclasses import replace
@@ -18,11 +19,13 @@ from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst
 from loom.domain.run.state import Outcome, RunState, ended, note
 
 MAX_RESENT: Final = 3
-"""How often a model call is resent in full. A worker that still asks for the conversation will never accept it."""
+"""The maximum number of times that a model call is resent in full. A worker that still asks for the conversation after
+that would never accept it.
+"""
 
 
 def resend(state: RunState) -> RunState:
-    """Return the run after a worker replied that it doesn't have the conversation."""
+    """Return the next state of a run after a worker has replied that it doesn't have the conversation."""
     if state.tries.resent >= MAX_RESENT:
         message = f"{MAX_RESENT} workers did not take a conversation that was sent whole; do they run this version?"
         return ended(state, Outcome(status=RunStatus.FAILED, error=RunError(type="LoomError", message=message)))
@@ -30,14 +33,14 @@ def resend(state: RunState) -> RunState:
 
 
 def _whole(state: RunState) -> RunState:
-    """Return the run, changed so that its next model call is sent in full."""
-    # Recompute the digest: another release may compute a different digest and would never find the spec by the old one.
+    """Return a copy of the run whose next model call is sent in full."""
+    # Recompute the digest, because another release may compute it differently and would never find the spec.
     digest = state.agent.digest
     return replace(state, conversation=state.conversation.sent_whole(digest))
 
 
 def model_failed(state: RunState, event: ModelFailed) -> RunState:
-    """Return the run after an attempt at its model call failed."""
+    """Return the next state of a run after an attempt at its model call has failed."""
     tries = count(state.tries, event.failure)
     match after_failure(state.tries, event.failure):
         case Again(delay=delay):
@@ -51,20 +54,22 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
         case _:
-            if state.answer.wrap_up is not None:  # the run must end in any case, without a last answer
+            if state.answer.wrap_up is not None:  # the run ends without a last answer in either case
                 return ended(state, state.answer.wrap_up.outcome)
             failed = Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries))
             return ended(state, state.answer.draft or failed)  # a draft also counts as an answer
 
 
 def _may_do_better(failure: Failure) -> bool:
-    """Whether another model might succeed. After a refusal or with a wrong key, it won't."""
+    """Whether another model might succeed. After a refusal or with a wrong API key, no other model is tried."""
     known = BY_NAME.get(failure.type)
     return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
-    """Return the run with the same call for the next model. Attempt numbers continue, because each must be unique."""
+    """Return the run with the same call for the next model. The numbering of attempts continues, because each attempt
+    number must be unique.
+    """
     before = state.agent.model
     spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
     # The window's measurements apply to the previous model.

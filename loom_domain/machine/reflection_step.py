@@ -25,14 +25,16 @@ def is_criticised(state: RunState, outcome: Outcome) -> bool:
 
 
 def with_critique(state: RunState, draft: Outcome) -> RunState:
-    """Return the run with a draft that is critiqued in the next turn."""
+    """Return the next state of a run that has a draft. The draft is critiqued in the next turn."""
     reflection = Reflection(stage="critique", round=state.answer.reflection.round + 1)
     answer = replace(state.answer, reflection=reflection, draft=draft)
     return replace(state, answer=answer, inbox=(reminder(CRITICISE),))
 
 
 def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outcome | None]:
-    """Return the run after the critique of its draft, and the draft if the critique approved it as the answer."""
+    """Return the next state of a run whose draft has been critiqued. If the critique approved the draft, also return it
+    as the answer.
+    """
     if (draft := state.answer.draft) is None:
         return state, None
     state = end_calls(state, "not run: this turn was for judging the answer only")
@@ -46,7 +48,7 @@ def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outc
 
 
 def with_draft(state: RunState, at: datetime) -> RunState | None:
-    """Return a run that cannot continue with its draft as the answer.
+    """Return the run with its draft as the answer, for a run that cannot continue.
 
     Returns None if there is no draft or if the draft doesn't take a new message into account.
     """
@@ -61,7 +63,7 @@ def has_word_from_person(state: RunState) -> bool:
 
 
 def interrupted(state: RunState) -> RunState:
-    """Return the run without its draft, which a new message has made obsolete. The next answer is a new draft."""
+    """Return the run without its draft, which is obsolete because of a new message. The next answer is a new draft."""
     reflection = Reflection(stage="draft", round=state.answer.reflection.round - 1)
     heard = tuple(message for message in state.inbox if is_from_person(message))
     return replace(state, answer=replace(state.answer, reflection=reflection, draft=None), inbox=heard)

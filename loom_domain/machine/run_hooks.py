@@ -1,7 +1,7 @@
 """Hooks before the first turn of a run and after its end.
 
 If a hook requests a review, the run waits for approval of a pending call named `start_run`, whose argument is the task.
-As with any tool call, a person can approve or deny it, and the approval timeout applies.
+As with any tool call, a person can approve or deny this call, and the approval timeout applies.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def next_to_start(state: RunState) -> AskPerson | RunHook:
 
 
 def hook_ended(state: RunState, event: HookReturned | HookFailed) -> RunState:
-    """Return the run after the current hook has returned or failed."""
+    """Return the next state of a run whose current hook has returned or failed."""
     left = state.hooks_left[state.hooks_left.index(event.step) + 1 :]
     if state.outcome is not None:
         return _after_end(replace(state, hooks_left=left), event)
@@ -61,7 +61,9 @@ def _hook_returned(state: RunState, left: tuple[HookPoint, ...], event: HookRetu
 
 
 def start_decided(state: RunState) -> RunState:
-    """Return the run after its start was approved, denied, or expired. Until then, the run is unchanged."""
+    """Return the next state of a run whose start was approved or denied or whose approval request has expired. Until
+    then, the run is returned unchanged.
+    """
     if state.outcome is not None:
         return state
     call, decision = state.calls.open[0], state.calls.open[0].decision
@@ -77,7 +79,7 @@ def start_decided(state: RunState) -> RunState:
 
 
 def with_last_hooks(state: RunState) -> RunState:
-    """Return a run that has an outcome with its remaining end hooks."""
+    """Return a run that has an outcome, with the hooks that are still to run after its end."""
     if state.spec is None:
         return state
     calls = replace(state.calls, open=()) if state.phase is Phase.STARTING else state.calls

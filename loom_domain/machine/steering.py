@@ -1,8 +1,9 @@
 """Steer a running agent: approve, deny, pause, resume, abort, send a message, or change the rules.
 
-`refusal` returns the reason that a request cannot be carried out. `steered` carries out a request or adds a notice with
-the reason that it can't. Both depend only on the state, so each answer applies to exactly one open call. A late,
-repeated, or outdated answer matches no open call and has no effect.
+`refusal` returns the reason that a request cannot be carried out. `steered` carries out a request, or adds a notice
+that gives the reason why the request cannot be carried out. Both functions depend only on the state, so each answer
+applies to exactly one open call. An answer that is late, repeated, or outdated doesn't match any open call and has no
+effect.
 """
 
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:
 
 
 def steered(state: RunState, event: SteeringEvent) -> RunState:
-    """Return the run after a person's request. A refused request only adds a notice."""
+    """Return the next state of a run that has received a person's request. A refused request only adds a notice."""
     if why := refusal(state, event):
         return note(state, Action.IGNORED, event.at, signal=name_of(event), why=why)
     return settled(_carried_out(state, event))
@@ -102,7 +103,7 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """Return the scope of an approval, as far as it is known before the call is checked again."""
+    """Return the scope of an approval, to the extent that it is known before the call is checked again."""
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
     # Several updates may have been accepted before the first one is carried out.
@@ -116,7 +117,7 @@ def extent(state: RunState, event: SteeringEvent) -> JsonObject:
 
 
 def asks_expired(state: RunState, event: AsksExpired) -> RunState:
-    """Return the run after some time without an answer. Expired asks count as denied."""
+    """Return the next state of a run in which asks may have expired. Expired asks count as denied."""
     for call in state.asks:
         expiry = expires_at(state, call)
         if expiry is not None and expiry <= event.at:
@@ -180,7 +181,7 @@ def _approve(state: RunState, event: Approved) -> RunState:
         return _handed_down(state, ask, "approve", **answer)
     # Don't compare with `==`, because True == 1.
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
-    # The rules that an edited approval adds depend on the prepared call for the new arguments.
+    # If an approval changes the arguments, the rules that it adds depend on the call prepared with the new arguments.
     scope = event.scope if edited or call.plan.grants else "once"
     decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
     if edited and event.arguments is not None:
@@ -223,7 +224,9 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
 
 
 def _with_message(state: RunState, event: MessageReceived) -> RunState:
-    """Return the run after a message. The message answers the open question or is read when the next turn begins."""
+    """Return the next state of a run that has received a message. The message answers the open question, or the model
+    receives it when the next turn begins.
+    """
     question = state.question
     if event.from_agent:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
@@ -247,7 +250,7 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
 
 
 def _resumed(state: RunState, at: datetime) -> RunState:
-    """Return the resumed run. The approval timeout restarts for all open asks."""
+    """Return the next state of a run that is resumed. The approval timeout restarts for all open asks."""
     return with_calls(
         replace(state, hold=None),
         lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,

@@ -1,9 +1,9 @@
 """Process the tool calls of a turn, from the model's answer to the results in the conversation.
 
-A call is open until it has a result. A call runs unless its prepared call, a person, or the approval timeout rules it
-out. If the rules change while a call is open, the prepared call becomes stale, and the call is checked again before
-anything else happens. When the last call of the turn has its result, all results are added to the conversation in the
-order of the calls.
+A call is open until it has a result. A call runs unless its prepared call, a person's decision, or the approval timeout
+rules it out. If the rules change while a call is open, its prepared call becomes stale, and the call is checked again
+before the run continues. When the last call of the turn has its result, all results are added to the conversation in
+the order of the calls.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,9 +38,10 @@ UNKNOWN_OUTCOME: Final = (
     " part or not at all, and it has not been tried again. Check what is there before you go on."
 )
 PATIENCE: Final = 2
-"""The number of attempts that wait while the record of effects is unavailable. The next attempt runs without the
-record, and if that attempt is lost, its outcome is unknown. A call that may have begun with the record waits until the
-record is available."""
+"""The number of attempts that may fail because the record of effects is unavailable. The next attempt runs without the
+record, and if that attempt's worker dies, the outcome is unknown. A call that may already have begun with the record
+waits until the record is available again.
+"""
 
 OUT_OF_TIME: Final = (
     "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
@@ -54,7 +55,7 @@ def is_accounted(call: OpenCall) -> bool:
 
 
 def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | Backoff | RunTools | RunChildren:
-    """Return the next action for the open calls. Stale calls are checked again before anything else happens."""
+    """Return the next action for the open calls. If any calls are stale, the next action is to check them again."""
     if stale := tuple(call for call in state.calls.open if call.stale and call.result is None):
         return PrepareCalls(calls=stale)
     if state.asks:
@@ -70,7 +71,7 @@ def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | 
 
 
 def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = False) -> OpenCall:
-    """Return an open call. If the prepared call rules it out, it already has a result."""
+    """Return a new open call. If its prepared call rules it out, the open call already has a result."""
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
     result = intercepted(plan) or (None if stale else ruled_out(plan))
     asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
@@ -78,7 +79,9 @@ def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = Fa
 
 
 def granted(state: RunState, grants: Iterable[str]) -> RunState:
-    """Return the run with more allow rules. Pending asks are checked again, because the new rules might cover them."""
+    """Return the run with these allow rules added. Pending asks are checked again, because the new rules might cover
+    them.
+    """
     more = tuple(dict.fromkeys((*state.calls.grants, *grants)))
     if more == state.calls.grants:
         return state
@@ -89,7 +92,7 @@ def granted(state: RunState, grants: Iterable[str]) -> RunState:
 
 
 def calls_prepared(state: RunState, event: CallsPrepared) -> RunState:
-    """Return the run after calls were prepared again."""
+    """Return the next state of a run whose calls were prepared again."""
     plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
     before = state
     state = with_calls(state, lambda c: _replanned(before, c, plans[c.call.id], event.at) if c.call.id in plans else c)
@@ -130,7 +133,9 @@ def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
 
 
 def _granted_by_edits(state: RunState, plans: Mapping[str, PreparedCall]) -> tuple[str, ...]:
-    """Return the rules granted by run-wide approvals with changed arguments, based on the new prepared calls."""
+    """Return the rules that are granted by run-wide approvals with changed arguments, as determined by the new prepared
+    calls.
+    """
     return tuple(
         grant
         for call in state.calls.open
@@ -157,7 +162,7 @@ def ruled_out(plan: PreparedCall) -> ToolResult | None:
 
 
 def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
-    """Return the run after attempts at tool calls ended."""
+    """Return the next state of a run after attempts at tool calls have ended."""
     came = {
         call.call.id: event.outcomes[call.call.id]
         for call in state.calls.open
@@ -197,7 +202,8 @@ def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunStat
 def _with_tool(state: RunState, made: ToolSpec) -> RunState:
     """Return the run with a new tool added.
 
-    If a tool with this name already exists, it is kept, because its approvals must not cover another tool.
+    If a tool with this name already exists, the existing tool is kept, because its approvals must not apply to a
+    different tool.
     """
     if any(tool.name == made.name for tool in state.agent.tools):
         return state
@@ -227,7 +233,9 @@ def _broken(failure: Failure) -> ToolResult:
 
 
 def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
-    """Return the time of the next attempt after a part of Loom was unavailable. The delay keeps history small."""
+    """Return the time of the next attempt after a part of Loom was unavailable. The delay limits the number of attempts
+    in history.
+    """
     waits = [
         decision.delay
         for call in state.calls.open
@@ -240,7 +248,9 @@ def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: dat
 
 
 def settled(state: RunState) -> RunState:
-    """Return the run with all results added to the conversation, once every call in the turn has a result."""
+    """If every call in the turn has a result, return the run with all results added to the conversation. Otherwise,
+    return the run unchanged.
+    """
     if state.phase is not Phase.ACTING or any(call.result is None for call in state.calls.open):
         return state
     if window := state.agent.loop_window:

@@ -4,8 +4,8 @@ For each event, `TABLE` lists the phases in which the event is valid, the phases
 computes the next state. `docs/machine.md` shows the table as a diagram. To regenerate the diagram, run
 `python -m bench.machine_diagram --write`.
 
-Events can occur at any time: activities end, and people and related runs send signals. An invalid event leaves the
-state unchanged, and `ignored` returns the reason.
+Events can occur at any time: activities end, and people and related runs send signals. An event that isn't valid in the
+current state leaves the state unchanged, and `ignored` returns the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -87,11 +87,11 @@ from loom.domain.tree.tree import Tree, child_of, with_child, without_unbegun
 
 ENDED: Final = "ended"
 Place: TypeAlias = Phase | Literal["ended"]
-"""A run's place in the state machine: a phase, or the end once it has an outcome."""
+"""A run's place in the state machine, which is a phase or, once the run has an outcome, the end."""
 
 
 def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
-    """Return the initial state of a run. `lineage` is set if another run has started it."""
+    """Return the initial state of a run. `lineage` is set if the run is a child of another run."""
     return RunState(run_id=run_id, request=request, began_at=at, tree=Tree(lineage=lineage))
 
 
@@ -134,7 +134,8 @@ def _next_for_model(state: RunState) -> Action:
 
 
 def evolve(state: RunState, event: Event) -> RunState:
-    """Return the run after `event`, with signals to its parent and children queued.
+    """Return the next state of a run in which `event` has occurred, with the resulting signals to its parent and
+    children queued.
 
     Returns the same object if the event is not valid.
     """
@@ -179,7 +180,7 @@ class Transition:
     fits: Callable[[RunState, Any], bool] = lambda _state, _event: True
     """An additional condition for the event to be valid."""
     otherwise: str = ""
-    """A description of the situation in which the condition is not met."""
+    """A description of the situation in which the condition is not met, for messages."""
 
 
 S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase.EVALUATING
@@ -187,7 +188,7 @@ S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase
 STAYS: Final[Mapping[Place, tuple[Place, ...]]] = {where: (where,) for where in (*Phase, ENDED)}
 ENDS: Final[Mapping[Place, tuple[Place, ...]]] = dict.fromkeys(Phase, (ENDED,))
 LAST_RESULT: Final[Mapping[Place, tuple[Place, ...]]] = {**STAYS, A: (A, R)}
-"""The places that can follow `acting`, where the event might provide the last result of the turn."""
+"""The places that can follow `acting` after an event that may provide the last result of the turn."""
 
 
 def _turn_began(state: RunState, event: TurnBegan) -> RunState:

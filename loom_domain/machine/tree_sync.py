@@ -14,7 +14,7 @@ from loom.domain.tree.tree import ChildReport
 
 
 def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
-    """Return the run after its ancestors' rules changed. Calls that have not run are checked again."""
+    """Return the next state of a run whose ancestors' rules have changed. Calls that have not run are checked again."""
     if state.tree.lineage is None:
         return state
     lineage = replace(state.tree.lineage, above=event.above)
@@ -25,7 +25,7 @@ def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
 
 
 def sync_relatives(state: RunState) -> RunState:
-    """Return the run with a signal queued for each change that its parent and children have not received."""
+    """Return the run with a signal queued for each change that its parent and children have not been told about."""
     tree = state.tree
     if state.spec is None or (tree.lineage is None and not tree.running):
         return state

@@ -20,7 +20,9 @@ from loom.domain.tools.todos import forgotten
 
 
 def run_prepared(state: RunState, event: RunPrepared) -> RunState:
-    """Return the run with its agent pinned. The run is ready, or the hooks before its first turn are next."""
+    """Return the run with its agent pinned. The run is then ready for its first turn, unless it has hooks to run before
+    that.
+    """
     prepared = event.prepared
     spec = prepared.spec.with_permissions(state.request.permissions)
     if state.tree.lineage is not None:
@@ -50,13 +52,13 @@ def ready(state: RunState) -> RunState:
     if state.hooks_left or state.calls.open:
         return state
     state = replace(state, phase=Phase.READY)
-    if state.transcript.messages:  # a fork has a conversation already
+    if state.transcript.messages:  # a fork already has a conversation
         return state
     return replace(state, conversation=state.conversation.extended([user(state.request.task)]))
 
 
 def stopped_at_limit(state: RunState, at: datetime) -> RunState:
-    """Return the run after checking its limits.
+    """Return the next state of a run whose limits have been checked.
 
     A run that has reached a limit ends with its draft, requests budget, gives its last answer, or ends. Any other run
     is unchanged.
@@ -83,7 +85,7 @@ def _loop(state: RunState) -> Outcome | None:
 
 
 def without_late_critique(state: RunState) -> RunState:
-    """Return the run for its next turn. A person's new message takes precedence over a critique."""
+    """Return the run without a pending critique if a person has sent a new message, which takes precedence."""
     is_critique = state.answer.reflection.stage == "critique"
     return interrupted(state) if is_critique and has_word_from_person(state) else state
 

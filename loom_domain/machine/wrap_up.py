@@ -22,7 +22,7 @@ from loom.domain.tree.events import BudgetGranted, BudgetRequested
 LONGEST_WAIT: Final = 200
 """The maximum length of the text in a run's error that describes what the run was waiting for."""
 ONE_TURN: Final = Spend(tokens=1, micros=1, tool_calls=1, turns=1)
-"""The minimum amounts that another turn uses."""
+"""The minimum amounts that a further turn needs."""
 
 
 def stopped(state: RunState, at: datetime) -> RunState | None:
@@ -37,7 +37,9 @@ def stopped(state: RunState, at: datetime) -> RunState | None:
 
 
 def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """Return the run with one last answer to give. A run prepared by a version without last answers ends."""
+    """Return the next state of a run that must give its last answer. If the run was prepared by a version without last
+    answers, it ends.
+    """
     if state.tree.limits is None or state.answer.wrap_up is not None:
         return ended(state, outcome)
     answer = replace(state.answer, wrap_up=WrapUp(outcome=outcome), held=None)
@@ -47,7 +49,7 @@ def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
 
 
 def last_turn_reminder(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Message]:
-    """Return the run in its last turn, and the reminder for the model."""
+    """Return the run in its last turn, and the reminder that asks the model for its last answer."""
     why = wrap_up.outcome.error.message if wrap_up.outcome.error else "the run has to end"
     told = (
         f"This is your last answer: {why} You have no tools any more. Say what you have found or done, what is left to"
@@ -58,14 +60,16 @@ def last_turn_reminder(state: RunState, wrap_up: WrapUp) -> tuple[RunState, Mess
 
 
 def last_answer_given(state: RunState, wrap_up: WrapUp, reply: ModelReply) -> RunState:
-    """Return the run after its last answer."""
+    """Return the next state of a run that has given its last answer."""
     text = state.answer.partial + (reply.message.text if reply.message else "")
     outcome = replace(wrap_up.outcome, output=text) if text.strip() else wrap_up.outcome
     return ended(replace(state, answer=replace(state.answer, partial="")), outcome)
 
 
 def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
-    """Return the run after a model call that the remaining budget did not cover. Nothing was sent."""
+    """Return the next state of a run whose remaining budget did not cover a model call. The call was not sent to the
+    provider.
+    """
     tries = replace(state.tries, uncovered=state.tries.uncovered + 1)
     state = replace(state, tries=tries)
     if state.answer.wrap_up is not None:
@@ -80,7 +84,9 @@ def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
 
 
 def time_ran_out(state: RunState, event: TimeRanOut) -> RunState:
-    """Return the run ended at its deadline, with its answer, its draft, or its last text."""
+    """Return the next state of a run that has reached its deadline. The run ends with its answer, its draft, or else
+    the model's last text.
+    """
     at_work = waiting_on(state)
     told = time_used(state, event.at) + (f", while it waited on {at_work[:LONGEST_WAIT]}" if at_work else "")
     state = replace(state, hold=None)
@@ -93,7 +99,9 @@ def time_ran_out(state: RunState, event: TimeRanOut) -> RunState:
 
 
 def requesting_budget(state: RunState, need: Spend) -> RunState | None:
-    """Return the run with a budget request to its parent, or None if it has no parent or was refused before."""
+    """Return the run with a budget request to its parent, or None if the run has no parent or the parent has refused
+    before.
+    """
     lack = remaining(state).shortfall(need)
     if not lack or state.answer.wrap_up is not None or not may_request(state.tree, lack):
         return None
@@ -102,12 +110,12 @@ def requesting_budget(state: RunState, need: Spend) -> RunState | None:
 
 
 def budget_requested(state: RunState, event: BudgetRequested) -> RunState:
-    """Return the run after a child requested budget."""
+    """Return the next state of a run whose child has requested budget."""
     return replace(state, tree=with_request(state.tree, own_spend(state), event.request, state.run_id))
 
 
 def budget_answered(state: RunState, event: BudgetGranted) -> RunState:
-    """Return the run after its parent answered its budget request."""
+    """Return the next state of a run whose parent has answered its budget request."""
     tree = answered(state.tree, own_spend(state), event.number, event.granted, state.run_id)
     return replace(state, tree=tree)
 

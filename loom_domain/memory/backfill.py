@@ -6,15 +6,15 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatchUpRequest:
-    """A request to read the runs that have ended since a given time, and all runs that haven't ended."""
+    """A request to read the history of all runs that ended after a given time or haven't ended yet."""
 
     since: datetime | None = None
-    """The `until` value of the previous result. If None, everything that the server still has is read."""
+    """The `until` value of the previous result. If None, all runs that the server still retains are read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaughtUp:
-    """The result. Memory contains everything that happened before `until`."""
+    """The activity's result. Memory contains all tasks from before `until`."""
 
     until: datetime
     runs: int = 0
@@ -22,7 +22,7 @@ class CaughtUp:
     tasks: int = 0
     """The number of tasks that were missing from memory."""
     unreadable: tuple[str, ...] = ()
-    """Runs with a history that this worker can't decode, limited to 100 runs."""
+    """Up to 100 runs whose history this worker can't decode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

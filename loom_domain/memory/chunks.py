@@ -1,10 +1,10 @@
 """Split documents into chunks that a search can find and that a reader can locate in the document.
 
 First, a document is split into sections according to its kind: at Markdown headings, at source code definitions, or at
-page breaks. Splitting doesn't parse a grammar, so a line that isn't recognized remains in the current section. Then
-each section is split into chunks. A chunk never spans sections and ends at a paragraph boundary if possible. It repeats
-the end of the previous chunk, so that every sentence has context. Sizes are in tokens. A Chinese character, or about
-four letters, counts as one token.
+page breaks. The splitter recognizes individual lines instead of parsing a grammar, so a line that isn't recognized
+remains in the current section. Then each section is split into chunks. A chunk never spans several sections and ends at
+a paragraph boundary if possible. Each chunk repeats the end of the previous chunk, so that every sentence has context.
+Sizes are given in tokens, where one Chinese character or about four letters count as one token.
 """
 
 import re
@@ -84,8 +84,8 @@ def _pieces(section: Section, size: ChunkSize) -> Iterator[Chunk]:
 
 
 def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> int:
-    """Return the end of the chunk that begins at `start`: the last paragraph boundary in its second half, or the point
-    where it's full.
+    """Return the end of the chunk that begins at `start`: either the last paragraph boundary in the chunk's second half
+    or the point where the chunk is full.
     """
     end, cost, half, opening = start, 0, start, None
     while end < len(lines) and (end == start or cost + costs[end] <= most):
@@ -131,7 +131,9 @@ def _joined(lines: Sequence[Line]) -> str:
 
 
 def _parts(line: Line, most: int) -> Iterator[Line]:
-    """Return the line, or its parts if it's too long. Parts end after a sentence or a word if possible."""
+    """Return the line, or several parts of it if the line is too long. A part ends after a sentence or a word if
+    possible.
+    """
     at, end = 0, len(line.text)
     while (rest := end - at) > 4 * most or text_tokens(line.text[at:] + "\n") > most:
         cut = _cut(line.text[at : at + min(rest - 1, 4 * most)], most)
@@ -158,7 +160,7 @@ class Kind(StrEnum):
     CODE = "code"
     TEXT = "text"
     PAGES = "pages"
-    """Pages separated by form feeds."""
+    """Text with pages that are separated by form feeds."""
 
 
 DEEPEST: Final = 3
@@ -224,7 +226,7 @@ def _markdown(lines: Sequence[str]) -> Iterator[Section]:
 
 
 def _says(lines: Sequence[str]) -> bool:
-    """Whether text follows the headings at the start of these lines."""
+    """Whether these lines contain text after the headings at their start."""
     said = [line for line in lines if line.strip() and not _HEADING.match(line)]
     rules = sum(1 for line in said if _UNDERLINE.match(line))
     return len(said) > 2 * rules  # each underline belongs to the heading before it
@@ -243,8 +245,8 @@ def _headings(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _fenced(open_fence: str, found: str) -> str:
-    """Return the fence that is open after this line. Only a fence of the same kind and at least the same length closes
-    it.
+    """Return the fence that is open after this line. A fence is closed only by a fence of the same kind and at least
+    the same length.
     """
     if not open_fence:
         return found
@@ -252,7 +254,7 @@ def _fenced(open_fence: str, found: str) -> str:
 
 
 def _is_title(lines: Sequence[str], at: int, underline: str) -> bool:
-    """Whether a line before an underline is a heading, rather than text before a rule or a table."""
+    """Whether the line before an underline is a heading rather than text that precedes a rule or a table."""
     title = lines[at].strip()
     alone = at == 0 or not lines[at - 1].strip() or bool(_UNDERLINE.match(lines[at - 1]))
     return bool(title) and alone and not _HEADING.match(title) and "|" not in title and len(underline.strip()) >= 2

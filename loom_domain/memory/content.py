@@ -30,7 +30,7 @@ _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n'
 
 
 def content_of(task: Task) -> str:
-    """Return a task's text: the spoken text first, and then other facts, one per line."""
+    """Return a task's text, which consists of the spoken text and then other facts, one per line."""
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
@@ -38,19 +38,23 @@ def content_of(task: Task) -> str:
 
 
 def is_small_talk(text: str) -> bool:
-    """Whether the text, in English or Chinese, has no meaning without its context, regardless of the speaker."""
+    """Whether the text, in English or Chinese, is small talk that has no meaning without its context. The speaker
+    doesn't matter.
+    """
     said = " ".join(line for line in text.splitlines() if not line.startswith("by: "))
     words = _NOT_WORDS.sub("_", said.casefold()).strip("_")
     return not words or words in _SMALL_TALK
 
 
 def is_trivial(text: str, below: int) -> bool:
-    """Whether the text is too short to be distilled or found by its meaning."""
+    """Whether the text is too short to be distilled or to be searched by meaning."""
     return len(text.strip()) < below or is_small_talk(text)
 
 
 def summary_of(text: str, limit: int) -> str:
-    """Return the first sentences that fit. If they would be too short, return as much text as fits."""
+    """Return the first sentences that fit. If they would make a summary that is too short, return as much text as
+    fits.
+    """
     line = " ".join(text.split())
     if len(line) <= limit:
         return line
@@ -78,7 +82,9 @@ def fingerprint(text: str) -> bytes:
 
 
 def says_the_same(one: str, other: str) -> bool:
-    """Whether two texts with similar meaning also have the same numbers and negations, which vectors barely reflect."""
+    """Whether two texts with similar meanings also contain the same numbers and negations, which embedding vectors
+    barely reflect.
+    """
     return _marks(one) == _marks(other)
 
 

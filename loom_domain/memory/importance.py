@@ -1,4 +1,4 @@
-"""A task's importance, from 0 to 1, according to its metadata or its action."""
+"""Determine a task's importance, from 0 to 1, from its metadata or its action."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -29,7 +29,7 @@ BY_ACTION: Final[Mapping[str, float]] = {
 """The importance of each action. Messages, decisions and results are more important than intermediate actions."""
 
 FAILED: Final = 0.7
-"""The minimum importance of a failure, which helps agents avoid repeating it."""
+"""The minimum importance of a failure. Failures are important because they help agents avoid repeating mistakes."""
 
 
 def judged_importance(task: Task) -> float:

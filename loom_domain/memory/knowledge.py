@@ -17,7 +17,9 @@ NAME: Final = r"^[\w.-]{1,64}$"
 """Valid names of knowledge bases."""
 MOST_HITS: Final = 5
 RELEVANT: Final[Mapping[str, float]] = {"multilingual-e5-small-q4": 0.82}
-"""For each embedding model, the minimum cosine similarity of a relevant chunk. E5 rarely scores any chunk below 0.7."""
+"""For each embedding model, the minimum cosine similarity of a relevant chunk. The E5 models rarely score a chunk below
+0.7.
+"""
 RELEVANT_OTHERWISE: Final = 0.25
 COVERED: Final = 0.5
 """The share of a question's words, weighted by rarity, that a chunk must contain to be relevant."""
@@ -29,7 +31,7 @@ class KnowledgeQuery:
 
     text: str
     bases: Sequence[str] = ()
-    """The knowledge bases to search. If empty, all of them are searched."""
+    """The knowledge bases to search. If empty, all knowledge bases are searched."""
     limit: int = MOST_HITS
     threshold: float | None = None
     """The minimum cosine similarity of a chunk that contains a smaller share of the words than COVERED. If None, the
@@ -87,7 +89,7 @@ class Ingested:
     unchanged: int = 0
     removed: int = 0
     chunks: int = 0
-    """The number of chunks in the documents that were added or changed."""
+    """The number of chunks in the documents that were added or updated."""
     embedded: int = 0
     waiting: int = 0
     """The number of chunks that have no vector yet and can only be found by words."""
@@ -98,7 +100,7 @@ class Ingested:
 
 
 def checked_name(name: str) -> str:
-    """Return the name if it's valid for a knowledge base. Raises BadRequest if it isn't."""
+    """Return the name of a knowledge base. Raises BadRequest if the name is invalid."""
     if not re.fullmatch(NAME, name):
         raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
     return name

@@ -5,7 +5,7 @@
     L3  summaries of important tasks                500, 7 days           a row of at most 200 characters
     L4  permanent summaries, found by meaning                             an L3 row with a vector, or an expired L3 row
 
-Limits apply per node and session. Each row is stored in one layer, but queries also find it in the other layers whose
+Limits apply per node and session. Each row is stored in one layer, but queries also find it in every other layer whose
 criteria it meets. For example, an important task from the last hour is found in L1 and L2, and a summary with a vector
 is found in L3 and L4.
 """
@@ -77,7 +77,7 @@ class MemorySettings:
     """The maximum number of tokens of all recalled entries together."""
 
     def __post_init__(self) -> None:
-        """Reject inconsistent values. Raises ValueError, which names the setting."""
+        """Raise ValueError, which names the setting, if the values are inconsistent."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             least: Any = timedelta(0) if isinstance(value, timedelta) else 0
@@ -124,11 +124,11 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A filter for memories. An empty field excludes nothing."""
+    """A filter for memories. A field that is empty doesn't restrict the results."""
 
     session_id: str | None
-    """The session to search. None means all sessions, for operators. A session sees its own memories and global
-    memories.
+    """The session to search. None means all sessions and is meant for operators. A query for one session finds that
+    session's memories and global memories.
     """
     layers: Set[Layer] = frozenset()
     actions: Set[str] = frozenset()
@@ -156,7 +156,7 @@ class Query:
     text: str
     view: View
     threshold: float = 0.0
-    """The minimum cosine similarity of results that are found only by meaning."""
+    """The minimum cosine similarity of results that are found by meaning alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,9 +180,9 @@ class MemoryStats:
 
     sessions: int = 0
     tasks: int = 0
-    """The number of tasks stored so far, including tasks that have since been deleted completely."""
+    """The number of tasks that have ever been stored, including tasks that have since been deleted."""
     layers: Mapping[str, int] = field(default_factory=dict)
-    """The number of memories in each layer, counted where they are stored."""
+    """The number of memories in each layer. Each memory is counted only in the layer that it is stored in."""
     superseded: int = 0
     vectors: Mapping[str, int] = field(default_factory=dict)
     """The number of vectors for each embedding model."""
@@ -202,17 +202,17 @@ class Forgotten:
     artifacts: int = 0
     """The number of long outputs."""
     effects: int = 0
-    """The number of results of calls with side effects."""
+    """The number of recorded results of calls with side effects."""
     effects_left: int = 0
-    """The number of such results of runs that may still be in progress. The results are kept because those runs would
-    otherwise repeat the calls.
+    """The number of recorded results that were kept because they belong to runs that may still be in progress. Without
+    these results, the runs would repeat the calls.
     """
     runs: tuple[str, ...] = ()
     """The session's runs."""
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:
-    """Return the layer to name for a memory that a query of these layers has found."""
+    """Return the layer to report for a memory that a query of these layers has found."""
     if not asked or stored in asked:
         return stored
     return Layer.L1 if stored is Layer.L2 else Layer.L4

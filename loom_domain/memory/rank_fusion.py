@@ -1,7 +1,7 @@
 """Combine rankings by reciprocal rank fusion. An item that two searches find ranks above an item that only one search
-ranks first.
+finds, even in first place.
 
-Unlike ranks, the scores of different searches are not comparable.
+The fusion uses ranks because the scores of different searches are not comparable.
 """
 
 from collections.abc import Hashable, Sequence

@@ -2,7 +2,7 @@
 
     LOCAL      a node's own notes, which no other node can read
     SHARED     notes that a node, its ancestors and its descendants can read and write
-    INHERITED  notes from outside this node's line that its parent can read; read-only
+    INHERITED  read-only notes from outside this node's line that its parent can read
     GLOBAL     notes for all nodes in all sessions
 
 Reading an id searches the scopes in that order and returns the first match. A node is identified by its path from the
@@ -29,7 +29,7 @@ ORDER: Final = tuple(MemoryScope)
 
 
 class ReadOnlyScopeError(PermissionDeniedError, PermissionError):
-    """An attempt to write an INHERITED entry. Only the nodes that it's inherited from can write it."""
+    """An attempt to write an INHERITED entry. Only the nodes from which the entry is inherited can write it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ def places_of(node: NodePath) -> tuple[str, ...]:
 
 
 def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
-    """Return the scope in which a node sees an entry, or None if the node can't see it."""
+    """Return the scope through which a node can read an entry, or None if the node can't read the entry."""
     match entry.scope:
         case MemoryScope.LOCAL:
             return MemoryScope.LOCAL if entry.owner == reader else None
@@ -106,9 +106,7 @@ def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
 
 
 def read_first(entries: Iterable[ScopedEntry], reader: NodePath) -> tuple[MemoryScope, ScopedEntry] | None:
-    """Return the entry that a node reads for an id: of the newest versions with that id, the one in the nearest
-    scope.
-    """
+    """Return the entry that a node reads for an id: the newest version in the nearest scope that contains the id."""
     seen = [(scope, entry) for entry in entries if (scope := scope_for(entry, reader)) is not None]
     return min(seen, key=lambda pair: ORDER.index(pair[0]), default=None)
 

@@ -1,8 +1,8 @@
 """Find rules that can never match, and tools that the model doesn't need to see.
 
-A rule that silently enforces nothing is worse than no rule, so every dead rule is an error. An allow rule that a wider
-deny rule overrides is not dead, because it still matches. This happens, for example, when a request tightens an agent's
-rules.
+A rule that silently has no effect is worse than no rule, so every dead rule is an error. An allow rule that is
+overridden by a wider deny rule is not dead, because it still matches. Such rules result, for example, when a request
+tightens an agent's rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,8 +52,8 @@ def dead_rules(
 ) -> tuple[str, ...]:
     """Return one message for each rule that never matches. The message suggests a replacement.
 
-    `servers` contains the names of the configured MCP servers. If it is None, the servers are unknown and their rules
-    are not checked.
+    `servers` contains the names of the configured MCP servers. If `servers` is None, the servers are unknown and the
+    rules for their tools are not checked.
     """
     found: list[str] = []
     read: list[Rule] = []
@@ -69,7 +69,9 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """Return the tools that a model sees: all tools except those that a rule denies by name or by a name pattern."""
+    """Return the tools to show to the model, which are all tools except those that a rule denies by name or by a name
+    pattern.
+    """
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
@@ -94,14 +96,16 @@ def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:
-    """Check a rule for agent-created tools. Script tools aren't checked, because skills depend on the workspace."""
+    """Check a rule for agent-created tools. Rules for script tools aren't checked, because the available skills depend
+    on the workspace.
+    """
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
         yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
-    """Check a rule for a server's tools. A server can be unavailable, so its tool names are checked only if it lists
-    some.
+    """Check a rule for a server's tools. The server can be unavailable, so tool names are checked only if the server
+    lists any tools.
     """
     server = rule.tool.removeprefix(MCP).partition("__")[0]
     if world.servers is None or "*" in server:
@@ -134,7 +138,9 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _is_argument(name: str, spec: ToolSpec | None) -> bool:
-    """Whether a rule names one of the tool's arguments. For an unknown tool, any name is accepted."""
+    """Whether this is the name of one of the tool's arguments. The arguments of an unknown tool are unknown, so the
+    result is False.
+    """
     return False if spec is None else name in spec.parameters.get("properties", {})
 
 

@@ -1,7 +1,7 @@
-"""Guards against allowed calls that destroy work or write files that control the behavior of other programs.
+"""Require approval for allowed calls that would destroy work or write files that control other programs.
 
-A guard turns an allow verdict into an ask. A rule that spells out the guarded call, a person's grant, or the bypass
-mode overrides the guard. Removing a critical folder always needs approval.
+A guard turns an allow verdict into an ask. A guard is overridden by a rule that spells out the guarded call, by a
+person's grant, or by the bypass mode. Removing a critical folder always needs approval.
 """
 
 import re
@@ -69,7 +69,7 @@ _DANGEROUS: Final[Mapping[str, tuple[str, ...]]] = {
     "checkout-index": ("-f", "--force"),
     "submodule": ("-f", "--force"),
 }
-"""Options that make a command destroy work."""
+"""For each command, the options with which it destroys work."""
 
 _ALWAYS: Final = frozenset({"restore", "filter-branch", "filter-repo", "prune"})
 _BELOW: Final[Mapping[str, frozenset[str]]] = {
@@ -77,7 +77,7 @@ _BELOW: Final[Mapping[str, frozenset[str]]] = {
     "reflog": frozenset({"expire", "delete"}),
 }
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Commands for which a word that is unknown until the command runs can be a dangerous option."""
+"""Commands for which an unknown word, whose value is only known when the command runs, might be a dangerous option."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +86,13 @@ class Guard:
 
     what: str
     firm: bool = False
-    """Whether a person must decide each time, because no rule, grant or mode overrides the guard."""
+    """Whether a person must decide on every such call, because no rule, grant or mode overrides the guard."""
 
 
 def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) -> Guard | None:
-    """Return the guard that applies to this subject. `moved` means that the shell line changes the folder first."""
+    """Return the guard that applies to this subject. `moved` means that the shell line changes the working directory
+    before the command.
+    """
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, place, moved=moved)
     if tool in EDITS and (name := protected(subject.text)):
@@ -99,7 +101,7 @@ def guard_of(tool: str, subject: Subject, place: Place, *, moved: bool = False) 
 
 
 def moves(subjects: Sequence[Subject], place: Place) -> bool:
-    """Whether one of these commands changes the folder or sets the repository that Git uses."""
+    """Whether one of these commands changes the working directory or sets the repository that Git uses."""
     return any(_moves(subject.words, place) or _REPOSITORY.search(subject.text) for subject in subjects)
 
 
@@ -149,7 +151,7 @@ def _critical(subject: Subject, place: Place) -> str:
 
 
 def _spread(word: str) -> list[str]:
-    """Return the word and the absolute paths among its brace alternatives."""
+    """Return the word and those of its brace alternatives that are absolute paths."""
     return [word, *(piece for piece in re.split(r"[{},]", word) if piece[:1] in ("/", "~"))] if "{" in word else [word]
 
 
@@ -216,7 +218,9 @@ def _danger_of_operands(verb: str, words: Sequence[str]) -> str:
 
 
 def _has(words: Sequence[str], options: Sequence[str]) -> str:
-    """Return the option that the words contain, whether abbreviated or in a cluster of letters."""
+    """Return the first of these options that the words contain, in full, abbreviated, or in a cluster of short
+    options.
+    """
     return next((option for option in options for word in words if _is(word, option)), "")
 
 

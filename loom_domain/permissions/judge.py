@@ -1,13 +1,15 @@
 """Decide whether a tool call may run, and name the rule that decided.
 
-Rules map `tool` or `tool(pattern)` to allow, ask or deny. They are evaluated in this order: any matching deny, a scoped
-ask, the mode, a scoped allow, the bare rule, an explicit `default`, the tool's declared verdict, the built-in default,
-else deny. A call that would destroy work needs approval even if a rule allows it (see `guards`). A call also needs
-approval if an unparsed part of it might match a deny or ask rule.
+Rules map `tool` or `tool(pattern)` to allow, ask or deny. They are evaluated in this order: matching deny rules, scoped
+ask rules, the mode, scoped allow rules, the tool's bare rule, an explicit `default`, the tool's declared verdict, and
+the built-in default. If none of these decides, the call is denied. A call that would destroy work needs approval even
+if a rule allows it (see `guards`). A call also needs approval if a part that can't be parsed might match a deny or ask
+rule.
 
 Patterns are matched against `Subject`s, such as the commands in a shell line or a file tool's path. The caller prepares
-the subjects, because parsing a shell line and reading the file system are not pure. A deny or ask rule applies if one
-subject matches. An allow rule must cover all subjects. A narrower rule does not take precedence over a wider one.
+the subjects, because parsing a shell line and reading the file system are not pure. A deny or ask rule applies if it
+matches at least one subject. Allow rules must together cover all subjects. A narrower rule does not take precedence
+over a wider one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +44,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""The prefix of a judgment's rule if a guard decided."""
+"""The prefix of `rule` in a judgment that a guard decided."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -66,7 +68,7 @@ class Judgement:
     rule: str
     reason: str
     can_be_granted: bool = True
-    """Whether granting this call for the run would also cover the same call later."""
+    """Whether a grant for the rest of the run would cover the same call if it is made again."""
     whose: str = ""
     """The agent whose rules decided, if several agents are involved."""
 
@@ -109,7 +111,7 @@ def judge(
         bare if bare and bare.verdict is Verdict.DENY else None
     ):
         return Judgement(verdict=Verdict.DENY, rule=denied.text, reason=f"denied by the rule {denied.text}")
-    # Only a grant for this exact call counts. A grant for a program must not satisfy another rule's ask.
+    # Only a grant for this exact call counts. A grant for a whole program must not override another rule's ask.
     exact = [rule for rule in given if is_exact(rule)]
     open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
@@ -263,14 +265,14 @@ def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: M
 
 
 def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:
-    """Whether a grant covers the call, or a rule spells out the guarded call."""
+    """Whether a grant covers the guarded call or a rule spells it out."""
     allows = [rule for rule in scoped if rule.verdict is Verdict.ALLOW]
     spelled = [rule for rule in allows if guards.spells_out(rule, rule.tool, call.place)]
     return _cover(call, spelled, given, subject) is not None
 
 
 def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subjects: Sequence[Subject]) -> Judgement:
-    """Turn a wide allow into an ask if a deny or ask rule might cover a part that can't be analyzed."""
+    """Return an ask instead of an allow if a deny or ask rule might match a part of the call that can't be analyzed."""
     if judged.verdict is not Verdict.ALLOW:
         return judged
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
@@ -313,8 +315,8 @@ def judge_under(
     declared: Verdict | None = None,
     place: Place = _NOWHERE,
 ) -> Judgement:
-    """Return the strictest verdict among the levels, which are ordered from the root. Ties go to the level nearest the
-    root.
+    """Return the strictest verdict among the levels, which are ordered from the root. If several levels give the same
+    verdict, the level nearest the root decides.
 
     If an ancestor's rules require approval, a person is asked on the child's behalf. A person's grant then satisfies
     that ancestor's rules.

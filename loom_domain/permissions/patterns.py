@@ -1,8 +1,9 @@
-r"""Patterns of permission rules, matched against commands, paths, hosts, values and names.
+"""Patterns of permission rules, matched against commands, paths, hosts, values and names.
 
-A backslash escapes the next `*`, `?`, `[` or backslash, so you can write an exact rule for any text. Every match takes
-linear time, however many stars a rule has and however long a model's text is. The pieces between stars are matched
-leftmost and never retried (atomic groups), and paths and hosts are matched part by part.
+A backslash escapes the next `*`, `?`, `[` or backslash, so you can write an exact rule for any text. Matching takes
+linear time, regardless of the number of stars in a rule and the length of a model's text. The text between two stars is
+matched at its leftmost position and never retried (atomic groups), and paths and hosts are matched component by
+component.
 """
 
 import re
@@ -42,7 +43,9 @@ def escaped(text: str, special: str = "*") -> str:
 
 @lru_cache(maxsize=4096)
 def command(pattern: str) -> re.Pattern[str]:
-    """Compile a command pattern. `*` matches any text. A trailing ` *` or `:*` also requires the end of a word."""
+    """Compile a command pattern. `*` matches any text. A trailing ` *` or `:*` also matches the command without further
+    words, but never a longer word.
+    """
     for ending in (":*", " *"):
         if pattern.endswith(ending):
             return re.compile(_wild(_chunks(pattern[: -len(ending)]), r"(?:\s.*)?"), re.DOTALL)
@@ -56,8 +59,8 @@ def name(pattern: str) -> re.Pattern[str]:
 
 
 def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact: bool = False) -> bool:
-    """Whether an allow rule covers a path. Relative patterns start at the workspace, and a folder matches all of its
-    contents.
+    """Whether the pattern of an allow rule covers a path. A relative pattern starts at the workspace, and a pattern
+    that matches a folder covers everything in it.
     """
     parts = _path(pattern, home, text, absolute)
     if parts is None:
@@ -68,8 +71,8 @@ def covers_path(pattern: str, text: str, absolute: str, *, home: str = "", exact
 
 
 def touches_path(pattern: str, text: str, absolute: str, *, home: str = "") -> bool:
-    """Whether an ask or deny rule matches a path. `x` matches at any depth, and a match includes the contents of a
-    folder.
+    """Whether the pattern of an ask or deny rule matches a path. The pattern `x` matches at any depth, and a pattern
+    that matches a folder also matches everything in it.
     """
     parts = _path(pattern, home, text, absolute)
     if parts is None:
@@ -100,7 +103,7 @@ def covers_host(pattern: str, host: str) -> bool:
 
 
 def is_value(pattern: str, value: object) -> bool:
-    """Whether an argument has this value. Objects, lists and null never match."""
+    """Whether an argument's value matches the pattern. Objects, lists and null never match."""
     if isinstance(value, bool):
         return name(pattern).fullmatch("true" if value else "false") is not None
     if not isinstance(value, str | int | float):

@@ -1,4 +1,6 @@
-"""Describe a call's risk briefly for the person who decides about it, based on its tool and recorded judgment."""
+"""Describe a call's risk briefly for the person who decides on the call. The description is based on the tool and the
+recorded judgment.
+"""
 
 from collections.abc import Mapping
 from typing import Final

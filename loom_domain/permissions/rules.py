@@ -33,7 +33,7 @@ class Kind(StrEnum):
     PATH = "path"
     HOST = "host"
     NAME = "name"
-    """A name, for tools that have subjects at all."""
+    """The name that a call refers to, for tools with such an argument."""
 
 
 _PATHS: Final = ("read_file", "write_file", "edit_file", "list_dir", "glob", "grep")
@@ -51,7 +51,9 @@ MAIN_FIELDS: Final[Mapping[str, str]] = {
     "python": "code",
     **dict.fromkeys(_PATHS, "path"),
 }
-"""The argument that a tool's own patterns match. A `param:value` rule for this argument would be a weaker duplicate."""
+"""The argument that a tool's own patterns match. A `param:value` rule for this argument would duplicate such a pattern
+with less protection.
+"""
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "list_dir": ("read_file",),
@@ -61,8 +63,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "edit_file": ("write_file",),
     "create_plan": ("delegate_task",),
 }
-"""Other tools whose scoped ask and deny rules also apply to this tool, so that protecting a file or an agent covers
-every way to access it.
+"""Other tools whose scoped ask and deny rules also apply to this tool, so that a rule that protects a file or an agent
+applies to every tool that can access it.
 """
 
 
@@ -133,7 +135,7 @@ def is_exact(rule: Rule) -> bool:
 
 
 def parameter(rule: Rule) -> tuple[str, str] | None:
-    """Return the argument and the value that a rule `tool(param:value)` may refer to."""
+    """Return the argument and the value of a rule in the form `tool(param:value)`."""
     match = _PARAMETER.fullmatch(rule.pattern or "")
     return (match["name"], match["value"]) if match else None
 
@@ -147,7 +149,9 @@ def has_value(rule: Rule, tool: str, arguments: JsonObject) -> bool:
 
 
 def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact: bool = False) -> bool:
-    """Whether an allow rule for `tool` covers this subject. If `exact`, a path matches only itself."""
+    """Whether an allow rule for `tool` covers this subject. If `exact` is set, a path pattern matches only that path
+    and not a folder's contents.
+    """
     if rule.pattern is None or not names(rule, tool):
         return False
     if kind_of(tool) is Kind.PATH:

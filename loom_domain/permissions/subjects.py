@@ -22,7 +22,7 @@ class Touched:
     loose: str = ""
     """The absolute path."""
     opaque: bool = False
-    """Whether the file is unknown until the command runs."""
+    """Whether the file can't be determined before the command runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,13 +36,15 @@ class Subject:
     opaque: bool = False
     """Whether the parser failed to analyze the subject. If so, no allow pattern covers it."""
     words: tuple[str | None, ...] = ()
-    """The command's words as the shell reads them. None stands for a word that is unknown until the command runs."""
+    """The command's words as the shell reads them. None stands for a word that can't be determined before the command
+    runs.
+    """
     passive: bool = False
     """Whether the subject needs no allow rule of its own because it is part of a command that needs one."""
     reaches: bool = False
     """Whether the call also reads everything in this folder."""
     files: tuple[Touched, ...] = ()
-    """The files that the command reads and writes, as far as its words show them."""
+    """The files that the command reads and writes, to the extent that its words name them."""
 
 
 def normal(path: str, base: str = "") -> str:

@@ -50,7 +50,7 @@ class Backoff:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareCalls:
-    """Check these calls against the permission rules again."""
+    """Check these calls again, because rules or arguments have changed."""
 
     calls: tuple[OpenCall, ...]
 

@@ -55,7 +55,7 @@ class Prepared:
     ledger: bool = False
     """Whether the workers record effects. If they do, the outcome of a lost call can be looked up."""
     limits: TreeLimits | None = None
-    """The maximum size of the run's tree. None in histories written before trees existed."""
+    """The maximum size of the run's tree. None in histories that an older version without run trees wrote."""
     earlier: Earlier | None = None
     """Set for a forked run. Workers have already cached its transcript."""
 
@@ -84,13 +84,15 @@ class ModelRequest:
     attempt: int = 1
     spec_digest: str
     spec: AgentSpec | None = None
-    """Sent only if a worker did not have the spec for the digest."""
+    """The spec itself, which is sent only if a worker did not have the spec with this digest."""
     tail: Tail
     grants: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     measures: Measures = field(default_factory=Measures)
     compresses: bool = False
-    """Whether the run compresses a conversation that is too long. If not, the model is called in any case."""
+    """Whether the run compresses a conversation that is too long. If False, the model is called even if the
+    conversation is too long.
+    """
     allowance: Share | None = None
     """The remaining budget for the call. None means no limit."""
     wrap_up: bool = False
@@ -98,7 +100,7 @@ class ModelRequest:
     refused: bool = False
     """Whether the provider rejected this call as too long and the conversation was then compressed."""
     pieces: int = 0
-    """The number of preceding truncated answers that this answer continues."""
+    """The number of truncated answers directly before this call, which this call's answer continues."""
     stage: Stage = ""
     """The stage of a run that uses the `reflect` pattern."""
 
@@ -118,7 +120,7 @@ class ModelReply:
     """The model's answer and one prepared call for each of its tool calls, in order."""
 
     message: Message | None = None
-    """None if the worker doesn't have the transcript or the spec. Send both in full."""
+    """None if the worker doesn't have the transcript or the spec. In that case, send both in full."""
     plans: tuple[PreparedCall, ...] = ()
     stop: StopReason = "end"
     usage: Usage = field(default_factory=Usage)
@@ -131,7 +133,7 @@ class ModelReply:
     recalled: tuple[Message, ...] = ()
     """Memories recalled for the latest messages. They are inserted into the conversation before the answer."""
     uncovered: Spend | None = None
-    """Set if nothing was sent because the call might have used this amount, which exceeds its allowance."""
+    """The amount that the call might have used, set if the call was not sent because it might exceed its allowance."""
     reserved: Spend | None = None
     """The maximum amount that a call with an allowance might have used."""
     too_long: TooLong | None = None
@@ -139,7 +141,7 @@ class ModelReply:
     checked: CheckedAnswer | None = None
     """The final answer, checked against the output schema. None if there is no schema or no final answer."""
     approves: bool = False
-    """Whether a critique approves the draft unchanged."""
+    """Whether the reply is a critique that approves the draft."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +160,7 @@ class CompressRequest:
     measures: Measures = field(default_factory=Measures)
     facts: KnownFacts = field(default_factory=KnownFacts)
     plain: bool = False
-    """Compress without a model."""
+    """Whether to compress without a model."""
     allowance: Share | None = None
     """The remaining budget for this request. None means no limit."""
     notices: tuple[Notice, ...] = ()
@@ -169,7 +171,7 @@ class Compressed:
     """The shorter conversation: a summary of the removed messages, and the positions of the remaining messages."""
 
     summary: Message | None = None
-    """None if the worker does not have the transcript or the spec. Send both in full."""
+    """None if the worker does not have the transcript or the spec. In that case, send both in full."""
     kept: tuple[Group, ...] = ()
     tokens: int = 0
     """The number of tokens in the remaining context."""
@@ -204,7 +206,7 @@ class Evaluated:
     why: str = ""
     """The reason that there are no ratings."""
     uncovered: Spend | None = None
-    """Set if nothing was sent because the call might have used this amount, which exceeds its allowance."""
+    """The amount that the call might have used, set if the call was not sent because it might exceed its allowance."""
     resend: bool = False
     """Whether the worker lacks the transcript or the spec. If so, send both in full."""
     usage: Usage = field(default_factory=Usage)
@@ -241,9 +243,11 @@ class ToolRequest:
     tool: str
     spec_digest: str = ""
     arguments: JsonObject | None = None
-    """None if a worker has them from the model's answer under `call_id`. A worker without them asks for a resend."""
+    """None if workers have cached the arguments from the model's answer under `call_id`. A worker that doesn't have
+    them asks for a resend.
+    """
     arguments_digest: str = ""
-    """The digest of the arguments to use. Set if `arguments` is None."""
+    """The digest of the arguments. Set if `arguments` is None."""
     made: ToolSpec | None = None
     """The tool's definition, if it isn't registered on workers: the agent created it, or it is a skill's script."""
     skill: SkillUse | None = None
@@ -258,7 +262,9 @@ class ToolRequest:
     note: str = ""
     """Text that is prepended to the tool's output to inform the model about a person's changes."""
     execution: str = ""
-    """The start of the first execution's id. Stays the same across continue-as-new and changes after a new start."""
+    """The first part of the id of the run's first execution. It stays the same across continue-as-new and differs if
+    the run id is started anew.
+    """
     notices: tuple[Notice, ...] = ()
 
 

@@ -17,7 +17,7 @@ class Conversation:
     known: TranscriptRef = field(default_factory=TranscriptRef)
     """The part of the transcript that workers have cached."""
     produced: frozenset[str] = frozenset()
-    """Calls after `known` whose results activities have cached on workers."""
+    """Calls made after `known` was cached. Activities have cached their results on workers."""
     spec_digest: str = ""
     """The digest under which workers have cached the agent's spec."""
     send_spec: bool = False
@@ -34,15 +34,15 @@ class Conversation:
         return self.send_spec and self.known == TranscriptRef()
 
     def extended(self, messages: Iterable[Message]) -> "Conversation":
-        """Return the conversation with more messages. The cached part is unchanged."""
+        """Return the conversation with more messages. The part that workers have cached is unchanged."""
         return replace(self, transcript=self.transcript.extended(messages))
 
     def cached_as(self, transcript: Transcript, *, send_spec: bool = False) -> "Conversation":
-        """Return the conversation with this transcript, which the worker that has just answered has cached."""
+        """Return the conversation with this transcript, which is cached by the worker that has just answered."""
         return replace(self, transcript=transcript, known=transcript.ref, produced=frozenset(), send_spec=send_spec)
 
     def sent_whole(self, spec_digest: str) -> "Conversation":
-        """Return the conversation, changed so that the next request is self-contained."""
+        """Return a copy of the conversation whose next request is self-contained."""
         return replace(self, known=TranscriptRef(), produced=frozenset(), send_spec=True, spec_digest=spec_digest)
 
     def with_spec(self, digest: str) -> "Conversation":
@@ -61,7 +61,7 @@ class TooLong:
     trigger: Trigger
     tokens: int
     limit: int = 0
-    """The model's limit as reported by its provider. 0 if unknown."""
+    """The model's limit as reported by its provider, or 0 if the limit is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class DueCompression:
     tokens: int
     tries: Tries = field(default_factory=Tries)
     plain: bool = False
-    """Whether to compress without a model, because the model has failed to compress too many times."""
+    """Whether to compress without a model, because too many attempts with the model have failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +80,9 @@ class Window:
     """The context window of the run's model."""
 
     tokens: int = 0
-    """The tokens in the last context and its answer, as counted by the provider or, failing that, as estimated."""
+    """The number of tokens in the last context and its answer, as counted by the provider or, if the provider reports
+    no count, as estimated.
+    """
     size: int = 0
     """The limit that the provider reported. 0 means that the agent's setting applies."""
     ratio: float = 1.0

@@ -23,7 +23,7 @@ class RunPrepared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRefused:
-    """The run cannot start as requested, or it cannot continue."""
+    """The run was refused because it cannot start as requested or cannot continue."""
 
     error: RunError
 
@@ -121,7 +121,7 @@ class ToolsReturned:
 
     outcomes: Mapping[str, ToolResult | Failure]
     at: datetime | None = None
-    """If None, calls that must run again do so without a delay."""
+    """The time of the event. If None, calls that must run again do so without a delay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,7 +223,7 @@ class NoticesPublished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitEnded:
-    """A wait ended, or work was cancelled. The event that caused this has already been handled."""
+    """A wait ended or work was cancelled because of an event that has already been handled."""
 
 
 SteeringEvent: TypeAlias = (

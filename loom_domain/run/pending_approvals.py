@@ -19,7 +19,7 @@ def open_asks(state: RunState) -> tuple[TreeAsk, ...]:
 
 
 def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
-    """Return the ask with this id. Without an id, return the only ask."""
+    """Return the ask with this id. If no id is given, return the only ask."""
     asks = open_asks(state)
     if call_id is None:
         return asks[0] if len(asks) == 1 else None
@@ -27,7 +27,7 @@ def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
 
 
 def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
-    """Convert one of the run's own calls to an ask."""
+    """Return the ask for one of the run's own calls."""
     expiry = expires_at(state, call)
     return TreeAsk(
         call_id=call.call.id,

@@ -28,7 +28,9 @@ class Failure:
     """A failed attempt, as observed by the workflow."""
 
     kind: FailureKind
-    """lost: the worker died; infrastructure: one of Loom's stores was unavailable; provider: the work itself failed."""
+    """The kind of failure. `lost` means that the worker died, `infrastructure` that one of Loom's stores was
+    unavailable, and `provider` that the work itself failed.
+    """
     type: str
     message: str
     context: Mapping[str, Any]
@@ -42,15 +44,17 @@ class Tries:
     lost: int = 0
     """The number of attempts whose worker died."""
     away: int = 0
-    """The number of attempts that failed because a part of Loom was unavailable. A run waits until any outage ends."""
+    """The number of attempts that failed because a part of Loom was unavailable. These attempts aren't limited, because
+    a run waits until the outage ends.
+    """
     trimmed: int = 0
     """How often the conversation was shortened because it was too long for the model."""
     resent: int = 0
-    """How often a worker did not have the transcript and asked for the full transcript."""
+    """How often a worker did not have the transcript and asked for it in full."""
     uncovered: int = 0
-    """How often the budget did not cover the call, so that nothing was sent."""
+    """How often the call was not sent because the budget did not cover it."""
     earlier: int = 0
-    """The number of attempts at the same call that were made with other models."""
+    """The number of attempts at the same call with models that were tried earlier."""
 
     @property
     def attempt(self) -> int:
@@ -59,7 +63,7 @@ class Tries:
 
 
 NOT_TRIED: Final = Tries()
-"""The tries before the first attempt."""
+"""The tries of work that has not been attempted yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +89,8 @@ RetryDecision: TypeAlias = Again | ShortenFirst | GiveUp
 def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
     """Decide how to proceed after a failure.
 
-    There are three attempts. The delay is 1 s, 2 s, and so on up to 60 s, or the provider's `retry-after`.
+    After a provider failure, work is attempted at most three times in total. The delay doubles from 1 s up to 60 s,
+    unless the provider specifies a `retry-after` delay.
     """
     if failure.kind == "infrastructure":
         return Again(delay=_backoff(min(tries.away, 6)))

@@ -55,18 +55,18 @@ class Outcome:
     quality: JsonObject | None = None
     """The ratings of the answer."""
     judged: bool = False
-    """Whether the answer's evaluation has ended, successfully or not."""
+    """Whether the evaluation of the answer has ended, regardless of its success."""
     error: RunError | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrapUp:
-    """The last answer of a run that must end: a summary, generated without tools."""
+    """The last answer of a run that must end. The model writes it as a summary, without tools."""
 
     outcome: Outcome
     """The run's outcome after the last answer."""
     turn: int = 0
-    """The turn of the last answer. 0 if it has not begun."""
+    """The turn of the last answer, or 0 if this turn has not begun."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +87,8 @@ class OpenCalls:
     grants: tuple[str, ...] = ()
     """The allow rules added by approvals for the rest of the run."""
     rules_changed: bool = False
-    """Whether rules changed during the model call. If so, its tool calls must be checked again."""
+    """Whether rules changed during the model call. If so, the tool calls in the model's answer must be checked again.
+    """
 
     def changed(self, change: Callable[[OpenCall], OpenCall]) -> "OpenCalls":
         """Return the open calls with `change` applied to each call."""
@@ -121,7 +122,7 @@ class AnswerDraft:
     """The draft that is being critiqued or revised."""
     reflection: Reflection = field(default_factory=Reflection)
     wrap_up: WrapUp | None = None
-    """Set if a limit has been reached. The run ends after one more answer."""
+    """Set if a limit has been reached, in which case the run ends after one more answer."""
 
     @property
     def progressed(self) -> "AnswerDraft":
@@ -168,7 +169,7 @@ class Notices:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnState:
-    """A run's turns so far. Each turn leads from one turn state to the next."""
+    """The number of turns that a run has begun, and their limit."""
 
     run_id: str
     turn: int
@@ -202,7 +203,7 @@ class TurnState:
 
 
 def turn_id(run_id: str, turn: int) -> str | None:
-    """Return a globally unique turn id, `RUN/tN`. It is the prefix of the ids of everything in the turn."""
+    """Return a globally unique turn id, `RUN/tN`. The ids of all tasks in the turn start with this id."""
     return f"{run_id}/t{turn}" if turn > 0 else None
 
 
@@ -283,7 +284,7 @@ class RunState:
 
     @property
     def question(self) -> OpenCall | None:
-        """The question that the run is currently asking a person. All calls before it are complete."""
+        """The question that the run is currently asking a person. All earlier calls of the turn are complete."""
         waiting = next((call for call in self.calls.open if call.result is None), None)
         if self.phase is not Phase.ACTING or self.asks or waiting is None or waiting.stale:
             return None
@@ -309,7 +310,7 @@ def with_calls(state: RunState, change: Callable[[OpenCall], OpenCall]) -> RunSt
 
 
 def ended(state: RunState, outcome: Outcome) -> RunState:
-    """Return the run with its outcome. An existing outcome is kept."""
+    """Return the run with this outcome. If the run already has an outcome, the existing one is kept."""
     return state if state.outcome is not None else replace(state, outcome=outcome)
 
 
@@ -396,7 +397,7 @@ def _best_text(state: RunState) -> str:
 
 
 def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
-    """Add the messages that people sent and the model never saw to the error."""
+    """Return the error with the messages that people sent but the model never received."""
     unread = [message.text for message in state.inbox if is_from_person(message)]
     if error is None or not unread:
         return error

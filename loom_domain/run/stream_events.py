@@ -114,7 +114,9 @@ def run_started(
 def hook_asked(
     step: HookPoint, ms: float, *, verdict: str = "", reason: str = "", failure: str | None = None
 ) -> StreamEvent:
-    """Return the event for a called hook and its answer. `failure` is the reason if there is no answer."""
+    """Return the event for a hook that was called, with its answer. If the hook didn't answer, `failure` gives the
+    reason.
+    """
     said = {"verdict": verdict, "reason": reason} if failure is None else {"message": failure}
     return StreamEvent(
         action=Action.HOOK,
@@ -164,9 +166,11 @@ def segment_reset(request: ModelRequest) -> StreamEvent:
 
 
 def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequence[str]) -> StreamEvent:
-    """Return the event for differences between this worker and the pinned run. For the live stream only.
+    """Return the event for differences between this worker's settings and those that the run was pinned to. For the
+    live stream only.
 
-    The run keeps the pinned `parts` of the agent and schemas of `tools`. The `new` items come from the worker.
+    The run keeps its pinned values for these `parts` of the agent and its pinned schemas for these `tools`. The `new`
+    items exist only on the worker.
     """
     parameters = {"kept": "pinned", "parts": list(parts), "tools": list(tools), **({"new": list(new)} if new else {})}
     return StreamEvent(action=Action.MANIFEST, key="manifest", parameters=parameters)
@@ -189,7 +193,7 @@ def model_failed(
 ) -> StreamEvent:
     """Return the event for a model call that failed with this error type.
 
-    `message` contains no secrets. It is None if the message is unknown.
+    `message` contains no secrets and is None if the error's message is unknown.
     """
     parameters = {
         **_called(model, request),
@@ -218,7 +222,9 @@ def answer_evaluated(model: str, request: EvaluateRequest, evaluated: Evaluated,
 def context_compressed(
     request: CompressRequest, *, tokens: int, ms: float, success: bool, error: str = ""
 ) -> StreamEvent:
-    """Return the event for a compression to `tokens`. `error` is the reason if the model's summary is missing."""
+    """Return the event for a conversation that was compressed to `tokens`. If the model couldn't write a summary,
+    `error` gives the reason.
+    """
     return StreamEvent(
         action=Action.COMPRESSION,
         key="compressed",

@@ -1,8 +1,8 @@
 """Active skills, whose instructions are in a conversation as `load_skill` results.
 
-Skill instructions don't become outdated, unlike observations, so they are never collapsed. A compression keeps them
-word for word, newest first, as far as they fit. It names the skills that it removed, so that the model can load them
-again.
+Skill instructions don't become outdated, unlike observations, so they are never collapsed. A compression keeps the
+instructions word for word, newest first, as long as they fit. The summary names the skills whose instructions were
+removed, so that the model can load them again.
 """
 
 import re
@@ -54,8 +54,8 @@ def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: i
 
 
 def told(earlier: str, before: Sequence[Message], after: Sequence[Message]) -> list[str]:
-    """Return a line for each skill that was ever active, with whether its instructions are still in the conversation.
-    `earlier` is such a list from a previous compression.
+    """Return a line for each skill that was ever active. The line says whether the skill's instructions are still in
+    the conversation. `earlier` is such a list from a previous compression.
     """
     there = active_in(after)
     names = dict.fromkeys((*_LISTED.findall(earlier), *active_in(before)))

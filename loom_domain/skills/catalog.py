@@ -1,8 +1,9 @@
 """Skills: folders with instructions that a run loads on demand.
 
-Three levels of loading keep even a hundred skills cheap. Every prompt contains one catalog line per skill. The model
-loads a skill's body when it needs the skill, and resources and scripts when the body refers to them. A run's skills are
-selected when the run is prepared. They are pinned into its spec, each with a digest of its files.
+Because skills are loaded in three steps, even a hundred skills use few tokens. Every prompt contains one catalog line
+per skill. The model loads a skill's body when it needs the skill, and loads resources and scripts when the body refers
+to them. A run's skills are selected when the run is prepared. They are pinned into its spec, each with a digest of its
+files.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -18,7 +19,7 @@ LOAD_SKILL: Final = "load_skill"
 READ_RESOURCE: Final = "read_skill_resource"
 RUN_SCRIPT: Final = "run_skill_script"
 SKILL_TOOLS: Final = (LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT)
-"""The additional tools that a run with skills has."""
+"""The additional tools of a run that has skills."""
 COMPILED: Final = "skill__"
 """The name prefix of tools that are skill scripts."""
 
@@ -29,8 +30,8 @@ CATALOG_TOKENS: Final = 4000
 task.
 """
 BODY_TOKENS: Final = 5000
-"""The maximum number of tokens of one skill's instructions in the context. The model reads the rest of a longer body
-like a resource.
+"""The maximum number of tokens of one skill's instructions in the context. The model can read the rest of a longer body
+in the same way as a resource.
 """
 ACTIVE_TOKENS: Final = 25_000
 """The maximum number of tokens of active skills' instructions that a compression keeps."""
@@ -55,7 +56,7 @@ class Skill:
     compatibility: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()
-    """The tools that the skill's author suggests allowing. They are shown to people and grant nothing."""
+    """The tools that the skill's author suggests allowing. They are shown to people but don't grant any permissions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,8 +147,8 @@ def active_instructions(skills: Iterable[PinnedSkill]) -> str:
 def use_of(
     skills: Iterable[PinnedSkill], tool: str, arguments: JsonObject, *, active: Set[str] = frozenset()
 ) -> SkillUse | None:
-    """Return the skill that a call to this tool refers to. It's the skill that owns the script, or the one named in the
-    arguments.
+    """Return the skill that a call to this tool refers to. This is the skill that contains the script, or the skill
+    that the arguments name.
     """
     named = arguments.get("name" if tool == LOAD_SKILL else "skill")
     for skill in skills:
@@ -169,8 +170,8 @@ def tool_name(skill: str, script: str) -> str:
 
 
 def goes_along(tool: ToolSpec) -> bool:
-    """Whether a call must carry its tool's definition, because workers don't have it: an agent created the tool, or it
-    is a script.
+    """Whether a call must include its tool's definition. Workers don't have the definition if an agent created the tool
+    or if the tool is a script.
     """
     return tool.source != "" or tool.name.startswith(COMPILED)
 

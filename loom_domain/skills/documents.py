@@ -94,7 +94,9 @@ def _quoted(line: str) -> str:
 
 
 def _usable(name: str) -> str:
-    """Return a valid name derived from the given one. Raises BrokenSkill if the derived name is empty."""
+    """Return a valid name that is derived from the given name. Raises BrokenSkill if the derived name would be
+    empty.
+    """
     usable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].rstrip("-")
     if not usable:
         raise BrokenSkill(f"its name {name!r} has no letter from a to z and no digit: give it another one")
@@ -148,6 +150,6 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _tools(value: object) -> tuple[str, ...]:
-    """Return names and rules from a list, or from a string separated by blanks or commas."""
+    """Return the names and rules in a list or in a string that separates them with spaces or commas."""
     texts = value if isinstance(value, list) else [value]
     return tuple(name for text in texts if isinstance(text, str) for name in _TOOL.findall(text))

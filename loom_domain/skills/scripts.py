@@ -8,8 +8,8 @@
     # ///
 
 Each entry of `parameters` is the JSON Schema of one argument. Arguments without a `default` are required. The script
-receives its arguments as one JSON object on standard input, and its output is the result. Parsing the block doesn't run
-the script.
+receives its arguments as one JSON object on standard input, and its output is the result. The script isn't run to read
+the block.
 """
 
 import tomllib
@@ -25,7 +25,9 @@ LONGEST_NAME: Final = 64
 """The maximum length of a tool name that providers accept."""
 LONGEST: Final = 600.0
 GRACE: Final = 10.0
-"""Extra seconds on top of the script's own timeout, to stop the script and read its output."""
+"""The number of seconds that are added to the script's own timeout, so that there is time to stop the script and read
+its output.
+"""
 _FIELDS: Final = ("description", "parameters", "timeout")
 
 

@@ -27,7 +27,7 @@ class Repetition:
     turns: int = 0
     """The number of consecutive repeated turns."""
     warned: bool = False
-    """Whether the model has been warned during these turns."""
+    """Whether the model has been warned since the first of these repeated turns."""
 
 
 def call_steps(calls: Iterable[OpenCall]) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def call_steps(calls: Iterable[OpenCall]) -> tuple[str, ...]:
 
 
 def _step(call: ToolCall, result: ToolResult) -> str:
-    # A long output names its artifact, which is different each time.
+    # A long output contains the id of its artifact, which is different each time.
     said = result.content.replace(result.artifact, "") if result.artifact else result.content
     return short_digest("\0".join((call.name, call.malformed or canonical(call.arguments), said)))
 
@@ -71,7 +71,7 @@ def circles(repetition: Repetition) -> str | None:
 
 
 def is_loop(repetition: Repetition, window: int) -> bool:
-    """Whether to stop the run. The series must fill the window, and the model must have had a turn to respond to the
-    warning.
+    """Whether to stop the run. The series of repeated turns must be as long as the window, and the model must have had
+    a turn to respond to the warning.
     """
     return window > 0 and repetition.warned and repetition.turns >= max(window - 1, WARN_AFTER + 1)

@@ -23,7 +23,9 @@ DESCRIPTION_LIMIT: Final = 2048
 """The maximum length of a server's description, in characters, that the model reads in every turn."""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
-"""Matches names of tools that seem to be read-only. They permit parallel calls, but never affect rights or effects."""
+"""Matches names that suggest a read-only tool. Such a name permits parallel calls but never affects permissions or the
+tool's effect.
+"""
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-](?:_?[A-Za-z0-9-])*")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -60,7 +62,7 @@ class McpServer:
 
     @property
     def address(self) -> str:
-        """Identifies the connection's target, to detect whether it is still the same server."""
+        """The connection's target, which shows whether the server is still the same."""
         return self.url or "\0".join(self.command)
 
     def offers(self, tool: str) -> bool:
@@ -70,7 +72,7 @@ class McpServer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """A server's declarations about a tool. None means that the server declares nothing."""
+    """A server's declarations about a tool. A hint is None if the server doesn't declare it."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -98,8 +100,8 @@ class ToolTraits:
 
 
 def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
-    """Return a tool's effect, parallelism and default permission, from its hints if trusted, or the strictest values
-    otherwise.
+    """Return a tool's effect, parallelism and default permission. They are derived from the tool's hints if the server
+    is trusted, and are the strictest values otherwise.
     """
     hints = tool.hints if trust else Hints()
     if hints.read_only:
@@ -114,8 +116,8 @@ def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
 def tool_name(server: str, tool: str) -> str:
     """Return `mcp__server__tool` in characters that every provider accepts.
 
-    If the name has to change, it includes a digest of the original, even if no other tool has the same name. Otherwise,
-    a tool that a server adds later could take over a name that a run is pinned to.
+    If the original name isn't accepted, the new name includes a digest of the original, even if no other tool has the
+    same name. Without the digest, a tool that the server adds later could take over a name that a run is pinned to.
     """
     plain = f"{MCP}{server}__{tool}"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
@@ -126,8 +128,8 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def description(server: McpServer, tool: ListedTool) -> str:
-    """Return the description that the model reads: the tool's origin and the server's own text, truncated and without
-    invisible characters.
+    """Return the tool's description for the model. It consists of the tool's origin and the server's own text,
+    truncated and without invisible characters.
     """
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
@@ -136,7 +138,9 @@ def description(server: McpServer, tool: ListedTool) -> str:
 
 
 def visible(text: str) -> str:
-    """Return the text without control and format characters, which can hide model instructions from people."""
+    """Return the text without control and format characters, with which a server could hide instructions to the model
+    from people.
+    """
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Co", "Cs"))
 
 
@@ -171,7 +175,9 @@ def _read(name: str, table: object) -> McpServer:
 
 
 def _converted(server: str, key: str, value: object) -> Any:
-    """Convert a value to the field's type. Raises BadRequest, which names the expected type, if that's impossible."""
+    """Convert a value to the field's type. Raises BadRequest, which names the expected type, if the value can't be
+    converted.
+    """
     match key, value:
         case "command", str():
             return (value,)

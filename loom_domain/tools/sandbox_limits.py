@@ -11,7 +11,9 @@ class Limits:
     """Limits for one command and all of its processes, except where a limit is documented as per process."""
 
     memory: int = 4 * _GIB
-    """Memory in bytes, including /tmp, /var/tmp and /dev/shm. A single process can't reserve more than this either."""
+    """Memory in bytes, including /tmp, /var/tmp and /dev/shm. The data segment of each single process is limited to the
+    same size.
+    """
     processes: int = 512
     """The maximum number of concurrent processes and threads."""
     cpu: float = 2.0

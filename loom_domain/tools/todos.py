@@ -1,4 +1,6 @@
-"""The model's to-do list. The run stores the list, people can view it, and the model is reminded if it neglects it."""
+"""The model's to-do list. The run stores the list, and people can view it. If the model neglects the list, it receives
+a reminder.
+"""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias

@@ -17,7 +17,7 @@ WRAP_UP_TOKENS: Final = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """An amount for each dimension of a budget."""
+    """Amounts that were spent or are to be spent, one for each dimension of a budget."""
 
     tokens: int = 0
     micros: int = 0
@@ -58,11 +58,13 @@ class Share:
         return self._each(lambda limit, amount: limit + amount, more)
 
     def minus(self, spent: Spend) -> "Share":
-        """Return the share after subtracting `spent`. An overspent dimension is negative."""
+        """Return the share after subtracting `spent`. If more was spent in a dimension than the share contains, that
+        dimension becomes negative.
+        """
         return self._each(lambda limit, amount: limit - amount, spent)
 
     def shortfall(self, need: Spend) -> Spend:
-        """Return the amounts that are missing to cover `need`."""
+        """Return the amounts by which the share falls short of `need`."""
         short = {name: need_ - limit for name, need_, limit in self._pairs(need) if limit is not None and need_ > limit}
         return Spend(**short)
 
@@ -77,7 +79,7 @@ class Share:
 
     @property
     def lent(self) -> Spend:
-        """The amounts that a run with this share can still spend. Dimensions without a limit count as zero."""
+        """The limits of this share as amounts that a parent lends. Dimensions without a limit count as zero."""
         return Spend(**{name: limit or 0 for name, _, limit in self._pairs(Spend())})
 
     def _pairs(self, amounts: Spend) -> list[tuple[str, int, Limit]]:
@@ -95,7 +97,7 @@ class BudgetRequest:
     run_id: str
     """The id of the run that makes the request and receives the answer."""
     number: int
-    """The request's number within the run, which matches the answer to the request."""
+    """The request's number within the run. The answer to the request has the same number."""
     need: Spend
     """The additional amounts that the run needs for its next step."""
 
@@ -103,8 +105,8 @@ class BudgetRequest:
 def grant(left: Share, reserve: Spend, need: Spend, sharers: int) -> Spend | None:
     """Return the amount to grant to a child that needs `need` more, or None if too little is left.
 
-    The parent keeps `reserve`. If enough is left, the child receives more than it needs: an equal part for each run
-    that might still request budget. This keeps the number of requests low.
+    The parent keeps `reserve`. If enough is left, the child receives more than it needs, namely an equal part for each
+    run that might still request budget. The surplus keeps the number of requests low.
     """
     pot = left.minus(reserve)
     if pot.shortfall(need):

@@ -16,7 +16,8 @@ GRANT: Final = "grant_budget"
 def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
     """Return the share to lend to each of `number` new children.
 
-    The parts are equal, one part is kept for later requests, and the share includes no sub-agents.
+    The remaining share is divided into equal parts, one of which is kept for later requests. The new shares don't
+    include any sub-agents.
     """
     pot = left_of(tree, own).minus(tree.reserve + Spend(children=number, tool_calls=number))
     part = pot.part(number + 1)
@@ -24,7 +25,9 @@ def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
 
 
 def may_request(tree: Tree, need: Spend) -> bool:
-    """Whether the run can request this budget from its parent. Refused dimensions cannot be requested again."""
+    """Whether the run can request this budget from its parent. Dimensions that the parent has refused cannot be
+    requested again.
+    """
     return tree.lineage is not None and not set(need.named) & set(tree.refused)
 
 

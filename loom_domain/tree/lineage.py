@@ -29,9 +29,11 @@ class Lineage:
     description: str = ""
     """A short label for the task."""
     named: bool = False
-    """Whether the parent named the agent. If not, the child is a copy of its parent's agent."""
+    """Whether the parent named the agent. If not, the child uses a copy of its parent's agent."""
     tools: tuple[str, ...] = ()
-    """The tools that the parent assigned. If empty, the child has its agent's tools or a sub-agent's default tools."""
+    """The tools that the parent assigned. If the parent assigned none, the child has its agent's tools or a sub-agent's
+    default tools.
+    """
     model: str = ""
     """The parent's model, used if the agent doesn't specify a model."""
     above: tuple[Level, ...] = ()

@@ -1,7 +1,8 @@
 """Plans: steps with dependencies, each of which is a separate run. Steps without dependencies start immediately.
 
 A plan becomes a crew in the `planned` mode, with the steps as its members. You can therefore run, observe, and steer a
-plan like any other crew, and budgets and recovery work in the same way. The run that created the plan reads one result.
+plan like any other crew, and budgets and recovery work in the same way. The run that created the plan receives a single
+result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE, DONE
 NAME: Final = "plan"
 """The name of a plan's crew."""
 _NEVER_IN_A_STEP: Final = (CREATE_PLAN, DELEGATE, DONE)
-"""The tools that a step does not inherit. It cannot create plans or delegate its work. `done` is always available."""
+"""The tools that a step does not inherit. A step therefore cannot create plans or delegate its work. The `done` tool is
+always available to a step.
+"""
 
 
 def crew_of(goal: str, steps: Sequence[Mapping[str, Any]], *, agent: str, tools: Sequence[str]) -> JsonObject:
@@ -37,7 +40,9 @@ def crew_of(goal: str, steps: Sequence[Mapping[str, Any]], *, agent: str, tools:
 
 
 def circle_in(after: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return steps that form a dependency cycle, with the first one repeated at the end; empty if there is no cycle."""
+    """Return steps that form a dependency cycle, with the first step repeated at the end. The result is empty if there
+    is no cycle.
+    """
     left = dict(after)
     while free := [name for name, before in left.items() if not any(other in left for other in before)]:
         for name in free:

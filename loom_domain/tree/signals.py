@@ -1,7 +1,7 @@
 """Signals between the runs in a tree: a parent instructs its children, and a child reports to its parent.
 
 No other code queues these signals. After each event, `machine.tree_sync` compares the run's state with the information
-last sent to the parent and to each child, and queues a signal for every difference.
+last sent to the parent and to each child, and queues a signal for each difference.
 """
 
 import json
@@ -30,7 +30,7 @@ class ChildInstructions:
     held: bool = False
     """Whether the children must pause."""
     end: Mapping[str, str] | None = None
-    """The payload of `abort`. Set if the children must end."""
+    """The payload of `abort`. Set if the children must be aborted."""
 
 
 def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
@@ -42,7 +42,9 @@ def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
 
 
 def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
-    """Return the tree with a report to the parent queued, if the parent needs to know about a change."""
+    """If the parent needs to know about a change, return the tree with a report to the parent queued. Otherwise, return
+    the tree unchanged.
+    """
     if tree.lineage is None:
         return tree
     known = _report_digest(report)
@@ -72,7 +74,7 @@ def with_report(tree: Tree, report: ChildReport) -> Tree:
             all_turns=report.all_turns,
             sub_agents=report.sub_agents,
             asks=report.asks,
-            # While an answer is being sent to the child, its ask must not be listed again.
+            # While an answer is being sent to the child, the answered ask must not be listed again.
             answered=tuple(key for key in c.answered if key in keys),
         ),
     )
@@ -89,7 +91,7 @@ def with_answer(tree: Tree, ask: TreeAsk, signal: str, payload: Mapping[str, Any
 
 
 def without_first_signal(tree: Tree) -> Tree:
-    """Return the tree after its first queued signal was sent."""
+    """Return the tree without its first queued signal, which has been sent."""
     return replace(tree, unsent=tree.unsent[1:])
 
 
@@ -126,7 +128,9 @@ def _plain(level: Level) -> JsonObject:
 
 
 def _report_digest(report: ChildReport) -> str:
-    """Return a digest of the parts of a report that require a signal, such as waiting, but not mere progress."""
+    """Return a digest of the parts of a report that require a signal when they change. Waiting is such a part, but
+    progress alone is not.
+    """
     asks = [ask.key for ask in report.asks]
     if not asks and not report.waiting_on:
         return ""

@@ -1,7 +1,7 @@
 """A run's place in its tree: its origin, and the runs that it has started.
 
 A tree consists of a root run and all runs that it delegated work to, directly or indirectly. Each run keeps track of
-only its own children. The children report on their own descendants.
+only its own children. Each child reports to its parent on the child's own descendants.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class TreeAsk:
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """Identifies this ask. If the same call needs another approval, that is a new ask with a different key."""
+        """Identifies this ask. If the same call needs approval again, the new ask has a different key."""
         return (self.call_id, self.digest, self.asked_at)
 
 
@@ -83,7 +83,7 @@ class Child:
     """Whether the server has started the child, so that it can receive signals."""
     ended: bool = False
     spend_unknown: bool = False
-    """Whether the child was ended externally. Its result, which contains its spending, is then missing."""
+    """Whether the child was ended externally. If so, there is no result that states what the child has spent."""
     turns: int = 0
     usage: Usage = field(default_factory=Usage)
     """The usage of the child and its descendants, as last reported."""
@@ -134,7 +134,7 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """A run's knowledge of its tree."""
+    """What a run knows about its tree."""
 
     lineage: Lineage | None = None
     """None for the root."""
@@ -154,7 +154,7 @@ class Tree:
     asking: BudgetRequest | None = None
     """The open request to the parent."""
     asked: int = 0
-    """The number of requests sent to the parent. It is used to number them."""
+    """The number of requests sent to the parent so far, which is also the number of the last request."""
     refused: tuple[str, ...] = ()
     """The budget dimensions that the parent has refused to increase."""
 
@@ -208,8 +208,8 @@ def left_of(tree: Tree, own: Spend) -> Share:
 def spent_by_children(tree: Tree) -> Spend:
     """Return the amounts that count as spent by the children.
 
-    A running child counts with the full amount lent to it, and an ended child with the amount that it used. The call
-    that a child answers counts as the child's until the child ends, and then as one of the run's own calls.
+    For a running child, the full amount lent to it counts. For an ended child, the amount that it used counts. The call
+    that a child answers is counted for the child until the child ends, and then as one of the run's own calls.
     """
     return sum((_cost(child) for child in tree.children), Spend())
 
@@ -249,7 +249,7 @@ def _count(view: JsonObject, name: str) -> int:
 
 
 def read_usage(view: JsonObject) -> Usage:
-    """Read token counts from their public names."""
+    """Return the token usage, read from the counts under their public names."""
     names = ("input_tokens", "output_tokens", "cached_tokens", "model_calls")
     return Usage(**{name: view[name] for name in names if isinstance(view.get(name), int)})
 

@@ -1,8 +1,8 @@
 """The network addresses that web tools may access: public addresses, and addresses that a worker's settings allow.
 
 By default, only addresses that are known to be public are allowed. An IPv6 address that contains an IPv4 address is
-treated as that IPv4 address. Formats that contain IPv4 but serve no web pages (6to4, Teredo, IPv4-compatible) are never
-allowed.
+treated as that IPv4 address. Formats that contain an IPv4 address but aren't used for web pages (6to4, Teredo,
+IPv4-compatible) are never allowed.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Block:
     network: Network
     what: str
     opens: bool = False
-    """Whether a worker's settings can allow the network. Private networks can be allowed, unless they provide
-    credentials.
+    """Whether a worker's settings can allow the network. Private networks can be allowed, but the addresses of a
+    cloud's metadata service, which provides credentials, cannot.
     """
 
 
@@ -34,7 +34,7 @@ def _blocks(what: str, *networks: str, opens: bool = False) -> tuple[Block, ...]
 
 
 BLOCKS: Final = (
-    # These come first because they are inside networks that can be allowed.
+    # These networks come first because they are parts of networks that can be allowed.
     *_blocks(
         "a cloud's metadata service",
         *("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"),
@@ -58,8 +58,8 @@ _GLOBAL: Final = IPv6Network("2000::/3")
 """The IPv6 range that is allocated for public use."""
 
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""The NAT64 prefix, through which an IPv6-only network accesses IPv4. Its resolvers return such addresses for every
-site.
+"""The NAT64 prefix, through which an IPv6-only network accesses IPv4. The resolvers of such a network return addresses
+with this prefix for every site.
 """
 
 EVERYWHERE: Final[tuple[Network, ...]] = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
@@ -93,8 +93,8 @@ class Opening:
     networks: tuple[Network, ...] = ()
 
     def of(self, host: str) -> tuple[Network, ...]:
-        """Return the networks that are allowed for this host. For a host named in the settings, its own DNS is
-        trusted.
+        """Return the networks that are allowed for this host. If the settings name the host, every address that its DNS
+        returns is trusted.
         """
         return EVERYWHERE if host in self.hosts else self.networks
 

@@ -1,6 +1,6 @@
 """Parse web page URLs strictly and identically for the rules, the resolver and the request.
 
-Programs interpret unusual URLs differently, so a request could reach a host that no rule has checked. The parser
+Programs interpret unusual URLs in different ways, so a request could reach a host that no rule has checked. The parser
 therefore rejects URLs that browsers would repair: other spellings of IPv4, credentials, backslashes, control
 characters, and letters that are normalized into other letters.
 """
@@ -66,7 +66,7 @@ def web_url(text: str) -> WebUrl:
 
 
 def joined(base: WebUrl, location: str) -> WebUrl:
-    """Return a redirect's target. Raises ToolValidationError if the target is invalid."""
+    """Return the URL that a redirect leads to. Raises ToolValidationError if the URL is invalid."""
     try:
         target = urljoin(str(base), location.strip().replace(" ", "%20"))
     except ValueError:
@@ -99,8 +99,8 @@ def _place(authority: str, default: int) -> tuple[str, int]:
 
 
 def _ascii(host: str) -> str:
-    """Convert letters in other scripts to their `xn--` form. Reject letters that would be normalized into a different
-    name.
+    """Convert letters in other scripts to their `xn--` form. Raises ToolValidationError if a letter would be normalized
+    into a different name.
     """
     if host.isascii():
         return host
