@@ -1,7 +1,8 @@
 """Hooks and interceptors that a user's module registers, and a hook's verdict on a tool call.
 
-`on_start`, `on_planning` and `on_tool_call` return None (no objection), `Deny` or `Ask`. They can only make a verdict
-stricter. A call that the rules deny remains denied. If a hook fails or doesn't respond, the call is denied.
+`on_start`, `on_planning` and `on_tool_call` hooks return `Deny`, `Ask`, or None if they have no objection. A hook can
+only make a verdict stricter, so a call that the rules deny remains denied. If a hook fails or doesn't respond, the call
+is denied.
 """
 
 from collections.abc import Callable, Iterable, Sequence

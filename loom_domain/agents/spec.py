@@ -89,7 +89,7 @@ def covers(names: Iterable[str], tool: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """All settings that determine a run's behavior, apart from the task."""
+    """All settings that determine a run's behavior, except the task."""
 
     name: str
     model: str

@@ -136,8 +136,8 @@ Group: TypeAlias = tuple[int, int]
 
 
 def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """Split the conversation into groups, in order. A message that doesn't belong with any other message forms a group
-    by itself.
+    """Return the conversation's groups, in order. A message that doesn't belong with any other message forms a group by
+    itself.
     """
     ends = _ends(messages)
     groups: list[Group] = []

@@ -29,7 +29,7 @@ def checked(pattern: str) -> str:
 
 
 def takes(pattern: str, action: str) -> bool:
-    """Whether a subscriber with this pattern receives tasks with this action."""
+    """Whether a subscriber with this pattern receives the tasks that have this action."""
     if pattern.endswith(_REST):
         return action.startswith(pattern.removesuffix("*"))
     return pattern in (EVERYTHING, action)

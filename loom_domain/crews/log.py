@@ -142,7 +142,7 @@ def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = N
 
 
 def answer_message(text: str, choice: Choice | None = None) -> Message:
-    """Return the crew's message that answers the task."""
+    """Return the message with which the crew answers the task."""
     answer = Message(role="assistant", content=text)
     return answer if choice is None else replace(answer, metadata={CREW: {"choice": choice.view}})
 

@@ -178,8 +178,8 @@ def _not_over(turn: int) -> BadRequest:
 
 
 def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
-    """Return the agent after the turn. It is the agent of the next model call or, if there is none, the turn's agent
-    with the tools that the turn created.
+    """Return the spec of the agent after the turn. This is the spec that the next model call used or, if there was no
+    next call, the turn's spec with the tools that the turn created.
     """
     following, own = turns.get(turn + 1), turns.get(turn)
     if following is not None and following.calls:

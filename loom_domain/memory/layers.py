@@ -92,7 +92,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """One row: a whole task, or a summary of a task."""
+    """One row, which contains either a whole task or a summary of a task."""
 
     id: int
     layer: Layer

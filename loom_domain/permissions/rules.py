@@ -123,7 +123,7 @@ def names(rule: Rule, tool: str) -> bool:
 
 
 def guards_too(rule: Rule, tool: str) -> bool:
-    """Whether the rule's ask or deny applies to this tool, even if the rule does not name the tool."""
+    """Whether an ask or deny rule applies to this tool, even if the rule does not name the tool."""
     return names(rule, tool) or any(names(rule, other) for other in _ALSO.get(tool, ()))
 
 

@@ -274,7 +274,9 @@ def approval_requested(
 
 
 def tool_called(request: ToolRequest, *, arguments: JsonObject, summary: str) -> StreamEvent:
-    """Return the event for the start of one attempt at a tool call. `arguments` and `summary` contain no secrets."""
+    """Return the event for the start of one attempt at a tool call. `arguments` and `summary` must not contain any
+    secrets.
+    """
     return StreamEvent(
         action=Action.TOOL_CALL,
         key="call",

@@ -32,12 +32,12 @@ def may_request(tree: Tree, need: Spend) -> bool:
 
 
 def with_request(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
-    """Return the tree of run `run_id` after the run or one of its children has requested budget."""
+    """Return the updated tree of run `run_id`, given that the run or one of its children has requested budget."""
     return _settled(replace(tree, requests=(*tree.requests, want)), own, run_id)
 
 
 def answered(tree: Tree, own: Spend, number: int, granted: Spend, run_id: str) -> Tree:
-    """Return the tree after the parent has answered. The granted amount goes to the run that made the request."""
+    """Return the tree, updated with the parent's answer. The granted amount goes to the run that made the request."""
     asking = tree.asking
     if asking is None or asking.number != number:
         return tree
@@ -52,7 +52,7 @@ def without_requests_of(tree: Tree, run_id: str) -> Tree:
 
 
 def _settled(tree: Tree, own: Spend, run_id: str) -> Tree:
-    """Return the tree after answering all requests that can be answered.
+    """Return the tree, updated with answers to all requests that can be answered.
 
     The first request that can't be answered is passed to the parent or refused.
     """

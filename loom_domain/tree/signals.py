@@ -55,7 +55,7 @@ def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
 
 
 def with_report(tree: Tree, report: ChildReport) -> Tree:
-    """Return the tree after a child has sent a report."""
+    """Return the tree, updated with a report that a child has sent."""
     child = child_of(tree, report.run_id)
     if child is None or child.ended:
         return tree

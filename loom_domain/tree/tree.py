@@ -226,7 +226,7 @@ def without_unbegun(tree: Tree) -> Tree:
 
 
 def ended_with(child: Child, result: RunResult) -> Child:
-    """Return the child after its result arrived."""
+    """Return the child, updated with the result that has arrived."""
     return replace(
         child,
         status=result.status,
