@@ -58,9 +58,9 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, re
 T = TypeVar("T")
 
 MOST_OPENED: Final = 200
-"""Maximum number of results that one `list` call reads, for runs whose status only the result contains."""
+"""Maximum number of results that one `list` call reads, for runs that ended without reporting a final status."""
 MOST_COUNTED: Final = 10_000
-"""Maximum number of executions that an agent's statistics include. The newest ones are counted."""
+"""Maximum number of executions that an agent's statistics include, starting with the newest."""
 SILENCE_BEFORE_CHECK: Final = 2.0
 """Seconds without an event before the client asks the server whether the run has ended."""
 POLL_INTERVAL: Final = 0.5
@@ -77,7 +77,7 @@ class Streamed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Polled:
-    """The status of a run, which was queried because the live stream is unavailable."""
+    """The status of a run, queried because the live stream is unavailable."""
 
     status: JsonObject
     why: str
@@ -116,8 +116,8 @@ class LoomClient:
         `output` is the type of the answer: a pydantic model, a dataclass, or any other type that pydantic supports.
         Pass the same type to `result` to get the answer as a value of that type.
 
-        Raises BadRequest if the request is invalid, in which case nothing is sent, and RunExistsError if `run_id` is
-        already in use.
+        Raises BadRequest, without sending the request, if the request is invalid. Raises RunExistsError if `run_id`
+        is already in use.
         """
         payload = {"task": task, **_output_schema(output), **request}
         return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
@@ -148,7 +148,7 @@ class LoomClient:
         fork_id: str | None = None,
         **changes: Unpack[ForkFields],
     ) -> str:
-        """Start a new run that continues from the end of another run's `turn`, and return the new run's ID.
+        """Start a new run that continues another run from the end of the given turn, and return the new run's ID.
 
         Turn 0 is the start of the other run. `message` is sent to the agent at that point, and `changes` override
         fields of the other run's request. The fork doesn't repeat any of the other run's actions, and it sees files in
@@ -208,7 +208,7 @@ class LoomClient:
         return answer
 
     async def _as_it_stands(self, child: JsonObject) -> JsonObject:
-        """Query a sub-agent for its current status, because its parent only knows the last status it reported."""
+        """Query a sub-agent for its current status. Its parent knows only the last reported status."""
         if child["status"] in ENDED:
             return child
         try:
@@ -220,7 +220,7 @@ class LoomClient:
         return {**child, **{name: now[name] for name in told}, "children": below}
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
-        """Return the messages in the run's current context window. Requires a running worker."""
+        """Return the messages in the run's current context window. This call requires a running worker."""
         await self._described(run_id)
         messages: tuple[Message, ...] = await self._runs.query(run_id, "transcript", tuple[Message, ...])
         return messages
@@ -247,7 +247,7 @@ class LoomClient:
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
-        """Return all turns of the run so far, read from its history. Doesn't require a worker."""
+        """Return all turns of the run so far, read from its history. This call doesn't require a worker."""
         return turns_of(await self._pasts.records(run_id))
 
     async def approve(
@@ -272,7 +272,7 @@ class LoomClient:
         return await self._ask(run_id, "deny", {"call_id": call_id, "reason": reason, "by": by})
 
     async def pause(self, run_id: str, *, by: str = "") -> JsonObject:
-        """Pause the run. It doesn't start any new work until you call `resume`."""
+        """Pause the run. A paused run doesn't start any new work until you call `resume`."""
         return await self._ask(run_id, "pause", {"by": by})
 
     async def resume(self, run_id: str, *, by: str = "") -> JsonObject:
@@ -301,7 +301,7 @@ class LoomClient:
     ) -> list[RunSummary]:
         """List runs, newest first. Sub-agents are omitted unless you set `below`.
 
-        If `below` is set to a run ID, list that run and all runs that it delegated work to, directly or indirectly.
+        If `below` is set to a run ID, only that run and all of its direct and indirect sub-agents are listed.
         """
         query = listing(status=status, session=session, below=below)
         found: list[RunSummary] = []
@@ -341,7 +341,7 @@ class LoomClient:
         return watched(self._events, self, run_id, after=after)
 
     async def has_ended(self, run_id: str) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         return (await self._described(run_id)).status is not WorkflowExecutionStatus.RUNNING
 
     async def _described(self, run_id: str) -> WorkflowExecutionDescription:
@@ -357,7 +357,7 @@ class LoomClient:
         if receipt is not None:
             return receipt
         if name in ("approve", "deny") and "call_id" not in given:
-            # A Signal would be applied when a worker is running again. By then a different call could be the only
+            # A Signal would be applied only when a worker runs again. By then, a different call could be the only
             # pending one, and nobody would have reviewed it.
             raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`")
         return await self._signal(run_id, name, given)
@@ -372,7 +372,7 @@ def _output_schema(output: Any) -> JsonObject:
 
 
 def _checked(name: str, payload: JsonObject) -> JsonObject:
-    """Return the request without omitted fields. Raises BadRequest if the run would reject the request."""
+    """Return the payload without empty values. Raises BadRequest if the run would reject the request."""
     given = {field: value for field, value in payload.items() if value not in (None, "")}
     read_steering(name, given, datetime.now().astimezone())
     return given
@@ -444,7 +444,7 @@ async def _until_silent(
 
 
 def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-    """Close the generator even if the caller stops early.
+    """Return a context manager that closes the generator even if the caller stops iterating early.
 
     A generator that is closed only by garbage collection can outlive its event loop.
     """

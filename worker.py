@@ -49,13 +49,13 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 _log = structlog.get_logger("loom.worker")
 
 WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
-"""Loom's workflows. The current code must be able to replay the recorded histories of each one."""
+"""Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
-"""How long a run waits for the worker that has it cached before another worker takes over."""
+"""How long a run waits for the worker that has cached it before another worker takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
 """An activity learns about a cancellation on its next heartbeat, so this interval limits how long an abort takes."""
 EAGER_TOOLS: Final = 10
-"""Number of activities per Workflow Task that this worker may start eagerly, without a server round trip."""
+"""Maximum number of activities per Workflow Task that this worker starts eagerly, without a server round trip."""
 GRACE: Final = timedelta(seconds=8)
 """Time that running activities have to finish when the worker shuts down."""
 
@@ -64,9 +64,9 @@ class LoomPlugin(SimplePlugin):
     """Add Loom to your own Temporal client or worker: `Client.connect(…, plugins=[LoomPlugin(settings, app=app)])`.
 
     On a client, the plugin installs Loom's payload converter, so that the client can start runs and read their results.
-    Your codec is kept. On a worker, the plugin adds Loom's workflows and activities to your own. It also sets worker
-    options for fast aborts and recovery, unless you set those options yourself. A worker inherits its client's plugins,
-    so pass the plugin to only one of them, preferably the client.
+    The client's codec doesn't change. On a worker, the plugin adds Loom's workflows and activities to your own. It also
+    sets worker options for fast aborts and recovery, unless you set those options yourself. A worker inherits its
+    client's plugins, so pass the plugin to only one of them, preferably the client.
 
     If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app that the settings
     name.
@@ -96,7 +96,7 @@ class LoomPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """See base class."""
         if AgentRun in config.get("workflows", ()):
-            return config  # the client has the plugin too
+            return config  # the client also has the plugin
         config["client"] = client = self._reading_payloads(config["client"])
         own = bool(config.get("workflows"))
         config = super().configure_worker(config)
@@ -111,7 +111,7 @@ class LoomPlugin(SimplePlugin):
         self._served.append(served)
         return config
 
-    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002 - theirs
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002 - SDK's
         """See base class. All resources that the activities need stay open while the worker is polling."""
         served = self._served_by(worker)
         if served is None:
@@ -123,7 +123,7 @@ class LoomPlugin(SimplePlugin):
                     await stack.enter_async_context(self._opened(served))
                 await stack.enter_async_context(_beside(served, self._settings, worker.task_queue))
             except BaseException:
-                # The worker hasn't started polling, so nothing else marks it as shut down. Without this line,
+                # The worker hasn't started polling, so no other code marks it as shut down. Without this line,
                 # `async with Worker(…)` would wait forever.
                 worker._shutdown_complete_event.set()  # noqa: SLF001
                 raise
@@ -191,7 +191,7 @@ class LoomPlugin(SimplePlugin):
         return converter_for(given or DataConverter.default, self._payloads)
 
     def _reading_payloads(self, client: Client) -> Client:
-        """Return the client if it already uses Loom's payload converter, else a copy that does."""
+        """Return the client if it already uses Loom's payload converter, or else a copy that does."""
         config = client.config(active_config=True)
         converter = self._converter(config["data_converter"])
         if converter is config["data_converter"]:
@@ -236,7 +236,7 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
 
 @asynccontextmanager
 async def _beside(served: _Served, settings: Settings, task_queue: str) -> AsyncIterator[None]:
-    """Run background services for as long as the worker runs. They don't block any run."""
+    """Run background services while the worker is running. These services never block a run."""
     parts = served.parts
     async with (
         memory_running(parts.memory, settings, served.client, task_queue),

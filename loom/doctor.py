@@ -46,13 +46,13 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
 
 
 def worker_wanted(settings: Settings, state: StackState) -> bool:
-    """Whether a worker is expected: false only for an embedded stack that was started with `--no-worker`."""
+    """Return whether a worker is expected. Only an embedded stack that was started with `--no-worker` expects none."""
     own = state.parts.get("temporal")
     return state.worker_wanted or own is None or own.address != settings.temporal_address
 
 
 def with_addresses_of(settings: Settings, state: StackState) -> Settings:
-    """Return the settings with this stack's addresses, which are the addresses that `loom up` reports."""
+    """Return the settings with the addresses of this stack, as reported by `loom up`."""
     address = {name: part.address for name, part in state.parts.items()}
     return settings.model_copy(
         update={

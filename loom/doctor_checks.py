@@ -1,7 +1,9 @@
-"""The checks that `loom doctor` runs, one for each component. They run concurrently, for at most two seconds.
+"""The checks that `loom doctor` runs, one for each component.
 
-Each check returns a report entry. It contains `ok`, facts such as the version and, if the check failed, a `hint` that
-suggests a fix.
+The checks run concurrently and take at most two seconds.
+
+Each check returns a report entry, which contains `ok`, facts such as the version and, if the check failed, a `hint`
+that suggests a fix.
 """
 
 import asyncio
@@ -36,12 +38,12 @@ from loom.stack.state import StackState, command_line, lived_at
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
-POLL = 70.0  # seconds; a worker polls again after one minute if it received no task
+POLL = 70.0  # seconds; a long poll that receives no task ends after one minute, and the worker then polls again
 _WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file in WAL mode
 
 
 async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
-    """Return the check's entry, or an entry with the hint if the check fails or exceeds `patience` seconds."""
+    """Return the check's entry, or an entry with the hint if the check fails or takes over `patience` seconds."""
     try:
         return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
@@ -50,7 +52,7 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
 
 
 async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
-    """Check the server, the Namespace and, for the embedded server, whether its tuned settings took effect."""
+    """Check the server and the Namespace. For the embedded server, also check whether tuned settings took effect."""
     client = await connect(settings)
     service = client.workflow_service
     info = await service.get_system_info(GetSystemInfoRequest())
@@ -112,7 +114,7 @@ async def worker(settings: Settings, state: StackState) -> Entry:
 
 
 async def sandbox(settings: Settings) -> Entry:
-    """Check that all sandbox features work on this machine, and report which mechanism enforces each limit."""
+    """Check whether all sandbox features work on this machine, and report which mechanism enforces each limit."""
     if settings.sandbox == "off":
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
     program = find_program()
@@ -140,7 +142,7 @@ async def snapshots(settings: Settings) -> Entry:
 
 async def mcp(settings: Settings) -> Entry:
     """Check whether the configured MCP servers respond. The check connects to them the same way a worker does."""
-    from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - slow import, and most have none
+    from loom.activities.adapters.mcp.servers import McpServers  # noqa: PLC0415 - slow and rarely needed
 
     servers = read_servers(settings.mcp)
     async with McpServers(servers, environment=os.environ, first_wait=10) as manager:
@@ -152,7 +154,7 @@ async def mcp(settings: Settings) -> Entry:
 
 
 async def skills(settings: Settings) -> Entry:
-    """List the skills that runs in the configured workspace have, and the skills that are left out."""
+    """List the skills that are available to runs in the configured workspace, and the skills that are skipped."""
     from loom.activities.adapters.skills.folders import SkillFolders  # noqa: PLC0415 - imports a YAML parser
 
     found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
@@ -168,7 +170,7 @@ def _server_in_words(name: str, entry: Entry) -> str:
 
 
 def model(settings: Settings) -> Entry:
-    """Check whether the settings contain everything that a call to the configured model needs."""
+    """Check whether the settings contain all values that a call to the configured model needs."""
     name = settings.model
     ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
     if name is None:
@@ -192,8 +194,8 @@ def model(settings: Settings) -> Entry:
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
     """Return whether each tuned setting took effect.
 
-    The journal mode is read from the database file. `synchronous` and the poll rates can't be read back, so they are
-    checked on the running server's command line.
+    The journal mode is read from the database file. The running server doesn't report `synchronous` and the
+    poll rates, so they are read from its command line.
     """
     with database.open("rb") as file:
         header = file.read(20)
@@ -205,9 +207,9 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
 
 
 def _lives(poller: PollerInfo) -> bool:
-    """Whether the poller is still running. Temporal lists dead pollers for several minutes.
+    """Return whether the poller is still running. Temporal lists dead pollers for several minutes.
 
-    If the poller runs on this machine, check its process. Otherwise check the time of its last poll.
+    If the poller runs on this machine, its process is checked. Otherwise, the time of its last poll is checked.
     """
     pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
     return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL

@@ -1,7 +1,7 @@
 """Exit codes of all commands: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
 
-1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them. An internal error also results in exit
-code 1.
+Codes 1, 3 and 4 report how a run ended, so only `run`, `watch` and `result` use them. An internal error in any command
+also results in exit code 1.
 """
 
 import atexit
@@ -43,7 +43,7 @@ def code_of(error: BaseException) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit the process. If Temporal's SDK is loaded, skip the interpreter's own shutdown.
+    """Exit the process. If Temporal's SDK is loaded, skip the interpreter's shutdown.
 
     The SDK's threads may call into the interpreter during shutdown. In a test with 40 plain clients, two crashed with a
     segmentation fault or an abort after they had finished their work.
@@ -60,9 +60,9 @@ def leave(code: int) -> NoReturn:
 
 
 def _no_server(error: BaseException) -> bool:
-    """Whether the error is Temporal's SDK reporting that no server is listening.
+    """Return whether Temporal's SDK raised the error because no server is listening.
 
-    If the SDK raised the error, its module is already loaded, so this function doesn't import it.
+    This function doesn't import the SDK. If the SDK raised the error, its module is already loaded.
     """
     service = sys.modules.get("temporalio.service")
     if service is None:

@@ -30,7 +30,7 @@ class BudgetFields(TypedDict, total=False):
 
 
 class ForkPointFields(TypedDict, total=False):
-    """The point in another run that a fork starts from. `run_id` and `turn` are required."""
+    """The point in another run at which a fork starts. `run_id` and `turn` are required."""
 
     run_id: str
     turn: int
@@ -53,11 +53,11 @@ class ForkFields(TypedDict, total=False):
     """Maximum number of turns of this run, excluding its sub-agents. Must be at least 1."""
     budget: BudgetFields | None
     require_done_tool: bool | None
-    """If True, the run ends only when the model calls the `done` tool."""
+    """If true, the run ends only when the model calls the `done` tool."""
     session_id: str | None
     """The session that the run belongs to. Runs in the same session share memories."""
     metadata: Mapping[str, Any] | None
-    """Any JSON object. It is passed to hooks and included in events."""
+    """A JSON object that is passed to hooks and included in events."""
 
 
 class CrewRunFields(ForkFields, total=False):

@@ -46,7 +46,7 @@ class RunSummary:
 def failed_result(error: WorkflowFailureError) -> RunResult:
     """Return the result that the failure contains.
 
-    If the server ended the run, the failure contains no result, so return one that states this.
+    If the server ended the run, the failure contains no result. The returned result then describes the server's error.
     """
     if (result := result_in(error.cause)) is not None:
         return result
@@ -104,9 +104,9 @@ def _view(
     tool_calls: int | None,
     turns: int | None,
 ) -> JsonObject:
-    """Return a response like that of the `status` Query, as complete as possible without the run.
+    """Return a response in the format of the `status` Query, as far as it can be built without the run.
 
-    It lists no pending calls or questions, and fields that only the run itself knows are null.
+    The response lists no pending calls or questions, and fields that only the run itself knows are null.
     """
     known = dict(description.search_attributes)
     seen = status_view(_begun(description, beginning))
@@ -136,9 +136,9 @@ def _view(
 
 
 def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
-    """Return the run's state when its last execution started, or when it was prepared.
+    """Return the state of the run when its last execution started or when the run was prepared.
 
-    If the request can't be read, return the state of a run with an empty task.
+    If the request can't be read, the result is the state of a run with an empty task.
     """
     request, carried = (*beginning.given, None, None)[:2]
     try:
@@ -184,13 +184,13 @@ def execution_of(execution: WorkflowExecution) -> Execution:
 
 
 def ended_untold(execution: WorkflowExecution) -> bool:
-    """Whether only the run's result contains its final status, because the run ended before it was prepared."""
+    """Return whether only the result contains the run's final status, because the run ended before it was prepared."""
     completed = execution.status is WorkflowExecutionStatus.COMPLETED
     return completed and not _first(dict(execution.search_attributes), "LoomStatus")
 
 
 def is_sub_agent(execution: WorkflowExecution) -> bool:
-    """Whether another run started this run."""
+    """Return whether this run was started by another run."""
     root = _first(dict(execution.search_attributes), "LoomRootRun")
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
@@ -200,7 +200,7 @@ def listing(*, status: str | None, session: str | None, below: str | None) -> st
 
     Raises BadRequest if a value is invalid.
     """
-    # A run that continued as new counts as one run: its last execution.
+    # A run that has continued as new is listed once, as its last execution.
     filters = [f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}')", "ExecutionStatus != 'ContinuedAsNew'"]
     if status is not None:
         filters.append(_with_status(status))
@@ -219,9 +219,9 @@ def runs_of(agent: str) -> str:
 def _with_status(status: str) -> str:
     """Return the List Filter for a status.
 
-    A run that the server itself ended counts as failed, whatever status the run last reported. A run doesn't report a
-    status before it is prepared. Until then it counts as running. If it ended before it was prepared, it matches the
-    filter for every final status, because only its result contains the status.
+    A run that the server itself ended counts as failed, regardless of the last status that the run reported. A run that
+    isn't prepared yet hasn't reported a status and counts as running. A run that ended before it was prepared matches
+    the filter for every final status, because only its result contains the status.
     """
     try:
         asked = RunStatus(status)

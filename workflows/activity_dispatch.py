@@ -62,16 +62,16 @@ class ScheduledActivity(Generic[_T]):
     on_result: Callable[[_T], Event]
     on_failure: Callable[[Failure], Event]
     notices: int = 0
-    """The number of the run's first notices that the activity publishes."""
+    """The number of notices that the activity publishes, starting with the run's oldest notice."""
 
 
 def _refused(failure: Failure) -> Event:
-    """Return the event for a failure that a retry cannot fix."""
+    """Return the event for a failure that ends the run, because retries are exhausted or can't help."""
     return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
 
 
 def turn_group(state: RunState) -> Any:
-    """Return a context in which started activities are grouped under the state's turn in the Web UI."""
+    """Return a context that groups activities started in it under the current turn in the Web UI."""
     return workflow.create_event_group(f"t{state.turn}").scope()
 
 
@@ -99,7 +99,7 @@ def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
 def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
     """Get the next message from the model or, in a crew run, from the crew's definition."""
     request = model_request(state)
-    # A postponed call has already used its id, so each compression before the call requires a new id.
+    # A call that was postponed for a compression has already used its id, so the call needs a new id afterwards.
     key = _numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
     with turn_group(state):
         handle = workflow.start_activity_method(
@@ -150,7 +150,7 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
 
 
 def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[PreparedCalls]:
-    """Check calls again with changed rules."""
+    """Check calls again after permission rules have changed."""
     request = prepare_calls_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
@@ -209,7 +209,7 @@ def _numbered(name: str, attempt: int) -> str:
 
 
 def _named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
-    """Return the options with the activity's id and summary. A given id stays unique across continue-as-new."""
+    """Return the options with the activity's id and summary. An explicit id stays unique across continue-as-new."""
     one = config.copy()
     if activity_id is not None:
         one["activity_id"] = activity_id

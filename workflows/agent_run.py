@@ -1,4 +1,7 @@
-"""Workflow `AgentRun`: one agent run. The domain chooses the next action, the workflow performs it in activities."""
+"""The `AgentRun` workflow, which executes one agent run.
+
+The domain chooses the next action, and the workflow performs it in activities.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -87,7 +90,7 @@ class AgentRun:
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
-        """Perform one action after the other until the run is finished."""
+        """Perform actions one at a time until the run is finished."""
         background = (self._send_tree_signals(), self._watch_time(), self._describe())
         tasks = [asyncio.create_task(each) for each in background]
         while not isinstance(action := next_action(self._state), Finish):
@@ -125,7 +128,7 @@ class AgentRun:
         self._updates += 1
 
     async def _describe(self) -> None:
-        """Keep the details in the Web UI up to date. They change once per workflow activation, not once per event."""
+        """Keep the details in the Web UI current. They are updated once per workflow activation, not once per event."""
         while True:
             described = self._state
             workflow.set_current_details(markdown(described))
@@ -139,7 +142,7 @@ class AgentRun:
             self._advance(TreeSignalSent())
 
     async def _drained(self) -> None:
-        """Wait until no handler is running and no signal is queued. The workflow must not complete before that."""
+        """Wait until no handler is running and no signal is queued. Until then, the workflow must not complete."""
         await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self._state.tree.unsent)
 
     async def _watch_time(self) -> None:
@@ -206,7 +209,7 @@ class AgentRun:
         return WaitEnded()
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
-        """Return the event for an activity's end. A successful activity has published the notices in its request."""
+        """Return the event for the end of an activity. If it succeeded, it has published the notices in its request."""
         outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
@@ -217,7 +220,7 @@ class AgentRun:
         return started.on_result(outcome)
 
     async def _outcome(self, handle: ActivityHandle[_T]) -> _T | Failure | None:
-        """Return an activity's result or failure, or None if it was cancelled because the run has an outcome."""
+        """Return an activity's result or failure. Returns None if it was cancelled because the run has an outcome."""
         try:
             await workflow.wait_condition(lambda: handle.done() or self._state.outcome is not None)
         except asyncio.CancelledError:
@@ -230,7 +233,7 @@ class AgentRun:
             return None if is_cancelled_exception(error) else failure_of(error)
 
     async def _wait(self, action: Action, until: datetime | None) -> bool:
-        """Wait until the run's next action changes. Returns True if `until` was reached first."""
+        """Wait until the run's next action changes. Returns True if the time `until` is reached first."""
 
         def moved_on() -> bool:
             return next_action(self._state) != action or self._rotation_due()
@@ -283,7 +286,7 @@ class AgentRun:
         workflow.continue_as_new(args=[self._request, self._state])
 
     async def _finished(self, outcome: Outcome) -> RunResult:
-        """Return the result of the run. The run still finishes its work if it is cancelled after it has an outcome."""
+        """Return the result of the run. A run that is cancelled after it has an outcome still finishes its work."""
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):
@@ -304,7 +307,7 @@ class AgentRun:
         return result
 
     async def _run_last_hooks(self) -> None:
-        """Run the hooks after the end of the run. They can no longer be cancelled."""
+        """Run the hooks that follow the end of the run. These hooks can't be cancelled."""
         while (step := next_last_hook(self._state)) is not None:
             started = scheduling.run_hook(self._state, step)
             try:

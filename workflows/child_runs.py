@@ -1,4 +1,4 @@
-"""Start, await, and signal child runs. The server cancels a child if its parent closes first."""
+"""Start, await, and signal child runs. If a parent closes before its child, the server cancels the child."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,12 +23,15 @@ class Parent:
 
     advance: Callable[[Event], None]
     has_ended: Callable[[], bool]
-    """Whether the run has an outcome. If so, its children were instructed to end."""
+    """Whether the run has an outcome. If it has one, its children have been told to end."""
     has_notices: Callable[[], bool]
     publish_notices: Callable[[], Awaitable[None]]
 
     async def run(self, starts: Sequence[ChildStart]) -> None:
-        """Start these children and wait until all have ended, even if the run is aborted while waiting."""
+        """Start these children and wait until all of them have ended.
+
+        If the run is aborted, the wait is limited to `CHILDREN_END`.
+        """
         children = [asyncio.create_task(run_child(start, self.advance)) for start in starts]
         while not all(child.done() for child in children):
             ended = self.has_ended()
@@ -43,18 +46,18 @@ class Parent:
             except asyncio.CancelledError:
                 self.advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
             except TimeoutError:
-                return  # the server cancels the others when this run closes
+                return  # the server cancels the remaining children when this run closes
         for child in children:
             child.result()  # raises an unexpected error that would otherwise be lost in the task
 
 
 def child_name(turn: int, number: int) -> str:
-    """Return the last segment of a child's run id. It changes after a reset, so no two children share a stream."""
+    """Return the last segment of a child's run id. It changes after a reset, so that no two children share a stream."""
     return f"d{turn}-{number}-{workflow.uuid4().hex[:4]}"
 
 
 async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEnded], None]) -> None:
-    """Start the child and wait until it ends. Every outcome becomes an event, and no error is raised."""
+    """Start the child and wait until it ends. Every outcome is converted to an event, and errors aren't raised."""
     try:
         handle = await workflow.start_child_workflow(
             AGENT_RUN if start.request.crew is None else CREW_RUN,

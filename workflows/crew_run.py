@@ -1,7 +1,9 @@
-"""Workflow `CrewRun`: several agents work on one task, with the signals, queries, stream, and budget of a run.
+"""The `CrewRun` workflow, in which several agents work on one task.
 
-A crew works like an agent, but its definition decides each turn instead of a model. Each turn assigns work to members,
-which are child runs. Everything that applies to a run and its sub-agents therefore also applies to a crew.
+A crew run has the same signals, queries, stream, and budget as an agent run.
+
+A crew works like an agent, but its definition, not a model, decides what happens in each turn. Each turn assigns
+work to members, which are child runs. Crews therefore have all features and limits of a run with sub-agents.
 """
 
 from temporalio import workflow
@@ -12,7 +14,7 @@ from loom.workflows.agent_run import AgentRun
 
 @workflow.defn(name="CrewRun")
 class CrewRun(AgentRun):
-    """One run of a crew. The run id is the workflow id."""
+    """One crew run. Its id is the workflow id."""
 
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:
@@ -20,5 +22,5 @@ class CrewRun(AgentRun):
 
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
-        """Perform actions one at a time until the crew is finished."""
+        """Perform actions one at a time until the run is finished."""
         return await super().run(request, *carried)

@@ -1,8 +1,8 @@
-"""Workflow `MemoryUpkeep`: keeps memory complete and within its limits while a task queue has workers.
+"""The `MemoryUpkeep` workflow, which keeps memory complete and within its limits while a task queue has workers.
 
 Each task queue has one long-running workflow instead of a schedule that starts a workflow every few minutes. The list
-of workflows in the Web UI therefore shows one upkeep entry, not hundreds per day. The memory writer sends a signal when
-runs have ended.
+of workflows in the Web UI therefore shows one upkeep entry, not hundreds per day. A worker signals the workflow
+when runs have ended.
 """
 
 from collections.abc import Awaitable
@@ -24,7 +24,7 @@ T = TypeVar("T")
 EVERY: Final = timedelta(minutes=5)
 """The interval between checks for tasks that the bus may have lost and for expired memories."""
 SETTLED: Final = timedelta(seconds=2)
-"""The delay after a run ends, to include other runs that end at the same time."""
+"""The delay between the end of a run and the next round, which then includes other runs that end at the same time."""
 
 STEP: Final = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
@@ -32,7 +32,7 @@ STEP: Final = ActivityConfig(
     heartbeat_timeout=timedelta(seconds=15),
     retry_policy=RetryPolicy(maximum_attempts=2),
 )
-"""Two attempts. A failed step runs again in the next round. Without workers, there is nothing to maintain."""
+"""The options of each step. A step that fails twice runs again in the next round."""
 
 
 @workflow.defn(name="MemoryUpkeep")
@@ -59,12 +59,12 @@ class MemoryUpkeep:
 
     @workflow.signal(name="runs_ended")
     def runs_ended(self) -> None:
-        """Record that runs have ended, so that their important content can be summarized."""
+        """Record that runs have ended, so that the next round starts early and summarizes them."""
         self._runs_ended = True
 
     @workflow.query(name="status")
     def status(self) -> UpkeepDone:
-        """Return the results of the last round."""
+        """Return the results of the most recent round."""
         return self._last
 
     async def _round(self, *, looks_back: bool) -> UpkeepDone:

@@ -10,7 +10,7 @@ HEARTBEAT: Final = timedelta(seconds=5)
 """The time without a heartbeat after which a worker is considered dead. Activities send one every 0.4 s."""
 
 ONCE: Final = RetryPolicy(maximum_attempts=1)
-"""One attempt. `loom.domain.run.retry_policy` decides on retries, and each decision is recorded in the run."""
+"""A single attempt. `loom.domain.run.retry_policy` decides on retries, and the run records each decision."""
 
 IDEMPOTENT: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
@@ -18,11 +18,11 @@ IDEMPOTENT: Final = RetryPolicy(
     maximum_interval=timedelta(seconds=30),
     maximum_attempts=20,
 )
-"""The retry policy for steps without effects. Temporal retries them for about six minutes unless they can't succeed."""
+"""The retry policy for steps without effects. Temporal retries retryable failures for about six minutes."""
 
 MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
-"""Time added to a tool's own timeout, to kill its processes and store its output."""
+"""Time in addition to a tool's own timeout in which its processes are killed and its output is stored."""
 
 MAX_ID: Final = 100
 """The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
@@ -40,7 +40,7 @@ PREPARE: Final = ActivityConfig(
 )
 PLAN: Final = PREPARE
 HOOK_GRACE: Final = timedelta(seconds=5)
-"""Time added to a hook's own timeout, to report its outcome."""
+"""Time in addition to a hook's own timeout in which its outcome is reported."""
 MODEL: Final = ActivityConfig(
     start_to_close_timeout=MODEL_CALL_LIMIT,
     heartbeat_timeout=HEARTBEAT,
@@ -49,7 +49,7 @@ MODEL: Final = ActivityConfig(
 )
 COMPRESS: Final = MODEL
 EVALUATE: Final = ActivityConfig(
-    # The final answer waits for this, so it must not block indefinitely during an outage.
+    # The final answer waits for the evaluation, which therefore must not block indefinitely during an outage.
     schedule_to_close_timeout=timedelta(minutes=5),
     start_to_close_timeout=timedelta(minutes=2),
     heartbeat_timeout=HEARTBEAT,

@@ -1,6 +1,6 @@
-"""The payload converter: uses pydantic to write values to history as JSON, without fields that have default values.
+"""The payload converter, which uses pydantic to write values to history as JSON without default values.
 
-History storage has a cost per byte, and most fields in most payloads have their default value. When a value is read, an
+History storage has a cost per byte, and most fields in a payload have their default value. When a value is read, an
 omitted field receives the default of its type. A released default is therefore part of the format, and changing it
 would change the meaning of old histories. Only a run's result is written in full.
 """
@@ -37,13 +37,13 @@ _UNTYPED: Final = (None, Any, object)
 _LOOM: Final = "loom."
 
 # Shared by the whole process, because the SDK creates a new converter for each workflow instance and, with external
-# storage, for each activity. Building an adapter takes a thousand times longer than using it.
+# storage, for each activity. Building an adapter takes a thousand times as long as using one.
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 @dataclass(frozen=True)
 class Undecodable:
-    """A placeholder for an external value that cannot be decoded. The code that reads it reports the reason."""
+    """A placeholder for an external value that can't be decoded. The code that reads the value reports the reason."""
 
     reason: str
 
@@ -84,7 +84,7 @@ class SparsePayloadConverter(CompositePayloadConverter):
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """Convert payloads to values.
 
-        A value without a type that can't be read becomes a placeholder, because an error would block the workflow.
+        An untyped value that can't be decoded becomes a placeholder, because an error would block the workflow.
         """
         return [
             self._read(payload, type_hints[number] if type_hints else None) for number, payload in enumerate(payloads)
@@ -106,7 +106,7 @@ def data_converter(storage: StorageDriver | None = None) -> DataConverter:
 
 
 def converter_for(given: DataConverter, storage: StorageDriver | None = None) -> DataConverter:
-    """Return a client's data converter with Loom's JSON instead of the SDK's. Its codec and storage are kept.
+    """Return a client's data converter with Loom's JSON encoding. Its codec and external storage don't change.
 
     Raises BadRequest if the client has a custom payload converter, which can't preserve Loom's values.
     """
@@ -137,11 +137,11 @@ def _dump(value: Any) -> bytes:
 def _left_out(value: Any) -> dict[str, Any]:
     """Return the fields to omit from a value.
 
-    Callers without Loom's types read results, so only empty sub-agent fields are omitted from a result.
+    Results are also read by callers without Loom's types, so only empty sub-agent fields are omitted from them.
     """
     if isinstance(value, RunResult):
         return {"exclude": {name for name in ("children", "own") if not getattr(value, name)}}
-    # Types from other workflows on the same worker are written in full: their readers might not know the defaults.
+    # Types from other workflows on the same worker are written in full, because readers may not know their defaults.
     return {"exclude_defaults": True} if type(value).__module__.startswith(_LOOM) else {}
 
 

@@ -1,4 +1,4 @@
-"""The workflow runner. Determinism is checked before a run, not during it: see docs/decisions/0001-determinism.md."""
+"""The workflow runner. Determinism is checked before a run, not during it (see docs/decisions/0001-determinism.md)."""
 
 from typing import Final
 

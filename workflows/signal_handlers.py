@@ -1,8 +1,8 @@
 """Handlers for a run's signals and updates. A handler records an event, and the workflow's main loop acts on it.
 
 A signal handler never raises an error. An unknown, malformed, or late signal adds a notice, but a stop request is
-carried out even if its payload is only partly readable. An update's validator either rejects it, which adds nothing to
-history, or accepts it, and the caller receives a receipt immediately.
+carried out even if its payload is only partly readable. An update's validator either rejects the update without
+adding an event to history, or accepts it, in which case the caller immediately receives a receipt.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def register_handlers(run: SteeredRun) -> None:
     def unknown(name: str, _args: Sequence[RawValue]) -> None:
         _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
 
-    # Register the dynamic handler after the named handlers and without a decorator. Signals that arrive before the
+    # Register the dynamic handler without a decorator and after the named handlers. Signals that arrive before the
     # first workflow task are delivered as soon as a handler exists, so the dynamic handler would receive all of them.
     workflow.set_dynamic_signal_handler(unknown)
 
@@ -52,7 +52,7 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., None]:
         try:
             run.advance(read_steering(name, payload, workflow.now()))
         except BadRequest as error:
-            # Until 0.3.0, such a request was ignored, and the histories of runs that continued record this.
+            # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
             if name in STOPS and workflow.patched("lenient-stops"):
                 workflow.logger.warning("signal taken as far as it can be read: %s: %s", name, error.message)
                 run.advance(read_stop(name, payload, workflow.now()))

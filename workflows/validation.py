@@ -1,4 +1,4 @@
-"""Validate all values that callers send to a run. Each error names the field and explains how to fix it."""
+"""Validate all values that callers send to a run. Each error names the invalid field and explains the problem."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -73,7 +73,7 @@ class _ForkedFrom(_Strict):
 
 
 class _Asked(_Strict):
-    """The request fields that all runs have in common."""
+    """The request fields that agent runs and crew runs have in common."""
 
     task: _Text
     session_id: _Name | None = None
@@ -133,7 +133,7 @@ class _SetPermissions(_Strict):
 
 
 RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
-"""The signals that only other runs in the same tree send."""
+"""The signals that are sent only by other runs in the same tree."""
 
 _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
     "abort": (_Abort, AbortRequested),
@@ -151,7 +151,7 @@ STEERING: Final = tuple(_STEERING)
 STOPS: Final = ("abort", "pause")
 """The signals that stop a run. They are carried out even if the payload is malformed."""
 _LONGEST: Final = 500
-"""The number of characters that are kept of an invalid value for a text field."""
+"""The maximum number of characters that are kept if a text field has an invalid value."""
 
 _STATE: Final = TypeAdapter(RunState)
 _REPORT: Final = TypeAdapter(ChildReport)
@@ -198,7 +198,7 @@ def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
 
 
 def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
-    """Convert a stop request to an event, using the readable part of its payload. A stop request is never refused."""
+    """Convert a stop request to an event, using the readable part of its payload. A stop request is never rejected."""
     form, event = _STEERING[name]
     given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
     steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
@@ -240,12 +240,15 @@ def read_lineage(payload: object) -> Lineage:
 
 
 def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
-    """Return the initial state of a new run or of a run that continues as new. An invalid request refuses the run."""
+    """Return the initial state of a new run or of a run that continues as new.
+
+    If the request is invalid, the state is that of a refused run.
+    """
     info = workflow.info()
     if info.continued_run_id is not None and carried:
         return read_state(carried[0])
     try:
-        # Only a parent sends a lineage to its child. A second input from any other caller is ignored.
+        # A lineage is accepted only from the run's parent. A second input from any other caller is ignored.
         delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
         lineage = read_lineage(carried[0]) if carried and delegated else None
         return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)

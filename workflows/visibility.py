@@ -1,8 +1,8 @@
-"""A run's visibility in Temporal: search attributes for listing runs, and details in the Web UI.
+"""Search attributes for listing runs, and the details of a run in the Web UI.
 
 Each change to a search attribute adds a history event, so there are only a few attributes. The details are in Markdown
-and add no events. They contain text from models and tools, including call ids, so this text must be escaped: it must
-not become markup or change the command that contains it.
+and add no events. They contain text from models and tools, including call ids. This text must be escaped, so that it
+can't become markup or change the command that contains it.
 """
 
 import json
@@ -34,7 +34,7 @@ _ARGUMENTS: Final = 600
 
 
 def attributes_of(state: RunState) -> dict[str, str | float]:
-    """Return the search attributes that are registered on the server. They change only with the run's status."""
+    """Return the run's search attributes that are registered on the server. They change only with the run's status."""
     status = status_of(state)
     wanted: dict[str, str | float] = {
         "LoomAgent": state.request.agent,
@@ -96,7 +96,7 @@ def _what_to_do(state: RunState) -> Iterator[str]:
 
 
 def _spent(state: RunState) -> Iterator[str]:
-    """Describe the amounts that the run and its descendants have spent, with the limits of its budget."""
+    """Describe the amounts that the run and its descendants have spent, and the limits in its budget."""
     budget, children, cost = state.request.budget, state.tree.children, cost_of(state)
     yield f"turn {state.turns} of {state.max_turns}"
     if budget.turns is not None:
@@ -169,5 +169,5 @@ def _inline(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a code span that the text cannot end."""
+    """Return the text as a code span, with backticks replaced so that the text can't end the span."""
     return f"`{' '.join(text.split()).replace('`', chr(0x2019))}`"

@@ -37,7 +37,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The registry of a worker started in this directory, including the files that are being validated."""
+    """The registry that a worker started in this directory would have, including the files that are being validated."""
 
     registry: Registry
     place: Place
@@ -57,11 +57,11 @@ class Kind:
     folder: str
     """Files in a folder with this name are of this kind unless they set `kind:`."""
     fits: Callable[[Mapping[str, Any]], bool]
-    """Whether the fields look like this kind. Used if neither the file nor its folder specifies a kind."""
+    """Whether the fields match this kind. This check is used if neither the file nor its folder specifies a kind."""
     schema: Callable[[], dict[str, Any]]
     """The kind's JSON Schema."""
     alone: Callable[[Document], Iterable[str]]
-    """The errors in the file itself, one sentence each. Each sentence starts with the file's path."""
+    """The errors in the file itself. Each error is one sentence that starts with the file's path."""
     among: Callable[[Document, Surroundings], Iterable[str]]
     """The errors that the file would cause on a worker started in this directory."""
     drawn: Callable[[Surroundings], str]

@@ -35,7 +35,7 @@ def load_app(name: str) -> LoomApp:
 
 
 def with_absolute_file(name: str) -> str:
-    """Return the app's name in a form that also works for a process in a different directory."""
+    """Return the app's name in a form that also works in a process with a different working directory."""
     where, colon, attribute = name.partition(":")
     return f"{Path(where).expanduser().absolute()}{colon}{attribute}" if where.endswith(".py") else name
 
@@ -104,7 +104,7 @@ def _app(name: str, module: ModuleType, attribute: str) -> LoomApp:
 
 
 def _failed(name: str, error: BaseException) -> BadRequest:
-    """Return an error that includes the last line of the user's own code in the traceback."""
+    """Return an error that names the last traceback line in the user's own code."""
     if isinstance(error, BadRequest):
         return BadRequest(f"app {name!r}{_line_of(error)}: {error.message}", **error.context)
     if isinstance(error, SyntaxError) and error.filename:
@@ -114,7 +114,7 @@ def _failed(name: str, error: BaseException) -> BadRequest:
 
 
 def _line_of(error: BaseException) -> str:
-    """Return the last traceback line in the user's own code, or else the last line of the code that it called."""
+    """Return the file and line of the last traceback entry in the user's own code, or else in a library."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", _OURS))]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
     return f", {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -9,8 +9,8 @@
         "Count the words of a file."
         return len(path.read_text().split())
 
-To serve the app, run `loom worker --app my_tools:app`. Register everything while the app's module is being imported.
-Afterwards, the app is only read. There is no global state, and importing this module has no side effects.
+To serve the app, run `loom worker --app my_tools:app`. Register all items while the app's module is being imported.
+Afterwards, Loom only reads the app. There is no global state, and importing this module has no side effects.
 """
 
 import inspect
@@ -46,7 +46,7 @@ I = TypeVar("I")  # noqa: E741 - an interceptor of any class
 
 
 class LoomApp:
-    """A registry of everything that your module defines. Names must be unique, and errors are raised immediately."""
+    """A registry of the tools, agents, hooks and other items that your module defines. Names must be unique."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -61,17 +61,17 @@ class LoomApp:
         self._handlers: dict[str, TaskHandler] = {}
         self._dependencies: dict[Any, Dependency] = {}
         self.on_start = HookDecorator(self._hooks.append, Moment.START)
-        """Runs before a run's first turn: `(run)` → None, `Deny(reason)` or `Ask(reason)`. If the hook fails, the run
-        fails."""
+        """Runs before a run's first turn. The hook receives `(run)` and returns None, `Deny(reason)` or `Ask(reason)`.
+        If the hook fails, the run fails."""
         self.on_planning = HookDecorator(self._hooks.append, Moment.TOOL_CALL, tools=(CREATE_PLAN,))
         """Runs before a plan is created. It works like `on_tool_call`, but only for calls to `create_plan`."""
         self.on_tool_call = HookDecorator(self._hooks.append, Moment.TOOL_CALL)
-        """Runs before each tool call: `(call, run_id)` → None, `Deny(reason)` or `Ask(reason)`. The hook can make a
-        verdict stricter, but not more permissive. If the hook fails, the call is blocked."""
+        """Runs before each tool call. The hook receives `(call, run_id)` and returns None, `Deny(reason)` or
+        `Ask(reason)`. It can make a verdict stricter, but not more lenient. If the hook fails, the call is blocked."""
         self.on_complete = HookDecorator(self._hooks.append, Moment.COMPLETE)
-        """Runs when a run ends without failing: `(result, run)`. The return value is ignored."""
+        """Runs when a run ends without failing. The hook receives `(result, run)`, and its return value is ignored."""
         self.on_error = HookDecorator(self._hooks.append, Moment.ERROR)
-        """Runs when a run fails: `(error, run)`. The return value is ignored."""
+        """Runs when a run fails. The hook receives `(error, run)`, and its return value is ignored."""
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -127,9 +127,9 @@ class LoomApp:
         return {made.kind: made}
 
     def _provide(self, dependencies: dict[Any, Dependency]) -> None:
-        """Add these dependencies and read the tools' signatures again.
+        """Replace the dependencies and inspect the tools' signatures again.
 
-        Parameters of these types are no longer arguments of the tools.
+        Parameters of the provided types are then injected and no longer appear among a tool's arguments.
         """
         self._dependencies = dependencies
         for name, tool in self._tools.items():
@@ -141,7 +141,7 @@ class LoomApp:
         return found("tool", name, self._tools)
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
-        """Return the specs of all tools, sorted by name, as models and runs see them."""
+        """Return the specs of all tools, sorted by name."""
         return tuple(tool.spec for _, tool in sorted(self._tools.items()))
 
     def create_agent(self, name: str, **fields: Unpack[AgentFields]) -> AgentDefinition:
@@ -239,7 +239,7 @@ class LoomApp:
         return register
 
     def include(self, other: "LoomApp") -> None:
-        """Add everything from another app to this one. Raises BadRequest if both apps define the same name."""
+        """Add all definitions from another app to this one. Raises BadRequest if both apps define the same name."""
         agents = {agent.name: agent for agent in other.list_agents()}
         servers = {server.name: server for server in other.mcp_servers}
         crews = {crew.name: crew for crew in other.list_crews()}
@@ -275,7 +275,7 @@ class LoomApp:
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """The place where each tool was defined, for messages to people."""
+        """The file and line where each tool was defined, for use in messages."""
         return MappingProxyType(self._origins)
 
     @property
@@ -310,7 +310,7 @@ class LoomApp:
 
 
 def caller() -> str:
-    """Return the file and line in the user's module that called the function that calls this one."""
+    """Return the file and line in the user's module that called the caller of this function."""
     frame = inspect.currentframe()
     outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
@@ -324,7 +324,9 @@ def refuse_twice(kind: str, name: str, first: object, origin: str) -> None:
 
 
 def folder_of(given: str | Path, line: str, what: str) -> Path:
-    """Return the absolute path of an existing folder. A relative path is resolved against the file that `line` names.
+    """Return the absolute path of an existing folder.
+
+    A relative path is resolved against the folder of the file that `line` (in the form `FILE:LINE`) refers to.
 
     Raises BadRequest if the folder doesn't exist.
     """

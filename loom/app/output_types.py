@@ -32,7 +32,9 @@ def schema_of(output: Any) -> JsonObject:
 def typed(result: RunResult, output: Any) -> RunResult:
     """Return the result with its structured output converted to the type `output`.
 
-    If `output` is a mapping, the result is returned unchanged. Raises OutputSchemaError if the answer matches the
+    If `output` is a mapping, the result is returned unchanged.
+
+    Raises OutputSchemaError if the answer matches the
     schema but the type rejects it, for example in a validator.
     """
     if isinstance(output, Mapping):

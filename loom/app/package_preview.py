@@ -22,7 +22,7 @@ _MARK: Final = "loom-describes:"
 
 
 async def described(name: str, sandbox: Sandbox) -> Sequence[dict[str, Any]]:
-    """Return the tools of an installed package. Raises BadRequest with the reason if they can't be shown."""
+    """Return the tools of an installed package. Raises BadRequest with the reason if the tools can't be read."""
     with TemporaryDirectory() as folder:
         finished = await sandbox.run(
             [sys.executable, "-P", "-m", "loom.app.package_preview", name],
@@ -48,7 +48,7 @@ def _read(told: str) -> Sequence[dict[str, Any]]:
 
 
 def brief(spec: ToolSpec) -> dict[str, Any]:
-    """Return a tool's name, description (first line), effect and permission, so that people can decide on it."""
+    """Return a tool's name, effect, permission and the first line of its description."""
     return {
         "name": spec.name,
         "description": spec.description.partition("\n")[0],

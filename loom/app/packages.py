@@ -60,7 +60,7 @@ def installed() -> Mapping[str, Package]:
 
 
 def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...]:
-    """Return the packages that the setting names, sorted by name. Raises BadRequest if one isn't installed."""
+    """Return the packages that the setting names, sorted by name. Raises BadRequest if a package isn't installed."""
     named = [normalised(name) for name in re.split(r"[,\s]+", setting) if name]
     if ALL in named:
         return tuple(packages.values())

@@ -31,7 +31,7 @@ BUILT_IN = "built-in"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registry:
-    """Everything that a worker serves: the built-in tools, and the contents of the app and the packages."""
+    """The built-in tools and the contents of the app and the packages that a worker serves."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     """All tools by name, including the built-in ones."""
@@ -182,7 +182,7 @@ def _refuse_dead_rules(
 ) -> None:
     """Raise BadRequest for rules that can never match.
 
-    Such a rule protects nothing, and every run with it would be rejected.
+    Such a rule has no effect, and every run that contains it would be rejected.
     """
     specs = [tool.spec for tool in tools.values()]
     for owner in owners:
@@ -210,11 +210,11 @@ def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
 
 
 _GIVEN: Final = {Moment.START: 1, Moment.TOOL_CALL: 2, Moment.COMPLETE: 2, Moment.ERROR: 2}
-"""The number of arguments that each kind of hook is called with."""
+"""The number of arguments that are passed to each kind of hook."""
 
 
 def _with_dependencies(hook: Registered, dependencies: Dependencies) -> Registered:
-    """Return the hook or interceptor with its dependency parameters filled in."""
+    """Return the hook or interceptor with its dependencies injected."""
     if isinstance(hook, Hook):
         filled = _filled(hook.function, dependencies, "hook", hook.name, _GIVEN[hook.moment])
         return replace(hook, function=filled)
@@ -236,9 +236,9 @@ def _filled(
 
 
 def _settled(tool: Tool, seconds: float, home: Path | None, dependencies: Dependencies) -> Tool:
-    """Return the tool with its dependencies filled in and the settings' home set.
+    """Return the tool with its dependencies injected and with the home directory from the settings.
 
-    The tool also receives the settings' timeout unless it has its own.
+    A tool that doesn't define its own timeout receives the timeout from the settings.
     """
     if not isinstance(tool, UserTool):
         return tool

@@ -28,12 +28,12 @@ Budget: TypeAlias = Annotated[
 
 
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
-    """Return a Typer application for a command module: a named group, or top-level commands if `group` is None."""
+    """Return a Typer application for a command module. If `group` is None, its commands are top-level commands."""
     return typer.Typer(name=group, help=summary, no_args_is_help=group is not None, rich_markup_mode=None)
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises BadRequest if the text isn't one."""
+    """Parse a JSON object. Raises BadRequest if the text isn't a JSON object."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -57,7 +57,7 @@ def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]
 
 
 def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:
-    """Read a JSON Schema from a JSON object or from a file that holds one."""
+    """Read a JSON Schema from a JSON object or from a file that contains one."""
     return read_object(text, option) if _is_json(text) else _object_in_file(text, option)
 
 
@@ -67,7 +67,7 @@ def absolute(folder: str) -> str:
 
 
 def user_name() -> str:
-    """Return the user's login name, which signs the signals and messages that the commands send to runs."""
+    """Return the user's login name, which identifies the sender of each signal and message to a run."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no passwd entry

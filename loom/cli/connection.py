@@ -1,4 +1,4 @@
-"""Connects a command to the server. Each command uses one connection and one event loop."""
+"""Connect commands to the server. Each command uses one connection and one event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

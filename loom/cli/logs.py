@@ -31,5 +31,5 @@ def _redacted(line: str) -> str:
 
 @cache
 def _mask() -> SecretMask:
-    """Build the mask when the first line is logged, since most commands log nothing."""
+    """Return the mask. It is built when the first line is logged, because most commands don't log any lines."""
     return SecretMask(secrets_of(os.environ))

@@ -51,19 +51,19 @@ COMMANDS: Final = {
 
 
 class LazyCommand(TyperCommand):
-    """A command in the table, whose module is imported when there are arguments to parse."""
+    """A command in the table. Its module is imported only when the command's arguments are parsed."""
 
     def __init__(self, name: str, module: str, summary: str) -> None:
         super().__init__(name, help=summary)
         self._module = f"loom.cli.commands.{module}"
 
     def load(self) -> Any:
-        """Return the real command: the module's `app` if that is a group with this name, else a command in `app`."""
+        """Return the real command: the module's `app` if it is a group with this name, or else a command in `app`."""
         group = get_group(import_module(self._module).app)
         return group if group.name == self.name else group.commands[str(self.name)]
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Parse the arguments with the real command, which the returned context invokes."""
+        """Parse the arguments with the real command. The returned context invokes that command."""
         return self.load().make_context(*args, **extra)
 
 

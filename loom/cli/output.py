@@ -1,7 +1,8 @@
-"""Output of commands: one JSON value on standard output for programs, or text without control sequences for people.
+"""Print the output of commands, either as one JSON value for programs or as text without control sequences for people.
 
-Text from models, tools and other people passes through `plain` or `visible`. `plain` removes colours and keeps the text
-readable. `visible` removes nothing and escapes every unusual character, for calls that a person is asked to approve.
+Text from models, tools and other people passes through `plain` or `visible`. `plain` removes colors and keeps the text
+readable. `visible` keeps all characters and escapes the unusual ones, so that a person can see exactly what a call
+contains before approving it.
 """
 
 import json
@@ -27,7 +28,7 @@ _LINE_ENDS = "\u0085\u2028\u2029"
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line of JSON with Unicode line separators escaped; invalid characters become `?`."""
+    """Print a value as one line of JSON. Unicode line separators are escaped, and invalid characters become `?`."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
     for end in _LINE_ENDS:
         text = text.replace(end, f"\\u{ord(end):04x}")
@@ -42,7 +43,7 @@ def print_notice(text: str) -> None:
 
 
 def console(*, wide: bool = False) -> Console:
-    """Return a console on standard output that prints markup in text unchanged."""
+    """Return a console on standard output that doesn't interpret markup in text."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     width = WIDE if wide and not sys.stdout.isatty() else None
@@ -56,7 +57,7 @@ def plain(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Escape every character that could hide or reorder other text, and remove nothing."""
+    """Escape every character that could hide or reorder other text, without removing any characters."""
     return _HIDDEN.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""Loads the registry and agents that a worker with the current folder's settings would load."""
+"""Load the registry and agents that a worker in the current directory would load."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def with_app(settings: Settings, app: str | None) -> Settings:
-    """Return the settings with `--app`, if given, in place of LOOM_APP."""
+    """Return the settings. If `--app` is given, it overrides LOOM_APP."""
     return settings.model_copy(update={"app": app}) if app else settings
 
 
@@ -32,7 +32,7 @@ def agents_of(registry: Registry) -> dict[str, AgentDefinition]:
 
 
 def named(name: str, known: Mapping[str, T], kind: str, *, otherwise: str, field: str = "NAME") -> T:
-    """Return the named entry. Raises BadRequest, which suggests a similar name or else shows `otherwise`."""
+    """Return the named entry. Raises BadRequest with a similar name or `otherwise` if there is none."""
     if name not in known:
         raise BadRequest(f"there is no {kind} {name!r}: {nearest(name, known, otherwise)}", field=field)
     return known[name]

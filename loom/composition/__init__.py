@@ -1,4 +1,4 @@
-"""Build a worker's parts from the settings. Only this package chooses an implementation for each port.
+"""Build a worker's parts from the settings. This package alone chooses the implementation of each port.
 
 Reading order
     settings        all settings; load_settings reads them

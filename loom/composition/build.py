@@ -46,7 +46,7 @@ from loom.domain.tree.lineage import TreeLimits
 async def parts_from(
     settings: Settings, *, app: LoomApp | None = None, opens_dependencies: bool = True
 ) -> AsyncIterator[WorkerParts]:
-    """Yield the parts for these settings, which stay open until the body ends.
+    """Yield the parts for these settings. The parts stay open until the body of the `with` block ends.
 
     The parts have no mailbox, so agents can't send messages to each other.
     """
@@ -57,7 +57,9 @@ async def parts_from(
 
 @asynccontextmanager
 async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> AsyncIterator[None]:
-    """Open the app's dependencies and connect to the MCP servers. When the body ends, close all connections.
+    """Open the app's dependencies and connect to the MCP servers.
+
+    All connections are closed when the body of the `with` block ends.
 
     Raises BadRequest if one of the app's factories fails.
     """
@@ -69,7 +71,7 @@ async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> Asyn
 
 
 def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None) -> WorkerParts:
-    """Return the production parts for these settings. None of them is connected yet.
+    """Return the production parts for these settings, without connecting them to any service.
 
     `app` overrides the app that the settings name. Without a mailbox, agents can't send messages to each other. Raises
     BadRequest if the app can't be loaded.
@@ -170,7 +172,7 @@ def _effects(settings: Settings, database: Database | None) -> Effects:
 
 
 def embedder_from(settings: Settings) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """Return the embedder for knowledge bases, or None if it is off. The caller must close it."""
+    """Return the embedder for knowledge bases, or None if embedding is off. The caller must close it."""
     key = secret_of(settings.openai_api_key) or ""
     return chosen_embedder(settings.embedder, api_key=key, base_url=settings.openai_base_url)
 

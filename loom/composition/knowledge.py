@@ -20,7 +20,7 @@ _log = structlog.get_logger("loom.knowledge")
 
 @asynccontextmanager
 async def knowledge_ingestion(parts: WorkerParts) -> AsyncIterator[None]:
-    """While the worker is running, index changed files in its knowledge base folders.
+    """Index changed files in the knowledge base folders while the worker is running.
 
     If the worker stops before the indexing is complete, the next worker continues it.
     """

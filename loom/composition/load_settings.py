@@ -19,12 +19,12 @@ from loom.stack.state import own_addresses
 
 
 def load_settings() -> Settings:
-    """Return the configured settings plus the embedded stack's addresses. Workers, clients and commands use these."""
+    """Return the settings that workers, clients and commands use, including the embedded stack's addresses."""
     return _with_embedded_addresses(read_settings())
 
 
 def read_settings() -> Settings:
-    """Return the settings as configured.
+    """Return the configured settings, without the embedded stack's addresses.
 
     Raises BadRequest if a value is invalid. The error names the variable and describes the problem.
     """
@@ -74,13 +74,13 @@ protection. They aren't read from `.env`, because a command in the sandbox can c
 
 
 def _refuse_what_agents_could_write() -> None:
-    """Reject these settings in `.env`. An agent can write to that file and must not change the next worker's tools."""
+    """Reject security-relevant settings in `.env`, because an agent that can write to that file could change them."""
     if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
         raise BadRequest(f"{named[0]} is not taken from .env: export it, or write it into {TOML_FILE}", field=named[0])
 
 
 def _refuse_an_open_sandbox(settings: Settings) -> None:
-    """Reject turning the sandbox off in `loom.toml` or `.env`. Only the environment itself can turn it off."""
+    """Reject settings in `loom.toml` or `.env` that turn the sandbox off. Only an environment variable can do so."""
     if settings.sandbox == "off" and os.environ.get("LOOM_SANDBOX") != "off":
         raise BadRequest(
             "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",

@@ -54,7 +54,7 @@ def configure_logs(
 
 
 def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) -> structlog.types.EventDict:
-    """Copy the Workflow ID of Temporal's log lines to `run_id`, so that all lines of a run have the same field."""
+    """Copy the Workflow ID from Temporal's log lines to `run_id`, so that all lines of a run share this field."""
     theirs = line.get("temporal_workflow") or line.get("temporal_activity")
     if isinstance(theirs, dict):
         line.setdefault("run_id", theirs.get("workflow_id"))
@@ -62,7 +62,7 @@ def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) ->
 
 
 def _redacting(redact: Callable[[str], str]) -> structlog.types.Processor:
-    """Return the last processor. It receives the complete line, so every field is redacted."""
+    """Return the last processor in the chain. It redacts all fields, because it receives the complete line."""
 
     def process(_logger: Any, _method: str, line: Any) -> Any:
         return redact(line)

@@ -36,7 +36,7 @@ _log = structlog.get_logger("loom.memory")
 
 _ANSWER: Final = timedelta(seconds=5)
 _PAUSE: Final = 2.0
-"""Minimum number of seconds between two Signals to the upkeep workflow, regardless of how many runs end."""
+"""Minimum number of seconds between two Signals to the upkeep workflow, even if many runs end in between."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +80,9 @@ def memory_from(
 async def memory_running(
     memory: WorkerMemory | None, settings: Settings, client: Client, task_queue: str
 ) -> AsyncIterator[None]:
-    """While the worker is running, write memories from the stream.
+    """Write memories from the stream while the worker is running.
 
-    When a run ends, also signal the task queue's upkeep workflow.
+    When a run ends, the task queue's upkeep workflow receives a Signal.
     """
     if memory is None:
         yield
@@ -92,7 +92,7 @@ async def memory_running(
     upkeep = asyncio.create_task(_signal_upkeep(client, task_queue, ended))
     try:
         if settings.redis_url is None:
-            yield  # without Redis, only the upkeep workflow writes memories, and it reads histories
+            yield  # without Redis, only the upkeep workflow writes memories; it reads them from histories
             return
         inbox = RedisInbox(RedisConnection(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
 
@@ -129,5 +129,5 @@ async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) 
 
 def _distiller(settings: Settings, providers: Providers) -> Distiller | None:
     model = settings.memory_model or settings.model
-    # The demo model only supports the demo's task, so it would make up facts.
+    # The demo model supports only the demo's task, so its summaries would be made up.
     return None if model in (None, "off", "demo") else ModelDistiller(providers, str(model))

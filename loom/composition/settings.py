@@ -28,7 +28,7 @@ TOML_FILE = "loom.toml"
 
 
 def _named(variable: str) -> AliasChoices:
-    """Return the variable's usual name, the same name with Loom's prefix, and the key in `loom.toml`."""
+    """Return the names of a setting: the variable's usual name, that name with Loom's prefix, and the TOML key."""
     return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
 
 

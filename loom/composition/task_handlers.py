@@ -20,7 +20,7 @@ _log = structlog.get_logger("loom.handler")
 async def task_handlers_running(handlers: Sequence[TaskHandler], settings: Settings) -> AsyncIterator[None]:
     """Deliver the tasks on the bus to the handlers while the worker is running.
 
-    Without Redis, no handlers run, and a log message reports this.
+    Without Redis, no handlers run, and a message is logged.
     """
     url = settings.redis_url
     if not handlers or url is None:

@@ -1,4 +1,4 @@
-"""Collect all tools, agents, crews and skills that a worker with given settings serves."""
+"""Collect all tools, agents, crews and skills that a worker with the given settings serves."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ def registry_from(
     files: Sequence[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """Return a registry of the built-in tools and everything that the app and the enabled packages define.
+    """Return a registry of the built-in tools and all items that the app and the enabled packages define.
 
     `app` overrides the app that the settings name. Raises BadRequest if two names clash.
     """
@@ -76,12 +76,12 @@ def registry_from(
         files=files,
         checks_rules=checks_rules,
     )
-    # The delegation tool is added last because it needs all agents that work can be delegated to.
+    # The delegation tool is added last, because it needs the list of all agents.
     return replace(registry, tools={**registry.tools, DELEGATE: delegation_tool(registry.agents)})
 
 
 def hidden_tools(settings: Settings) -> frozenset[str]:
-    """Return tools that rules and agents may name although no run has them: the memory tools if memory is off."""
+    """Return the tools that rules and agents may name but no run has. If memory is off, these are the memory tools."""
     return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
 
 
@@ -91,7 +91,7 @@ def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
 
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
-    """Return a factory for the tools of runs with skills. Skill scripts run in the sandbox, like created tools."""
+    """Return a factory for the tools that skills provide. Skill scripts run in the sandbox, like created tools."""
     return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a worker: one implementation for each port, and the activities that use them."""
+"""The parts of a worker, with one implementation for each port, and the activities that use these parts."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -48,14 +48,14 @@ from loom.domain.tree.lineage import TreeLimits
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerParts:
-    """The components that activities are built from: one implementation for each port."""
+    """The components that activities are built from, with one implementation for each port."""
 
     registry: Registry
     connections: AsyncExitStack
-    """Closes all connections that these components have opened."""
+    """The connections that these components have opened. Closing the stack closes all of them."""
     servers: McpServers
     default: AgentSpec
-    """The default spec, whose values an agent has unless its definition overrides them."""
+    """The default spec. An agent inherits these values unless its definition overrides them."""
     workspace: Path
     providers: Providers
     prices: Prices
@@ -72,7 +72,7 @@ class WorkerParts:
     """The memory that runs read from, or None if memory is off."""
     knowledge: KnowledgeStore | None
     withheld: frozenset[str]
-    """Tools that rules and agents may name although no run has them."""
+    """Tools that rules and agents may name but no run has."""
     masked: Callable[[], StreamRedactor]
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
@@ -201,7 +201,7 @@ class WorkerParts:
         return [runner.run_tool, CallReviewer(planner=self.planner, stream=self.stream).plan_calls]
 
     def _sources(self) -> list[ContextSource]:
-        """Return the sources whose content is added to a conversation when a person sends a message."""
+        """Return the sources that add content to a conversation when a person sends a message."""
         sources: list[ContextSource] = []
         if self.memory is not None:
             sources.append(SessionMemory(self.memory.store, self.memory.limits))

@@ -13,7 +13,7 @@ from loom.domain.core.errors import LoomError
 
 
 class StackError(LoomError):
-    """The embedded stack cannot do what was requested."""
+    """The embedded stack can't perform the requested operation."""
 
 
 class AlreadySupervised(StackError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from loom.stack.errors import AlreadySupervised, StackError
 
 ROOM_TO_BEGIN = 150 * 2**20
-"""Free bytes that a new stack requires. A new stack takes 50 MB, and refusing to start is better than a full disk."""
+"""Free bytes that a new stack requires. A new stack occupies 50 MB, and the rest prevents the disk from filling up."""
 ROOM_TO_GO_ON = 30 * 2**20
 """Free bytes that a stack with existing data requires."""
 LOG_LIMIT = 20 * 2**20
@@ -66,7 +66,7 @@ def log_path(home: Path, part: str) -> Path:
 def password(home: Path) -> str:
     """Return the password of this home's Postgres and Redis. It is generated once.
 
-    The password prevents access by other users of this machine.
+    The password prevents other users of this machine from accessing the stack's data.
     """
     path = home / "password"
     if not path.exists():

@@ -14,12 +14,12 @@ class Plan:
     """The home of a stack, and the worker to run for it, if any."""
 
     home: Path
-    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None: no worker
+    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None means that no worker runs
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
-    app: str | None = None  # the app to load; None: the app that the running worker has loaded
-    redis_server: Path | None = None  # the program to run; None: the packaged one, or else one on PATH
+    app: str | None = None  # the app to load; None means the app that the running worker has loaded
+    redis_server: Path | None = None  # None means the packaged server, or else the one on PATH
 
     def without_worker(self) -> Self:
         """Return the plan without the worker."""

@@ -1,4 +1,4 @@
-"""Choose a service's port: its previous port, or else its usual port, or else any free port."""
+"""Choose a service's port: its previous port, its usual port or, if both are taken, any free port."""
 
 import socket
 from collections.abc import Collection
@@ -7,7 +7,7 @@ USUAL = {"temporal": 7233, "ui": 8233, "postgres": 5433, "redis": 6379, "metrics
 
 
 def is_free(port: int) -> bool:
-    """Whether a server can listen on this port."""
+    """Return whether a server can listen on this port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

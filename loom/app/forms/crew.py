@@ -1,4 +1,4 @@
-"""Validate the fields of a crew from a file, a request or Python code, and build the crew that they describe.
+"""Validate a crew's fields, which come from a file, a request or Python code, and build the crew.
 
 The JSON Schema of crew files is generated from this form (`loom validate --schema crew`).
 """

@@ -1,4 +1,4 @@
-"""The base of all forms: strict fields, value types, and error messages for the authors of the fields."""
+"""The shared code of all forms: the strict base class, value types and readable error messages."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -19,7 +19,10 @@ class Form(BaseModel):
 
 
 def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[str]]) -> str:
-    """Translate pydantic's errors for the author of the fields. `fields_at` returns the valid fields at a location."""
+    """Translate pydantic's errors into messages for the person who wrote the fields.
+
+    `fields_at` returns the valid fields at a location.
+    """
     location, kind, value = problem["loc"], problem["type"], problem["input"]
     field = ".".join(str(step) for step in location if step != "[key]")
     if kind == "extra_forbidden":

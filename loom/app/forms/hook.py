@@ -23,7 +23,7 @@ class HookOptions(TypedDict, total=False):
     name: str
     """The hook's name. Defaults to the function's name."""
     agents: Sequence[str]
-    """The agents that the hook runs for, besides agents whose definition names the hook. Defaults to all agents."""
+    """The agents that the hook runs for, in addition to agents whose definition names it. Defaults to all agents."""
     timeout: float
     """The timeout in seconds. Defaults to 10."""
 
@@ -68,7 +68,10 @@ class HookDecorator:
 
 
 def interceptor_of(thing: object, options: InterceptorOptions) -> Interceptor:
-    """Validate an interceptor: an object, or a class without constructor arguments, with `before`, `after` or both."""
+    """Validate an interceptor, which is an object, or a class without constructor arguments.
+
+    An interceptor has a `before` method, an `after` method or both.
+    """
     name = _name(thing, options)
     try:
         made = thing() if inspect.isclass(thing) else thing

@@ -98,7 +98,7 @@ def _stats_lines(stats: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> AgentSpec:
-    """Return the agent's spec as in a run, but without MCP tools, which are known only after their servers connect."""
+    """Return the spec that the agent has in a run, but without MCP tools, whose servers aren't connected yet."""
     hidden = hidden_tools(settings)
     tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in hidden))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
@@ -145,7 +145,7 @@ def _print_facts(agent: AgentDefinition, facts: dict[str, Any]) -> None:
 
 
 def _value_text(value: Any) -> str:
-    """Format a value on one line. The text is empty for None, False and empty collections."""
+    """Format a value on one line. None, False and empty collections result in an empty string."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {each}" for name, each in value.items() if each is not None)
     if isinstance(value, list | tuple):

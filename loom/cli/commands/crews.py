@@ -1,4 +1,4 @@
-"""The `crew` commands, which run and inspect crews: several agents on one task."""
+"""The `crew` commands, which run and inspect crews. In a crew, several agents work on one task."""
 
 import sys
 from dataclasses import asdict
@@ -144,7 +144,7 @@ def list_crews(app: App = None, as_json: Json = False) -> None:
 
 
 def _for_request(crew: str) -> str | JsonObject:
-    """Return the crew's name or its file's content, which the request carries so that no worker needs the file."""
+    """Return the crew's name or the contents of its file, so that the worker doesn't need to read the file."""
     found = _in_file(crew)
     if found is None:
         return crew

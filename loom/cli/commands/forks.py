@@ -1,4 +1,4 @@
-"""The `fork` and `diff-runs` commands, which start a run from another run's past turn and compare two runs."""
+"""The `fork` and `diff-runs` commands, which start a run from a past turn of another run and compare two runs."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -130,7 +130,7 @@ async def _side(loom: LoomClient, run_id: str) -> Compared:
 
 
 def _difference(one: Compared, other: Compared) -> dict[str, Any]:
-    """Return the whole comparison, for programs."""
+    """Return the complete comparison for `--json`."""
     pairs = paired(one[0], other[0])
     first = first_difference(pairs)
     return {
@@ -142,7 +142,7 @@ def _difference(one: Compared, other: Compared) -> dict[str, Any]:
 
 
 def _difference_lines(one: Compared, other: Compared) -> Iterator[str]:
-    """Return lines with the first difference, then both runs side by side."""
+    """Return lines that show the first difference, followed by both runs side by side."""
     pairs = paired(one[0], other[0])
     first = first_difference(pairs)
     same = pairs.index(first) if first is not None else len(pairs)

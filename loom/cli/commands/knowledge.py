@@ -1,6 +1,6 @@
 """The `knowledge` commands, which manage the documents that runs can search.
 
-They need Loom's Postgres database, but no worker.
+These commands need Loom's Postgres database, but no worker.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ def remove(
 
 
 def missing_bases(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of bases that don't exist, or no names if the database is missing or unavailable."""
+    """Return the names of the bases that don't exist. The result is empty if the database is missing or unavailable."""
 
     async def query() -> tuple[str, ...]:
         async with _open(settings.model_copy(update={"embedder": "off"})) as opened, asyncio.timeout(TIMEOUT):

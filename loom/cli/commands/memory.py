@@ -1,6 +1,6 @@
 """The `memory` commands, which manage memories of past runs.
 
-They need Loom's Postgres database, but no worker.
+These commands need Loom's Postgres database, but no worker.
 """
 
 import asyncio
@@ -250,7 +250,7 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
 
 
 async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[str]]:
-    """Return what was deleted, the number of deleted Redis keys, and messages about data that couldn't be deleted."""
+    """Return the counts of deleted entries and Redis keys, and messages about data that couldn't be deleted."""
     gone, live, left = await opened.memory.forget(session), 0, []
     if gone.effects_left:
         left.append(f"not deleted: {counted(gone.effects_left, 'effect')} of runs that may still be running")
@@ -264,14 +264,14 @@ async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[st
 
 
 async def _retain(loom: LoomClient, before: datetime, *, dry_run: bool) -> dict[str, Any]:
-    """Delete the leftover data of runs that ended by `before`, or with `dry_run` only count it."""
+    """Delete the remaining data of runs that ended before `before`. With `dry_run`, only count that data."""
     url = load_settings().database_url
     if url is None:
         raise UnreachableError("nothing is stored without a database: start `loom up`, or set LOOM_DATABASE_URL")
     database = Database(url, max_connections=2, name="loom-retain")
     try:
         found = await leftovers(database, before)
-        # Query the server second: a run that started in between can't have left data this old.
+        # Query the server after the database. A run that starts between the two queries can't have left data this old.
         running = await _running_since(loom, before)
         ended = [left for left in found if running.isdisjoint(_with_ancestors(left.run_id))]
         if not dry_run:
@@ -296,7 +296,7 @@ async def _running_since(loom: LoomClient, since: datetime) -> Set[str]:
 def _with_ancestors(run_id: str) -> list[str]:
     """Return the run's id and its ancestors' ids.
 
-    A sub-agent's outputs may be read while its root run is running. Its id starts with its ancestors' ids.
+    While a root run is running, its sub-agents' outputs may still be read. A run's id starts with its ancestors' ids.
     """
     parts = run_id.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -142,7 +142,7 @@ def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
 async def _intercepted(
     call: ToolCall, agent: str, registered: Sequence[Registered], dependencies: Dependencies
 ) -> tuple[Intercepted, Objection | None]:
-    """Return the call as changed by interceptors, and the hooks' objection to it."""
+    """Return the call after all interceptors have run, and the hooks' objection to the call, if any."""
 
     needs_any = any(is_injected(function) for each in registered for function in functions_of(each))
     async with dependencies.opened() if needs_any else nullcontext():
@@ -151,7 +151,7 @@ async def _intercepted(
 
 
 def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> Judgement:
-    """Return the judgement after applying the effect of interceptors."""
+    """Return the judgement with the effects of the interceptors applied."""
 
     by = f"interceptor {met.by}"
     if met.stopped:
@@ -164,7 +164,7 @@ def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> 
 
 
 def _completed(tool: Tool, given: JsonObject) -> JsonObject:
-    """Return the arguments with empty values for missing ones, which rules rarely check."""
+    """Return the arguments with an empty value for each missing one. Rules rarely check these arguments."""
     try:
         tool.parse(given)
     except ToolValidationError as error:
@@ -178,14 +178,14 @@ def _completed(tool: Tool, given: JsonObject) -> JsonObject:
 
 
 def _empty_arguments(spec: ToolSpec) -> JsonObject:
-    """Return an empty value for each required argument except the main one, which rules check."""
+    """Return an empty value for each required argument except the main argument, which rules check."""
 
     known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
     return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}
 
 
 def _empty(schema: Any) -> Any:
-    """Return the smallest value that matches a simple schema, or None, which no tool accepts, for other schemas."""
+    """Return an empty value that matches a simple schema. For other schemas, return None, which no tool accepts."""
     match schema:
         case {"enum": [first, *_]}:
             return first
@@ -205,7 +205,7 @@ def _refuse_dead(spec: AgentSpec, box: ToolSet, servers: Sequence[str]) -> None:
 
 
 def worker_tools(name: str) -> tuple[ToolSet, list[str], Registry]:
-    """Return a worker's tools, MCP server names and registry. Connects to the servers if `name` is an MCP tool."""
+    """Return a worker's tools, MCP server names and registry. If `name` is an MCP tool, connect to the servers."""
 
     settings = read_settings()
     registry = load_registry(settings)

@@ -45,7 +45,7 @@ CODES: Final = {
 """The exit codes of `run`, `watch` and `result`, by the run's final status."""
 
 POLLER_MEMORY: Final = timedelta(seconds=90)
-"""A live worker polls at least once in this period. The server lists dead workers for five more minutes."""
+"""The maximum time between two polls of a live worker. The server lists a dead worker for five more minutes."""
 
 T = TypeVar("T")
 JsonEvents: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the events as JSON lines and nothing else.")]
@@ -156,12 +156,12 @@ def events(
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value. For other fields, the agent's and worker's defaults apply."""
+    """Return the fields that have a value. The defaults of the agent and the worker apply to all other fields."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def unattended(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with all approvals given in advance: mode bypass, and `allow` in place of each `ask`."""
+    """Return the request in `bypass` mode, with each `ask` rule changed to `allow`, so that calls need no approval."""
     if "mode" in request:
         raise BadRequest("--yes with --detach sets the mode: drop --mode or --detach", field="mode")
     print_notice(
@@ -173,7 +173,7 @@ def unattended(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: bool, as_json: bool) -> None:
-    """Start a run by calling `start`, which returns its id. Then detach, or watch the run and exit with its code."""
+    """Start a run by calling `start`, which returns the run's id. Then detach, or watch the run until it ends."""
 
     def work(started: Callable[[str], None]) -> RunResult | None:
         async def start_and_watch(loom: LoomClient) -> RunResult | None:
@@ -207,7 +207,7 @@ async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
 
 
 async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
-    """Print events until the run ends. Raises StreamUnavailable if the first or last events can't be read."""
+    """Print events until the run ends. Raises StreamUnavailable if the first or the last events can't be read."""
     is_empty = True
     outage = ""
     async with closing(loom.watch(run_id, after=after)) as events:
@@ -231,7 +231,7 @@ async def _warn_without_worker(loom: LoomClient) -> None:
 
 
 async def _has_worker(loom: LoomClient, queue: str) -> bool:
-    """Whether a worker has polled this task queue recently. True if the query fails."""
+    """Return whether a worker has recently polled this task queue, or True if the query fails."""
     request = DescribeTaskQueueRequest(
         namespace=loom.temporal.namespace,
         task_queue=TaskQueue(name=queue),
@@ -262,7 +262,7 @@ def _detachable(
     run_id: str | None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> T:
-    """Call `work`, which reports the id of a run that it starts. Ctrl-C ends `work` without affecting the run."""
+    """Call `work`, which reports the id of the run that it starts. Ctrl-C stops `work` without affecting the run."""
     run_ids = [run_id] if run_id else []
 
     def started(new: str) -> None:

@@ -1,4 +1,4 @@
-"""The `show` command, which reads a run's turns and the context of one turn only from Temporal's history."""
+"""The `show` command, which shows a run's turns or one turn's context, using only the history in Temporal."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -61,7 +61,7 @@ def _show_context(run_id: str, turn: PastTurn, *, as_json: bool) -> None:
 
 
 def context_view(call: PastCall, parts: tuple[ContextPart, ...]) -> dict[str, Any]:
-    """Return a model call's context, for programs."""
+    """Return a model call's context for `--json`."""
     reply = call.attempt.reply
     return {
         "tokens": sum(part.tokens for part in parts),
@@ -172,7 +172,7 @@ def _message_line(message: Message) -> str:
 
 
 def _chosen(message: Message) -> Iterator[str]:
-    """Return lines with a crew's choice in this turn and the candidates' scores."""
+    """Return lines that show a crew's choice in this turn and the scores of all candidates."""
 
     chosen = choice_in(message)
     if chosen is None:

@@ -45,7 +45,7 @@ UNTRUSTED: Final = "not trusted"
 NOT_ENABLED: Final = "not enabled"
 
 FOLDER: Final = ".agents/skills"
-"""The folder for added skills in the home or current directory. Other programs that support the format read it too."""
+"""The folder for added skills, in the home or current directory. Other programs that support skills also read it."""
 MAX_BYTES: Final = 50 * 1024 * 1024
 
 Workspace: TypeAlias = Annotated[Path | None, typer.Option(help="The run's workspace; default: LOOM_WORKSPACE.")]
@@ -232,7 +232,7 @@ def _not_enabled(settings: Settings) -> tuple[SkillFolder, ...]:
 
 
 def _inspect_named(settings: Settings, workspace: Path | None, name: str) -> tuple[Inspected, str]:
-    """Return the named skill and its state. Usable skills take precedence over hidden, disabled and untrusted ones."""
+    """Return the named skill and its state. Usable skills take precedence over all others."""
     found = _found(settings, workspace)
     closed = [(folder, NOT_ENABLED) for folder in _not_enabled(settings)]
     closed += [(folder, UNTRUSTED) for folder in found.untrusted]
@@ -303,7 +303,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _abilities(facts: dict[str, Any]) -> list[str]:
-    """Describe what a skill may do in runs that use it."""
+    """Describe the abilities that a skill has in a run."""
     lines = ["Models read its instructions unchanged: read them first, as you would read a program."]
     if facts["scripts"]:
         scripts, run = counted(len(facts["scripts"]), "script"), "run" if len(facts["scripts"]) > 1 else "runs"

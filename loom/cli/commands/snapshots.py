@@ -1,6 +1,6 @@
 """The `diff` and `restore` commands, which show and undo a run's changes to its workspace.
 
-They need neither a server nor a worker.
+These commands need neither a server nor a worker.
 """
 
 import sys
@@ -87,7 +87,7 @@ def restore(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Report unavailable snapshots as a RefusedError, which has a readable message."""
+    """Raise a RefusedError with a readable message if snapshots are unavailable."""
 
     try:
         yield
@@ -161,7 +161,7 @@ def _print_paths(kind: str, paths: list[str]) -> None:
 
 
 def _print_patch(patch: bytes) -> None:
-    """Print the patch: its exact bytes to a pipe, or coloured text without control characters to a terminal."""
+    """Print the patch. A pipe receives the exact bytes. A terminal receives colored text without control characters."""
     if not sys.stdout.isatty():
         sys.stdout.buffer.write(patch)
         sys.stdout.buffer.flush()

@@ -21,7 +21,7 @@ from loom.stack.plan import Plan
 from loom.stack.state import StackState
 
 WORKER: Final = "loom._worker:main"
-"""The entry point of the worker, as a name, because the command line and the worker don't import each other."""
+"""The name of the worker's entry point. It is a string because the CLI and the worker don't import each other."""
 
 App: TypeAlias = Annotated[
     str | None,
@@ -81,7 +81,7 @@ def worker(app: App = None) -> None:
 
 
 def _set_app(app: str | None) -> None:
-    """Make `--app` override LOOM_APP in this process and every process that it starts."""
+    """Make `--app` override LOOM_APP in this process and its child processes."""
     if app is not None:
         os.environ["LOOM_APP"] = with_absolute_file(app)
 
@@ -111,7 +111,7 @@ def _examine(settings: Settings, state: StackState) -> dict[str, Any]:
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    """Format the report with one line per part and without passwords, which only `--json` includes."""
+    """Format the report with one line per part. Passwords are omitted, and appear only with `--json`."""
     lines = []
     for name, part in report["parts"].items():
         facts = [part.get(key) for key in ("address", "ui", "version", "program", "pids", "model", "note")]

@@ -1,4 +1,4 @@
-"""The `approve`, `deny`, `pause`, `resume`, `abort` and `send` commands, which steer a run in the user's name."""
+"""The `approve`, `deny`, `pause`, `resume`, `abort` and `send` commands, which steer a run on behalf of the user."""
 
 from typing import Annotated, Literal, TypeAlias
 

@@ -34,7 +34,7 @@ from loom.domain.permissions.judge import BUILT_IN
 from loom.exit_codes import COMPLETED, FAILED
 
 LOCAL_RUN: Final = "local"
-"""The run id of a call from the command line."""
+"""The run id that is used for calls from the command line."""
 
 
 app = new_app("tools", "List a worker's tools, or call one without a model.")
@@ -134,7 +134,7 @@ async def _list(settings: Settings, *, everything: bool) -> dict[str, Any]:
 
 
 async def _packages(settings: Settings) -> list[dict[str, Any]]:
-    """Return every installed package. The tools of packages that aren't enabled are read in the sandbox."""
+    """Return all installed packages. If a package isn't enabled, its tools are read in the sandbox."""
 
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
@@ -182,7 +182,7 @@ async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -
         (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL_RUN)
         if planned.verdict is Verdict.DENY and not planned.error:
             return made, failed(planned.reason, "permission")
-        # Running the command counts as the approval. The stages themselves report invalid arguments.
+        # Running the command counts as the approval. Invalid arguments are reported when the stages run.
         context = ToolContext(
             workspace=place,
             run_id=LOCAL_RUN,

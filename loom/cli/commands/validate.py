@@ -1,6 +1,6 @@
 """The `validate` command, which checks files that define agents, crews or permissions.
 
-It applies the same checks as a worker in this directory.
+The command applies the same checks as a worker in this directory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,7 +78,7 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
     try:
         around = _surroundings([document.path for kind, document, _ in whole if kind.name == "agent"], app)
     except BadRequest as error:
-        # A name conflict or a missing name can come from any of the files or from the app.
+        # Any of the files, or the app, can cause a name conflict or refer to a missing name.
         whole[0][2]["problems"] = error.message.splitlines()
         return found, {}
     for kind, document, entry in whole:
@@ -89,10 +89,10 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
 
 
 def _warn_of_missing_knowledge(entries: Mapping[str, dict[str, Any]], registry: Registry) -> None:
-    """Add a warning for each missing knowledge base that an agent names, with one query for all names."""
+    """Add a warning for each missing knowledge base that an agent names. One query checks all names."""
 
     naming = [agent for agent in registry.agents.values() if agent.origin in entries and agent.knowledge]
-    # The worker ingests the knowledge bases that the app registers.
+    # Knowledge bases that the app registers aren't missing, because the worker ingests them.
     names = dict.fromkeys(n for agent in naming for n in agent.knowledge if n not in registry.knowledge)
     missing = missing_bases(read_settings(), tuple(names))
     for agent in naming:
@@ -112,7 +112,7 @@ def _surroundings(agents: Iterable[Path], app: str | None) -> Surroundings:
 
 
 def _with_folders(agents: Iterable[Path]) -> list[Path]:
-    """Return the agent files and the other agent files in their folders, which they may extend."""
+    """Return the given agent files and all other agent files in the same folders, which they may extend."""
 
     paths = [path.resolve() for path in agents]
     return [*paths, *agent_files(path.parent for path in paths if path.parent.name == "agents")]

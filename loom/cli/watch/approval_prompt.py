@@ -30,7 +30,7 @@ class Prompter:
         self._run_id = run_id
 
     async def answer(self, ask: PendingApproval) -> Decision:
-        """Ask until the person decides. The caller cancels this if somebody else decides first."""
+        """Prompt until the person decides. The caller cancels the prompt if somebody else decides first."""
         self._screen.show(panels.approval(ask, self._run_id, boxed=True, hint=False))
         self._keyboard.forget()
         try:
@@ -43,7 +43,7 @@ class Prompter:
             self._screen.prompt(None)
 
     async def reply(self, question: PendingQuestion) -> str:
-        """Read until the person enters an answer. The question itself is displayed by its event."""
+        """Read until the person enters an answer. The question itself is displayed when its event arrives."""
         self._keyboard.forget()
         try:
             while True:
@@ -85,7 +85,7 @@ class Prompter:
                 self._screen.say(error.message)
                 text = changed
             if editor:
-                return None  # return to the question, so that a broken editor isn't started repeatedly
+                return None  # return to the prompt, so that a broken editor isn't started repeatedly
 
     async def _typed(self, label: str, text: str = "") -> str | None:
         return await self._keyboard.line(lambda line, cursor: self._screen.prompt(_line(label, line, cursor)), text)
@@ -105,7 +105,7 @@ class Prompter:
 
 
 def _choices(ask: PendingApproval) -> dict[str, str]:
-    """Return the keys for this approval, without `r` if no rule can cover the call for the rest of the run."""
+    """Return the keys for this approval. `r` is omitted if no rule can allow the call for the rest of the run."""
     return {key: meaning for key, meaning in CHOICES.items() if key != "r" or ask.for_run}
 
 

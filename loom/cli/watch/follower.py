@@ -1,6 +1,6 @@
 """Follows a run to its end: its events, its pending approvals and questions, and its result.
 
-A `Display` shows them as a live screen, plain lines or JSON lines, or shows only the result. Following a run doesn't
+A `Display` presents the run as a live screen, plain lines, JSON lines or only its result. Following a run doesn't
 affect the run itself.
 """
 
@@ -28,7 +28,7 @@ from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Action, Task
 
 QUIET: Final = 0.2
-"""Seconds without an event after which the past events count as shown."""
+"""Seconds without an event after which all past events are considered shown."""
 CATCH_UP: Final = 3.0
 """Seconds after which pending approvals are shown even if events keep arriving."""
 PATIENCE: Final = 60.0
@@ -58,7 +58,7 @@ class Display(Protocol):
         """Show a call that is waiting for approval."""
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Show how to answer a question. The question itself is displayed by its event."""
+        """Show how to answer a question. The question itself is displayed when its event arrives."""
 
     def say(self, text: str) -> None:
         """Show a message from the command itself."""
@@ -89,7 +89,7 @@ class Follower:
 
     async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
         """Show the events after offset `after` until the run ends, and return its result."""
-        # A run whose status is final may not have published its last event yet.
+        # A run that has reached its final status may not have published its last event yet.
         if not just_started and await self._loom.has_ended(self._run_id):
             await self._show_past_events(after)
             return await self._loom.result(self._run_id)
@@ -106,7 +106,7 @@ class Follower:
             await asyncio.gather(watching, *helpers, return_exceptions=True)
 
     async def _poll_pending(self, *, caught_up: bool) -> None:
-        """Start polling after the past events are shown, so that pending approvals appear after them."""
+        """Start polling for approvals once the past events are shown, so that pending approvals appear after them."""
         begun = monotonic()
         while not caught_up:
             await asyncio.sleep(QUIET)
@@ -153,7 +153,7 @@ class Follower:
                 self._display.event(offset, task)
 
     def _note_pending(self, task: Task) -> None:
-        # In the watched run, the id of a sub-agent's call is a path: the runs in between, then the call.
+        # In the watched run, the id of a sub-agent's call is a path of the intermediate runs followed by the call.
         below = f"{task.run_id.removeprefix(f'{self._run_id}/')}/" if task.run_id != self._run_id else ""
         call_id = f"{below}{task.parameters.get('call_id', '')}"
         if task.action is Action.APPROVAL_REQUESTED:
@@ -226,7 +226,7 @@ async def approve_all(_: PendingApproval) -> Decision:
 
 
 async def _raise_from(done: set[asyncio.Task[Any]]) -> RunResult:
-    """Raise a helper task's error. A helper task never ends without an error unless it is cancelled."""
+    """Raise a helper task's error. Unless it is cancelled, a helper task ends only with an error."""
     for task in done:
         await task
     raise AssertionError("a helper of the watch ended without an error")

@@ -1,4 +1,4 @@
-"""Displays for programs, which show events as JSON lines or only the result. Hints for people go to standard error."""
+"""Displays for programs. They print events as JSON lines or only the result. Hints for people go to standard error."""
 
 from loom.activities.adapters.redis.stream import task_view
 from loom.cli.output import one_line, print_json, print_notice
@@ -9,7 +9,7 @@ from loom.domain.core.tool_calls import describe
 
 
 class ResultOnly:
-    """Shows no events, only hints on standard error."""
+    """Shows no events. Prints only hints on standard error."""
 
     def __init__(self, run_id: str, *, approves: bool = False) -> None:
         """Set `approves` if the command approves every call itself, so that no instructions are printed."""
@@ -21,7 +21,7 @@ class ResultOnly:
         """Shows nothing."""
 
     def stream_lost(self, status: JsonObject, why: str) -> None:
-        """Report once that the live stream is unavailable. The result still arrives."""
+        """Report once that the live stream is unavailable. The result is still printed when the run ends."""
         if not self._is_away:
             self._is_away = True
             print_notice(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")

@@ -1,8 +1,9 @@
 """Reads keys while the screen is live, without threads or echo, and restores the terminal on exit.
 
-Tests showed that prompt_toolkit can't replace this module. With prompt_toolkit, a key typed before a question appears
-answers that question. This module drops such keys, so that nobody approves a call unseen. The prompt_toolkit prompt and
-the live screen also erase each other in every frame, and importing prompt_toolkit takes 0.11 s.
+Tests showed that prompt_toolkit can't replace this module. With prompt_toolkit, a key that was typed before a question
+appears answers that question. This module drops such keys, so that nobody approves a call before seeing it. The
+prompt_toolkit prompt and the live screen also erase each other in every frame, and importing prompt_toolkit takes
+0.11 s.
 """
 
 import asyncio
@@ -22,12 +23,15 @@ ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
 
 _SAME_STROKE: Final = 0.15
-"""Seconds within which Enter counts as part of the previous key, for people who type `y` and Enter."""
+"""Seconds after a key within which Enter is ignored, for people who type `y` and then press Enter."""
 _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTALL)
 
 
 def at_terminal() -> bool:
-    """Whether a person can answer: standard input and output are terminals, and the process is in the foreground."""
+    """Return whether a person can answer.
+
+    This requires that standard input and output are terminals, and that the process is in the foreground.
+    """
     try:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return False

@@ -1,4 +1,4 @@
-"""Renders parts of the screen: pending approvals, results, starts of tool outputs and ends of growing texts."""
+"""Renders parts of the screen, such as pending approvals, results and previews of tool output."""
 
 import json
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ def rated(ratings: JsonObject) -> str:
 
 
 def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[RenderableType]:
-    """Render the first lines of a tool's result and the number of omitted lines."""
+    """Render the first lines of a tool's result, followed by the number of omitted lines."""
     content = str(returned.get("content") or "")
     shown = plain(content).strip("\n").split("\n")
     if not any(line.strip() for line in shown):
@@ -114,7 +114,7 @@ def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[R
 
 
 def barred(text: str) -> Text:
-    """Render tool output with bars that set it apart from the agent's text."""
+    """Render tool output with a bar before each line, which distinguishes the output from the agent's text."""
     return Text("\n".join(f"  │ {line}" for line in text.split("\n")), style="dim")
 
 
@@ -124,13 +124,13 @@ def remark(text: str) -> Text:
 
 
 def tail(text: str, console: Console, keep: int) -> Text:
-    """Return the last `keep` rows of a growing text, but at least three."""
+    """Return the last `keep` rows, but at least three rows, of a growing text."""
     rows = Text(text).wrap(console, console.width)
     return Text("\n").join(rows[-max(keep, 3) :])
 
 
 def _indented(name: str, value: str) -> Text:
-    """Render a value on the same line as its name, or on separate lines if it has several."""
+    """Render a value on the same line as its name or, if it has several lines, on separate lines."""
     if "\n" not in value:
         return Text(f"  {name}: {value}")
     return Text("\n".join([f"  {name}:", *(f"  │ {line}" for line in value.split("\n"))]))

@@ -16,9 +16,9 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import ENDED, RunStatus
 
 POLL_INTERVAL: Final = 5.0
-"""Seconds between polls while there is no hint."""
+"""Seconds between polls if no event indicates a new approval or question."""
 HINT_LIFETIME: Final = 3.0
-"""Seconds to poll after a hint. An approval that hasn't appeared by then has already been answered."""
+"""Seconds to poll after a hint. If an approval hasn't appeared by then, it has already been answered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class Decision:
 
 
 def read_approval(given: Mapping[str, Any]) -> PendingApproval:
-    """Read an entry in `pending_approvals`, or an approval event's parameters."""
+    """Read an approval from an entry in `pending_approvals` or from the parameters of an approval event."""
     return PendingApproval(
         call_id=str(given["call_id"]),
         tool=str(given.get("tool", "")),
@@ -125,7 +125,10 @@ def question_in(run_id: str) -> str:
 
 
 class PendingTracker:
-    """Tracks one run's pending approvals and questions: approvals first, and oldest first within each kind."""
+    """Tracks one run's pending approvals and questions.
+
+    Approvals come before questions. Within each kind, the oldest entry comes first.
+    """
 
     def __init__(
         self,
@@ -146,12 +149,12 @@ class PendingTracker:
         self._changed = asyncio.Event()
 
     def hint(self, name: str) -> None:
-        """Poll soon, because an event mentions this call or question."""
+        """Poll soon, because an event referred to this call or question."""
         self._hints[name] = monotonic() + HINT_LIFETIME
         self._hinted.set()
 
     def close(self, name: str, digest: str = "") -> None:
-        """Mark an approval or question as answered, so that a poll already in progress doesn't reopen it."""
+        """Mark an approval or question as answered, so that a poll that is already in progress doesn't reopen it."""
         self._hints.pop(name, None)
         self._closed.add((name, digest))
         for key in [key for key in self._open if key[0] == name]:

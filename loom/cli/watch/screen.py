@@ -1,4 +1,4 @@
-"""Displays a watched run for people: past events scroll by, and a live area at the bottom shows current activity."""
+"""Displays a watched run for people. Past events scroll up, and a live area at the bottom shows current activity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,7 +24,7 @@ FRAMES: Final = 10
 """Frames per second of the live area."""
 TOOLS_SHOWN: Final = 8
 LIVE_TEXT: Final = 8000
-"""Characters of unfinished text that the live area uses. The whole text is printed when it is complete."""
+"""Maximum number of characters of unfinished text in the live area. The text is printed in full once complete."""
 
 
 class Screen:
@@ -131,12 +131,12 @@ class Screen:
         self._transcript.spending.take(status)
 
     def approval_opened(self, ask: PendingApproval) -> None:
-        """Show a pending approval and how to answer it, unless the prompt shows them."""
+        """Show a pending approval and how to answer it, unless the prompt already shows both."""
         if not self._answerable:
             self._print(panels.approval(ask, self._run_id, boxed=self._is_live))
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Show how to answer a question, unless a prompt asks for the answer."""
+        """Show how to answer a question, unless a prompt for the answer is shown."""
         if not self._replies:
             self._print(panels.question_hint(question))
 

@@ -1,4 +1,4 @@
-"""Tracks a run's spending from its events and its status. The larger of the two counts is shown."""
+"""Tracks a run's spending from its events and its status. If the two counts differ, the larger one is shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Spending:
     max_turns: int | None = None
     tokens_seen: int = 0
     cost_seen: float | None = 0.0
-    """None as soon as one call's price is unknown."""
+    """None if the price of any call is unknown."""
     tool_calls_seen: int = 0
     _status: JsonObject = field(default_factory=dict)
 
@@ -31,7 +31,7 @@ class Spending:
             self._status = status
 
     def facts(self, turn: int) -> list[str]:
-        """Format the turn, tokens, cost and tool calls with their limits."""
+        """Format the number of turns, tokens and tool calls and the cost, each with its limit."""
         usage = self._status.get("usage") or {}
         used = max(self.tokens_seen, int(usage.get("total_tokens") or 0))
         called = max(self.tool_calls_seen, int(self._status.get("tool_calls") or 0))

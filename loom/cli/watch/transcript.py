@@ -1,7 +1,7 @@
 """Turns a run's events into lines of text, and keeps the state that the live screen shows.
 
-At a terminal (`live`), a turn's text is held back until the model call ends, because a failed attempt withdraws its
-text. In other output, each line is printed when it is complete.
+At a terminal (`live`), a turn's text is held back until the model call ends, because the text of a failed attempt is
+discarded. In other output, each line is printed when it is complete.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +91,7 @@ class Transcript:
             yield Text(plain(text).rstrip())
 
     def _lines_below(self, task: Task) -> Lines:
-        """Return a sub-agent's lines. Hold back incomplete text, because several sub-agents may write at once."""
+        """Return a sub-agent's lines. Incomplete text is held back, because sub-agents may write concurrently."""
         transcript = self._below.setdefault(task.run_id, Transcript(task.run_id, live=True))
         if task.action is Action.MODEL_CALL and task.status != "failed":
             self.spending.add(task.parameters)
@@ -195,7 +195,8 @@ class Transcript:
         summary = running.summary if running else one_line(str(parameters.get("tool")))
         result = task.result or {}
         took = (result.get("metadata") or {}).get("execution_time")
-        if running is not None and parameters.get("child_run_id"):  # a child run, which no activity measured
+        # No activity measures the duration of a child run.
+        if running is not None and parameters.get("child_run_id"):
             took = (task.created_at - running.since).total_seconds()
         mark, style = {"success": ("✓ ", "green"), "warning": ("! ", "yellow")}.get(task.status, ("✗ ", "red"))
         yield Text.assemble((mark, style), summary, ("" if took is None else f"  {seconds(took)}", "dim"))
@@ -239,19 +240,19 @@ class Transcript:
         self.ended = task.created_at
 
     def _other(self, task: Task, parameters: Parameters) -> Lines:
-        """Show any other action on one line, so that new actions appear too."""
+        """Show any other action on one line, including actions that this release doesn't know."""
         values = ((name, one_line(str(value), 200)) for name, value in parameters.items())
         facts = ", ".join(value if name == "text" else f"{name} {value}" for name, value in values)
         yield _line(f"· {task.action.removeprefix('node.')}{f': {facts}' if facts else ''}", "dim")
 
 
 def _name(below: str) -> str:
-    """Return the path of a sub-agent's run without the suffixes that make the ids unique."""
+    """Return the path of a sub-agent's run, without the suffixes that make run ids unique."""
     return "/".join(part.rpartition("-")[0] or part for part in below.split("/"))
 
 
 def _head(task: str) -> str:
-    """Return the first lines of a sub-agent's task. The rest is context that all sub-agents share."""
+    """Return the first lines of a sub-agent's task. The remaining lines are context that all sub-agents share."""
     lines = task.strip().split("\n")
     rest = len(lines) - TASK_LINES
     return task if rest <= 0 else "\n".join([*lines[:TASK_LINES], f"… {counted(rest, 'more line')}"])

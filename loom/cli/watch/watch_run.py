@@ -1,4 +1,4 @@
-"""Follows a run in the appropriate format: a live screen at a terminal, plain lines in a pipe or JSON for programs."""
+"""Follows a run and displays it as a live screen at a terminal, as plain lines in a pipe, or as JSON for programs."""
 
 import sys
 from contextlib import nullcontext
