@@ -407,8 +407,9 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
                     if is_last(event.task, run_id):
                         return
             # The run ended without a final event. Yield the events that are still in the stream.
-            async for event in streamed(reader, run_id, after=after):
-                yield event
+            async with closing(streamed(reader, run_id, after=after)) as events:
+                async for event in events:
+                    yield event
             return
         except StreamUnavailable as error:
             ended, status = await server.has_ended(run_id), await server.status(run_id)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -98,15 +98,15 @@ class LoomPlugin(SimplePlugin):
         if AgentRun in config.get("workflows", ()):
             return config  # the client also has the plugin
         config["client"] = client = self._reading_payloads(config["client"])
-        own = bool(config.get("workflows"))
+        own = bool(config.get("workflows")) or config.get("workflow_runner") != _SDK_DEFAULTS["workflow_runner"]
         config = super().configure_worker(config)
         if not own:
             config["workflow_runner"] = WORKFLOW_RUNNER
         for name, value in self._worker_options(has_tuner=config.get("tuner") is not None).items():
             if config.get(name) == _SDK_DEFAULTS[name]:
                 config[name] = value  # type: ignore[literal-required]
-        parts = self.parts_for(client)
-        served = _Served(parts=parts, client=client, activities=self._activities(parts, client, config["task_queue"]))
+        served = _Served(parts=self.parts_for(client), client=client)
+        served.activities = served.own_activities(config["task_queue"])
         config["activities"] = [*config.get("activities", ()), *served.activities]
         self._served.append(served)
         return config
@@ -156,23 +156,13 @@ class LoomPlugin(SimplePlugin):
         async with opened(served.parts):
             served.is_open = True
             try:
-                await register_missing(served.client)
+                await served.search_attributes()
                 yield
             finally:
                 served.is_open = False
                 self._served.remove(served)
-                await self.aclose()
-
-    def _activities(self, parts: WorkerParts, client: Client, task_queue: str) -> Sequence[Callable[..., Any]]:
-        known: list[frozenset[str]] = []
-
-        async def search_attributes() -> frozenset[str]:
-            if not known:
-                known.append(await register_missing(client))
-            return known[0]
-
-        memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
-        return [*parts.activities(search_attributes, TemporalPasts(client)), *memory]
+                if not self._served:  # workers of one client share the store
+                    await self.aclose()
 
     def _worker_options(self, *, has_tuner: bool) -> Mapping[str, Any]:
         """Return the worker options that Loom sets if the caller didn't set them."""
@@ -206,8 +196,22 @@ class _Served:
 
     parts: WorkerParts
     client: Client
-    activities: Sequence[Callable[..., Any]]
+    activities: Sequence[Callable[..., Any]] = ()
     is_open: bool = False
+    known: frozenset[str] | None = None
+    """The search attributes that the server has, once they are registered."""
+
+    def own_activities(self, task_queue: str) -> Sequence[Callable[..., Any]]:
+        """Return Loom's activities."""
+        parts, client = self.parts, self.client
+        memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
+        return [*parts.activities(self.search_attributes, TemporalPasts(client)), *memory]
+
+    async def search_attributes(self) -> frozenset[str]:
+        """Return the search attributes that the server has. The first call registers those that are missing."""
+        if self.known is None:
+            self.known = await register_missing(self.client)
+        return self.known
 
 
 _SDK_DEFAULTS: Final = {name: p.default for name, p in inspect.signature(Worker.__init__).parameters.items()}
@@ -283,15 +287,16 @@ def main() -> None:
     """
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
-    asyncio.run(_main(settings))
+    with suppress(asyncio.CancelledError):  # stopped before it was ready
+        asyncio.run(_main(settings))
 
 
 async def _main(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    if (starting := asyncio.current_task()) is not None:
+        _on_stop_signal(starting.cancel)  # an app's factory may take arbitrarily long
     async with worker(settings):
+        stop = asyncio.Event()
+        _on_stop_signal(stop.set)
         _log.info(
             "worker_ready",
             pid=os.getpid(),
@@ -304,6 +309,12 @@ async def _main(settings: Settings) -> None:
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())
+
+
+def _on_stop_signal(react: Callable[[], object]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, react)
 
 
 def _runtime(settings: Settings) -> Runtime | None:

@@ -169,8 +169,7 @@ async def heartbeating() -> AsyncIterator[None]:
         yield
     finally:
         beat.cancel()
-        with suppress(asyncio.CancelledError):
-            await beat
+        await asyncio.wait({beat})
 
 
 async def _beat() -> None:

@@ -126,9 +126,8 @@ _MODULE_OF: Final = {name: f"loom.{module}" for module, names in _NAMES_BY_MODUL
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'loom' has no attribute {name!r}")
-    if name == "errors":
-        return import_module("loom.domain.core.errors")
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    home = import_module(_MODULE_OF[name])
+    value = getattr(home, name, None) or import_module(f"{home.__name__}.{name}")  # `errors` is a module
     globals()[name] = value
     return value
 

@@ -1,9 +1,11 @@
 """`app.provide`: what a worker opens once and injects by type into tools, hooks, interceptors and task handlers."""
 
 import json
+import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel
 
 from loom import Deny, LoomApp, Task, ToolCall, ToolContext, errors
 from loom.activities.toolbox.hooks import answer_of, objection_to
-from loom.activities.toolbox.user_tools.dependencies import Dependencies, dependency_of
+from loom.activities.toolbox.user_tools.dependencies import Dependencies, dependency_of, with_dependencies
 from loom.app.registry import Registry, merged
 from tests.commands import Commands, commands_in
 
@@ -246,6 +248,28 @@ async def test_hooks_interceptors_and_handlers_are_injected() -> None:
         assert await answer_of("around", chain.after, task, "done", patience=1) == "done at 12"
 
 
+async def test_arguments_that_are_bound_stay_bound() -> None:
+    def priced(shop: str, article: str, pool: Pool) -> str:
+        return f"{shop}: {pool.price(article)}"
+
+    dependencies = Dependencies([dependency_of(make_pool, "here")])
+    function = with_dependencies(partial(priced, "corner shop"), dependencies, "hook 'priced'", 1)
+    async with dependencies.opened():
+        assert function("tea") == "corner shop: 3"
+
+
+def test_types_that_cannot_be_read_are_refused_only_where_one_may_have_to_be_injected() -> None:
+    def needs_more(call: ToolCall, run_id: str, pool: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Called with two values."""
+
+    def needs_none(call: "Nowhere", run_id: str) -> None:  # type: ignore[name-defined]  # noqa: F821
+        """The same."""
+
+    with pytest.raises(errors.BadRequest, match="hook 'gate': its types cannot be read.*Nowhere"):
+        with_dependencies(needs_more, Dependencies(), "hook 'gate'", 2)
+    assert with_dependencies(needs_none, Dependencies(), "hook 'gate'", 2) is needs_none
+
+
 def test_injection_changes_no_digest_of_a_hook_s_code() -> None:
     app = LoomApp()
 
@@ -325,6 +349,21 @@ def of_lists() -> Iterator[list[str]]:
     yield []
 
 
+async def of_generators() -> Pool:  # type: ignore[misc]
+    """Bad: it yields."""
+    yield Pool()
+
+
+def of_anything() -> Iterator:  # type: ignore[type-arg]
+    """Bad."""
+    yield Pool()
+
+
+async def of_anything_later() -> typing.AsyncIterator:  # type: ignore[type-arg]
+    """Bad."""
+    yield Pool()
+
+
 def lost() -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
     """Bad."""
 
@@ -335,6 +374,9 @@ def lost() -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
         (without_type, "return annotation must name a type of your own"),
         (of_text, "return annotation must name a type of your own"),
         (of_lists, "return annotation must name a type of your own"),
+        (of_generators, "return annotation must name a type of your own"),
+        (of_anything, "return annotation must name a type of your own"),
+        (of_anything_later, "return annotation must name a type of your own"),
         (lost, "its types cannot be read.*Nowhere"),
         (Pool(), "takes a function, a generator or a class"),
     ],

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
 from loom.activities.ports import LLMProvider, Tool
-from loom.activities.toolbox.user_tools.dependencies import Dependency, dependency_of, named
+from loom.activities.toolbox.user_tools.dependencies import Dependency, dependency_of, refuse_second
 from loom.activities.toolbox.user_tools.options import ToolOptions, check_name
 from loom.activities.toolbox.user_tools.registration import origin_of, tool_of
 from loom.activities.toolbox.user_tools.tool import UserTool
@@ -109,22 +109,15 @@ class LoomApp:
 
         The factory's return annotation determines the type: `-> Pool` for a sync or async function, and
         `-> AsyncIterator[Pool]` or `-> Iterator[Pool]` for a generator or a context manager, which is closed when the
-        worker stops. A class provides instances of itself. A factory's parameters receive values that were provided
-        earlier. You can also use this method as a decorator.
+        worker stops. A class provides instances of itself. A factory's parameters without a default
+        receive values that were provided earlier. You can also use this method as a decorator.
 
         Raises BadRequest if the type can't be determined or is already provided.
         """
         made = dependency_of(factory, origin_of(factory))
-        self._provide({**self._dependencies, **self._once(made)})
+        refuse_second(self._dependencies.get(made.kind), made)
+        self._provide({**self._dependencies, made.kind: made})
         return factory
-
-    def _once(self, made: Dependency) -> dict[Any, Dependency]:
-        if (first := self._dependencies.get(made.kind)) is not None:
-            raise BadRequest(
-                f"{named(made.kind)} is provided twice: by {first.origin} and by {made.origin}: remove one",
-                field="provide",
-            )
-        return {made.kind: made}
 
     def _provide(self, dependencies: dict[Any, Dependency]) -> None:
         """Replace the dependencies and inspect the tools' signatures again.
@@ -255,10 +248,11 @@ class LoomApp:
         for kind, (mine, theirs) in pairs.items():
             if twice := sorted(set(mine) & set(theirs)):
                 raise BadRequest(f"both apps have a {kind} {twice[0]!r}: rename one", field=kind)
-        provided = [self._once(dependency) for dependency in other.dependencies]
+        for dependency in other.dependencies:
+            refuse_second(self._dependencies.get(dependency.kind), dependency)
         for mine, theirs in pairs.values():
             mine.update(theirs)
-        self._provide({kind: one for each in (self._dependencies, *provided) for kind, one in each.items()})
+        self._provide({**self._dependencies, **{one.kind: one for one in other.dependencies}})
         self._origins |= other.origins
         self._hooks += other.hooks
         self._skills |= dict.fromkeys(other.skills)

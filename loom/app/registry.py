@@ -148,11 +148,7 @@ def merged(
     crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
     answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
     heard = (
-        (
-            name,
-            replace(one, function=_filled(one.function, dependencies, "handler", name, 1)),
-            f"{source}: {one.origin}",
-        )
+        (name, _handler(one, dependencies), f"{source}: {one.origin}")
         for source, app in apps
         for name, one in app.handlers.items()
     )

@@ -36,8 +36,7 @@ class Workers:
     async def start(self, program: Sequence[str] = WORKER, **changed: str) -> Process:
         """Start a worker and wait until it polls; `changed` are settings of its own."""
         log = self.log(len(self.started))
-        process = self._spawn(program, log, {**self.env, **changed})
-        self.started.append(process)
+        process = self.spawn(program, **changed)
 
         async def ready() -> bool | None:
             assert process.poll() is None, log.read_text()
@@ -50,10 +49,18 @@ class Workers:
         """What the worker that was started after so many others has said."""
         return self.folder / f"worker-{number}.log"
 
-    def _spawn(self, program: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
-        command = [sys.executable, *program]
-        with log.open("wb") as output:
-            return subprocess.Popen(command, env=env, cwd=self.folder, stdout=output, stderr=output)
+    def spawn(self, program: Sequence[str] = WORKER, **changed: str) -> Process:
+        """Start a worker without waiting for it."""
+        with self.log(len(self.started)).open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *program],
+                env={**self.env, **changed},
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+            )
+        self.started.append(process)
+        return process
 
     async def kill(self, process: Process) -> None:
         """kill -9, and wait until it is gone."""

@@ -1,5 +1,6 @@
 """Workers as processes of their own: what their logs tell, and where their metrics are."""
 
+import asyncio
 import json
 import os
 import socket
@@ -17,6 +18,22 @@ from tests.acceptance.test_command_line import command_line
 from tests.model_server import ToolUse, calls, script, text
 from tests.waiting import eventually
 
+SLOW: Final = """
+import asyncio
+from pathlib import Path
+from loom import LoomApp
+
+class Pool: ...
+
+async def pool() -> Pool:
+    Path("opening").touch()
+    await asyncio.sleep(600)
+    Path("opened").touch()
+    return Pool()
+
+app = LoomApp()
+app.provide(pool)
+"""
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 
 
@@ -64,6 +81,20 @@ async def test_where_nobody_set_a_port_a_taken_one_is_left_to_its_owner(killable
     address = _metrics_address(workers, 0)
     assert address != f"http://127.0.0.1:{USUAL['metrics']}/metrics"
     assert "temporal_" in _scraped(address)
+
+
+async def test_a_worker_that_is_still_starting_can_be_stopped(killable: Killable) -> None:
+    _, _, workers = await killable(script([]))
+    (workers.folder / "slow.py").write_text(SLOW)
+    process = workers.spawn(LOOM_APP=str(workers.folder / "slow.py"))
+
+    async def is_opening() -> bool | None:
+        return (workers.folder / "opening").exists() or None
+
+    await eventually(is_opening, within=60)
+    process.terminate()
+    assert await asyncio.to_thread(process.wait, 30) == 0
+    assert not (workers.folder / "opened").exists()
 
 
 def test_without_a_server_a_worker_ends_as_the_command_does(tmp_path: Path) -> None:

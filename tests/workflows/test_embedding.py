@@ -12,7 +12,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, DefaultPayloadConverter, PayloadCodec
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import loom
 from loom import Ask, Deny, LoomApp, LoomClient, LoomPlugin, RunInfo, RunStatus, Settings, Task, errors
@@ -157,6 +157,11 @@ async def test_what_a_worker_sets_itself_stays(addresses: Addresses, workspace: 
         chosen = Worker(client, task_queue=other, plugins=[LoomPlugin(settings)], max_concurrent_activities=3)
         assert plain.config(active_config=True)["max_concurrent_activities"] == 7
         assert chosen.config(active_config=True)["max_concurrent_activities"] == 3
+        runner = UnsandboxedWorkflowRunner()
+        unsandboxed = Worker(
+            client, task_queue=f"{other}-unsandboxed", plugins=[LoomPlugin(settings)], workflow_runner=runner
+        )
+        assert unsandboxed.config(active_config=True)["workflow_runner"] is runner
 
 
 class Codec(PayloadCodec):

@@ -66,7 +66,7 @@ class Dependency:
     origin: str
     """Location where the factory was defined, for display."""
     needs: Mapping[str, Any]
-    """The type of each of the factory's parameters. Other dependencies provide these values."""
+    """The type of each of the factory's parameters without a default. Other dependencies provide these values."""
     is_closed: bool
     """Whether the factory yields its value or returns it inside a context manager."""
 
@@ -79,11 +79,7 @@ class Dependencies:
         self._each: dict[Any, Dependency] = {}
         self._values: dict[Any, Any] = {}
         for one in dependencies:
-            if (first := self._each.get(one.kind)) is not None:
-                raise BadRequest(
-                    f"{named(one.kind)} is provided twice: by {first.origin} and by {one.origin}: remove one",
-                    field=FIELD,
-                )
+            refuse_second(self._each.get(one.kind), one)
             for parameter, kind in one.needs.items():
                 if kind not in self._each:
                     raise BadRequest(
@@ -125,8 +121,13 @@ class Dependencies:
 
 
 class WithDependencies(partial[Any]):
-    """A user's function that is called with positional values and receives its other values from the dependencies."""
+    """A user's function that is called with positional values and receives its other values from the dependencies.
 
+    It is a `partial` so that code digests and the check for async functions see the user's function.
+    """
+
+    target: Callable[..., Any]
+    """The function, including arguments that the user has bound. `func` lacks them: nested partials are merged."""
     needs: Mapping[str, Any]
     dependencies: Dependencies
 
@@ -135,7 +136,7 @@ class WithDependencies(partial[Any]):
         injected = self.dependencies.values_for(self.needs)
         left = iter(given)
         arguments: list[Any] = []
-        for name in _positional(self.func):
+        for name in _positional(self.target):
             if name in injected:
                 arguments.append(injected.pop(name))
                 continue
@@ -143,7 +144,7 @@ class WithDependencies(partial[Any]):
                 arguments.append(next(left))
             except StopIteration:  # this parameter has a default, so pass the following ones by name
                 break
-        return self.func(*arguments, *left, **injected)
+        return self.target(*arguments, *left, **injected)
 
 
 def dependency_of(factory: Any, origin: str) -> Dependency:
@@ -152,9 +153,10 @@ def dependency_of(factory: Any, origin: str) -> Dependency:
         raise BadRequest(f"{origin}: `app.provide` takes a function, a generator or a class", field=FIELD)
     hints = _types_of(factory, origin)
     returned = factory if isinstance(factory, type) else hints.get("return")
-    is_closed = not isinstance(factory, type) and get_origin(returned) in _YIELDING
+    yields = inspect.isgeneratorfunction(factory) or inspect.isasyncgenfunction(factory)
+    is_closed = not isinstance(factory, type) and get_origin(returned) in _YIELDING and bool(get_args(returned))
     kind = plain(get_args(returned)[0] if is_closed else returned)
-    if (get_origin(kind) or kind) in (*_TOO_COMMON, ToolContext):
+    if (get_origin(kind) or kind) in (*_TOO_COMMON, *_YIELDING, ToolContext) or (yields and not is_closed):
         raise BadRequest(
             f"{origin}: its return annotation must name a type of your own, such as `-> Pool` or"
             " `-> AsyncIterator[Pool]`: parameters of that type get its value",
@@ -175,9 +177,14 @@ def with_dependencies(
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
-        hints = _types_of(function, what)
-    except (BadRequest, TypeError, ValueError):
+    except (TypeError, ValueError):
         return function  # the signature can't be read, so nothing is injected
+    try:
+        hints = _types_of(function, what)
+    except BadRequest:
+        if len([p for p in parameters if _is_required(p)]) > given:
+            raise
+        return function  # it needs no more than what it is called with
     needs = {p.name: plain(hints[p.name]) for p in parameters if is_provided(hints.get(p.name), dependencies)}
     others = [p for p in parameters if p.name not in needs]
     beyond = [p for p in others if p.kind is Parameter.KEYWORD_ONLY] + [p for p in others if _by_position(p)][given:]
@@ -190,8 +197,16 @@ def with_dependencies(
     if not needs:
         return function
     filled = WithDependencies(function)
-    filled.needs, filled.dependencies = needs, dependencies
+    filled.target, filled.needs, filled.dependencies = function, needs, dependencies
     return filled
+
+
+def refuse_second(first: Dependency | None, second: Dependency) -> None:
+    """Raise BadRequest if another dependency already provides the type."""
+    if first is not None:
+        raise BadRequest(
+            f"{named(second.kind)} is provided twice: by {first.origin} and by {second.origin}: remove one", field=FIELD
+        )
 
 
 def is_injected(function: Callable[..., Any] | None) -> bool:
