@@ -4,7 +4,7 @@ call.
     a turn of the model        `covered`: as long a reply as the budget allows
     an evaluation, a summary   `worst_case`: all of it, or the run does without
 
-This limit is the reservation. The call is made with a limit on output tokens so that its input and output together
+The limit on the reply's output tokens is the reservation. It ensures that the input and output of the call together
 don't exceed the remaining budget. Before a call with tools, the budget must also leave enough for a final answer after
 that call.
 """
@@ -44,7 +44,7 @@ class Uncovered:
 
 
 async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) -> Spend:
-    """Return the maximum usage of a call with `prompt` tokens and a reply of at most `output` tokens."""
+    """Return the maximum usage of a call with `prompt` input tokens and at most `output` output tokens."""
     usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
     return Spend(tokens=usage.total_tokens, micros=await prices.cost_micros(model, usage) or 0)
 
@@ -52,8 +52,8 @@ async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) ->
 async def covered(
     prices: Prices, model: str, *, prompt: int, most: int, allowance: Share, last: bool
 ) -> Covered | Uncovered:
-    """Return the share of this allowance that a call with `prompt` tokens and a reply of at most `most`
-    tokens may use.
+    """Return how much of this allowance a call may use if its prompt has `prompt` tokens and its reply has at most
+    `most` tokens.
     """
 
     async def call(output: int) -> Spend:

@@ -27,7 +27,7 @@ class Answer:
     """The result of one handler for a task."""
 
     task: Task | None
-    """None if the handler only observed the task."""
+    """The handler's task, or None if the handler only observed the published task."""
     failed: bool = False
     """Whether the handler raised an exception. In that case, `task` contains the error."""
 
@@ -37,15 +37,15 @@ class Subscription:
     """A handler and its pattern."""
 
     name: str
-    """Subscribers with the same name share the work: each task is delivered to one of them. The name survives a restart
-    of the process.
+    """Subscribers with the same name share the work, so each task is delivered to only one of them. The name stays the
+    same after a restart of the process.
     """
     pattern: str
     handler: Handler
 
 
 class Transport(Protocol):
-    """Delivers tasks from publishers to handlers. All methods may raise StreamUnavailable."""
+    """Delivers tasks from publishers to handlers. All methods raise StreamUnavailable if the bus isn't responding."""
 
     async def attach(self, subscription: Subscription) -> None:
         """Start calling the handler with every task that matches its pattern."""
@@ -76,21 +76,23 @@ class Delivery:
 
     entry: str
     task: Task | None
-    """None if this version of Loom can't read the entry."""
+    """The task, or None if this version of Loom can't read the entry."""
     reply_to: str = ""
 
 
 class Inbox(Protocol):
-    """One consumer in a group that shares a subscription. A task that it reads stays assigned to it until it
-    acknowledges the task or stops working.
+    """One consumer in a group that shares a subscription. A task that the consumer has read stays assigned to it until
+    it acknowledges the task or stops working. All methods raise StreamUnavailable if the bus isn't responding.
     """
 
     async def take(self) -> Sequence[Delivery]:
-        """Return new tasks, oldest first. Wait briefly, and possibly return nothing. Raises StreamUnavailable."""
+        """Return new tasks, oldest first. If there are none, wait briefly, and return an empty sequence if no task
+        arrives.
+        """
         ...
 
     async def done(self, entries: Sequence[str]) -> None:
-        """Acknowledge these tasks so that they aren't delivered again. Raises StreamUnavailable."""
+        """Acknowledge these tasks so that they aren't delivered again."""
         ...
 
 
@@ -104,7 +106,8 @@ class Bus:
         """Return the task that its handler returned. If no handler responds or none is awaited, return the task
         unchanged.
 
-        If several handlers return a task, the first one wins. A failure is returned only if no handler returned a task.
+        If several handlers return a task, the first of these tasks is returned. A failure is returned only if no
+        handler returned a task.
         """
         if not wait_result:
             await self._transport.send(task)
@@ -133,7 +136,9 @@ class Bus:
 
 
 async def answer_of(subscription: Subscription, task: Task) -> Answer:
-    """Call the handler with its own copy of the task. If the handler raises an exception, only this handler fails."""
+    """Call the handler with its own copy of the task. If the handler raises an exception, other handlers aren't
+    affected.
+    """
     try:
         return Answer(task=await subscription.handler(deepcopy(task)))
     except Exception as error:  # noqa: BLE001 - a handler's error affects only that handler

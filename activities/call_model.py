@@ -43,7 +43,7 @@ LEAST_OUTPUT = 256
 """Minimum number of tokens available for a reply, even if the context window is full."""
 
 RESEND = ModelReply()
-"""The worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
+"""The result if the worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
 
 
 class LanguageModel:
@@ -72,13 +72,14 @@ class LanguageModel:
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
-        """Call the model. Raises LLM errors as application failures of the same name."""
+        """Call the model. If the call fails, raises the LLM error as an application failure of the same name."""
         run_id, ids = request.origin.run_id, request.origin.log_ids
         segment = model_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
                 if request.attempt > 1:
-                    # Only for the model: this makes clients discard the turn's text, which a tool retry must not do.
+                    # Emit this only for the model, because it makes clients discard the turn's text. A tool retry must
+                    # not do that.
                     writer.emit(segment_reset(request))
                 writer.notices(request.notices)
                 if (known := await load_conversation(self._transcripts, request)) is None:
@@ -226,7 +227,7 @@ def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Me
     """Return the reply with call ids that are unique within the run, because an approval must identify exactly one
     call.
     """
-    # Compression may have dropped earlier calls. A provider that restarts its count would reuse their ids.
+    # Compression may have dropped earlier calls. A provider that restarts its count would reuse the ids of those calls.
     mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:
         return message

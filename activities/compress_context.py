@@ -29,9 +29,9 @@ from loom.domain.tree.budget import Share
 _log = structlog.get_logger("loom.compression")
 
 RESEND = Compressed()
-"""The worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
+"""The result if the worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
 QUESTION_SHARE = 0.6
-"""Maximum share of the context window for the messages to summarize."""
+"""Maximum share of the context window that the messages to summarize may occupy."""
 
 
 class Compressor:
@@ -54,9 +54,7 @@ class Compressor:
 
     @activity.defn(name="compress_context")
     async def compress_context(self, request: CompressRequest) -> Compressed:
-        """Compress the conversation. Raises LLM errors as application failures, unless the request is for compression
-        without a model.
-        """
+        """Compress the conversation. If the model call fails, raises the LLM error as an application failure."""
         segment = compression_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
@@ -88,15 +86,15 @@ class Compressor:
         )
 
     async def _purse(self, allowance: Share, request: CompressRequest, spec: AgentSpec, measures: Measures) -> "_Purse":
-        """Return the budget for the summary. A final answer must still fit afterward, even if the summary saves
-        nothing.
+        """Return the budget for the summary. A final answer must still fit afterward, even if the summary doesn't save
+        any tokens.
         """
         after = int(GROWTH * request.tokens)
         follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
         return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
 
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
-        """Ask the model to write the sections. Return the reason if it failed."""
+        """Ask the model to write the sections. Return an empty string, or the reason if no sections were written."""
         if request.plain:
             return "the model could not be used"
         if not promising(summing.work):
@@ -137,7 +135,7 @@ class _Purse:
 
 
 class _Summing:
-    """Asks a model to write the sections of a summary, and to shorten sections that are too long once."""
+    """Asks a model to write the sections of a summary. If sections are too long, asks once for shorter sections."""
 
     def __init__(
         self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None
@@ -151,7 +149,7 @@ class _Summing:
         self._purse = purse
 
     async def write(self) -> None:
-        """Ask the model. Raises the LLM errors."""
+        """Ask the model. Raises an LLM error if a call fails."""
         limit = self.work.section_limit
         asked = sections.question(self.work.spoken, earlier=self.work.earlier, room=self._room, section_tokens=limit)
         self.sections = await self._ask(asked)
@@ -180,10 +178,10 @@ class _Summing:
 
 
 def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]) -> tuple[Compressing, Measures]:
-    """Return the compression to perform and the token measures for it."""
+    """Return the compression to perform, together with the token measures for it."""
     measures = request.measures
     whole = _context(spec, messages, measures).tokens
-    if request.tokens > whole:  # the provider's count exceeded Loom's estimate
+    if request.tokens > whole:  # the provider counted more tokens than Loom estimated
         measures = replace(measures, ratio=measures.ratio * request.tokens / whole)
     target = spec.compress_target * min(request.tokens, measures.window(spec))
 

@@ -1,7 +1,7 @@
 """Activity `conduct_crew`: decide a crew's next step, in place of a model's reply.
 
-The activity makes the decision and records it with its reason, so that a later version of Loom never changes the past
-decisions of a running crew.
+The activity records each decision with its reason. A later version of Loom therefore never changes the past decisions
+of a running crew.
 """
 
 from collections.abc import Callable
@@ -63,8 +63,8 @@ class CrewConductor:
 
     @activity.defn(name="conduct_crew")
     async def conduct_crew(self, request: ModelRequest) -> ModelReply:
-        """Return the crew's next assignments as an assistant message. Raises an application failure if the crew must
-        end.
+        """Return the crew's next assignments as an assistant message. Raises an application failure if the crew can't
+        continue.
         """
         run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
         async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
@@ -131,8 +131,8 @@ class CrewConductor:
 
 
 class _Spent(Exception):
-    """A member ended because its budget was exhausted. The crew can't continue without that member, so it ends for the
-    same reason.
+    """Raised if a member ended because its budget was exhausted. The crew can't continue without that member, so the
+    crew ends for the same reason.
     """
 
     def __init__(self, need: Spend) -> None:

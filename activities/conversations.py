@@ -13,9 +13,10 @@ ConversationRequest: TypeAlias = ModelRequest | CompressRequest | EvaluateReques
 async def load_conversation(
     transcripts: TranscriptStore, request: ConversationRequest
 ) -> tuple[AgentSpec, Transcript] | None:
-    """Return the spec and the transcript, or None if this worker doesn't know one of them.
+    """Return the spec and the transcript, or None if this worker doesn't have one of them.
 
-    On None, the activity asks the workflow to send both in full. A spec that arrives in full is stored for later calls.
+    If the result is None, the activity asks the workflow to send both in full. A spec that was sent in full is stored
+    for later calls.
     """
     spec = request.spec or await transcripts.load_spec(request.spec_digest)
     transcript = await transcripts.load(request.origin.run_id, request.tail)

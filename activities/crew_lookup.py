@@ -20,7 +20,9 @@ class Crews:
         self._read = read
 
     def found(self, asked: str | JsonObject) -> Crew:
-        """Return the crew with that name or those fields. Raises BadRequest."""
+        """Return the crew with that name or those fields. Raises BadRequest if the crew doesn't exist or its fields are
+        invalid.
+        """
         if not isinstance(asked, str):
             return self._read(asked)
         if asked not in self._known:

@@ -2,9 +2,9 @@
 
     snapshot ─▶ reserve ─▶ execute ─▶ finish
 
-A worker may crash at any point. The next attempt then checks the ledger. A finished call returns its stored result, and
-a call that didn't start runs. A call that started but didn't finish runs again only if repeating it is harmless.
-Otherwise, its outcome is reported as unknown.
+A worker may crash at any point. The next attempt then checks the ledger. If the call has finished, the attempt returns
+the stored result. If the call hasn't started, the attempt runs it. If the call has started but not finished, the
+attempt runs it again only if repeating it is harmless. Otherwise, the attempt reports that the outcome is unknown.
 """
 
 import asyncio
@@ -26,11 +26,13 @@ _log = structlog.get_logger("loom.tool")
 
 Execute = Callable[[], Awaitable[ToolResult]]
 KEEP_TRIES: Final = (0.1, 0.5, 2.0)
-"""Seconds between attempts to store a result. If the worker crashed before storing it, the outcome would be unknown."""
+"""Seconds between attempts to store a result. If the worker crashed before the result was stored, the outcome would be
+unknown.
+"""
 
 
 class Effects:
-    """Executes calls so that no effect happens twice and every effect is recorded."""
+    """Executes calls, records every effect, and ensures that no effect is repeated."""
 
     def __init__(
         self,

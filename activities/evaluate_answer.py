@@ -24,7 +24,7 @@ from loom.domain.run.stream_events import answer_evaluated, evaluation_segment, 
 _log = structlog.get_logger("loom.evaluation")
 
 RESEND = Evaluated(resend=True)
-"""The worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
+"""The result if the worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
 
 
 class Evaluator:
@@ -47,7 +47,7 @@ class Evaluator:
 
     @activity.defn(name="evaluate_answer")
     async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
-        """Rate the answer. Raises LLM errors as application failures."""
+        """Rate the answer. If the model call fails, raises the LLM error as an application failure."""
         segment = evaluation_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:

@@ -26,10 +26,12 @@ from loom.domain.core.errors import LoomError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
-"""Failure types that indicate a worker shutdown. Nobody requested that the run stop."""
+"""Failure types that indicate a worker shutdown, as opposed to a request to stop the run."""
 
 _NOT_KEPT: Final = "StorageUnavailable"
-"""The failure itself has this type, not its cause: the activity ran, but its result couldn't be stored."""
+"""Type of the failure if the activity ran but its result couldn't be stored. In this case, the failure itself has the
+type, and not its cause.
+"""
 
 _NOT_HERE: Final = "NotFoundError"
 """Failure type if a worker doesn't have this activity registered."""
@@ -39,8 +41,8 @@ _UNDECODABLE: Final = "Failed decoding"
 
 
 def to_application_error(error: LoomError, redact: Callable[[str], str]) -> ApplicationError:
-    """Return the error as it crosses the activity boundary, with secrets removed. The workflow decides whether to
-    retry.
+    """Convert the error to an application failure without secrets, which the activity can raise. The workflow decides
+    whether to retry.
     """
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()

@@ -19,7 +19,9 @@ class Forks:
         self._artifacts = artifacts
 
     async def point(self, forked: ForkedFrom, request: RunRequest) -> ForkPoint:
-        """Return the state of the other run after that turn. Raises BadRequest and RunNotFoundError."""
+        """Return the state of the other run after that turn. Raises RunNotFoundError if the run doesn't exist, and
+        BadRequest if it can't be forked as requested.
+        """
         found = fork_point(await self._pasts.records(forked.run_id), forked.turn)
         if request.agent != found.spec.name:
             raise BadRequest(

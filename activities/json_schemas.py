@@ -26,7 +26,7 @@ class BrokenSchema(Exception):
 
 
 def require_sound(schema: JsonObject) -> None:
-    """Reject a schema that is invalid, too long, or refers to other documents. Raises BrokenSchema."""
+    """Raise BrokenSchema if the schema is invalid, is too long, or refers to other documents."""
     try:
         if len(json.dumps(schema)) > SCHEMA_LIMIT:
             raise BrokenSchema(f"its schema is longer than {SCHEMA_LIMIT} characters")

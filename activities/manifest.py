@@ -36,8 +36,8 @@ class Change:
     """A difference between a worker's definitions and the definitions that are pinned to a run."""
 
     kind: Literal["part", "tool", "own"]
-    """For an agent field or a tool schema, the run keeps the pinned version. For a definition that exists only on the
-    worker, the run uses the worker's version from now on.
+    """Kind of the difference. If an agent field or a tool schema differs, the run keeps the pinned version. If a
+    definition that exists only on the worker differs, the run uses the worker's version from now on.
     """
     name: str
 
@@ -121,7 +121,7 @@ MOST_SAID = 1000
 
 
 class Manifests:
-    """Pins a worker's definitions to runs, and checks whether a run was pinned to different ones."""
+    """Pins a worker's definitions to runs, and checks whether different definitions were pinned to a run."""
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class Manifests:
         return {**self._agents[name], **met_by(self._own, tools=tools, hooks=hooks, agents=others)}
 
     def of_crew(self, agents: Collection[str], hooks: Collection[str]) -> Mapping[str, str]:
-        """Return the manifest to pin to a crew's run. The run contains the crew's definition, and the worker defines
-        the members' agents.
+        """Return the manifest to pin to a crew's run. The run contains the definition of the crew, and the worker
+        contains the definitions of the members' agents.
         """
         return met_by(self._own, tools=(), hooks=hooks, agents=agents)
 

@@ -33,7 +33,7 @@ class OutputSchema:
     """A schema that is ready for use."""
 
     def __init__(self, schema: JsonObject) -> None:
-        """Raises BadRequest if the schema is invalid."""
+        """Prepare the schema. Raises BadRequest if the schema is invalid."""
         try:
             require_sound(schema)
             _require_patterns(schema)
@@ -45,7 +45,7 @@ class OutputSchema:
         self._require_an_end()
 
     def check(self, values: Sequence[Any]) -> CheckedAnswer:
-        """Return the first value that matches. If none matches, return the errors of the first value."""
+        """Return the first value that matches the schema. If no value matches, return the errors of the first value."""
         wrong: tuple[str, ...] = ()
         for value in values:
             problems = self._problems(value)

@@ -57,8 +57,8 @@ class CallPreparer:
     async def plans_again(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[PreparedCall, ...]:
-        """Prepare calls again after interceptors have processed them, if rules or a person have changed something
-        since.
+        """Prepare calls that interceptors have already processed. Pending calls are prepared again in this way if the
+        rules or a person's grants have changed.
         """
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
@@ -69,8 +69,8 @@ class CallPreparer:
         )
 
     async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[PreparedCall, ...]:
-        """Return a prepared call for each assignment of a crew. Hooks apply to assignments. Rules and interceptors do
-        not.
+        """Return a prepared call for each assignment of a crew. Hooks apply to assignments, but rules and interceptors
+        don't.
 
         Rules apply to the members' own tool calls. Assigning work to members is the purpose of a crew.
         """

@@ -94,7 +94,9 @@ class Preparation:
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
-        """Resolve the request. Raises BadRequest and LLMConfigurationError as application failures."""
+        """Resolve the request. Raises an application failure of the type BadRequest if the request is invalid, or
+        LLMConfigurationError if its model can't be used.
+        """
         async with heartbeating():
             try:
                 return await self._prepared(request)
@@ -201,7 +203,8 @@ class Preparation:
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
         """Remove the tools that start child runs if the run is at the maximum depth."""
         levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
-        # A plan's steps run two levels deeper. At the maximum depth, a sub-agent's model reads why it can't delegate.
+        # A plan's steps run two levels deeper. At the maximum depth, a sub-agent keeps the delegation tool, and its
+        # model reads in the result why it can't delegate.
         never = {CREATE_PLAN} if levels < 2 else set()
         if lineage is None and levels == 0:
             never.add(DELEGATE)
@@ -210,14 +213,14 @@ class Preparation:
     def _branching(
         self, spec: AgentSpec, definition: AgentDefinition, request: RunRequest, lineage: Lineage | None
     ) -> AgentSpec:
-        """Convert an agent with the `tree` pattern into an agent that runs its own branches. Other agents
-        don't change.
+        """Convert an agent with the `tree` pattern into an agent that runs its own branches. Return other agents
+        unchanged.
         """
         if spec.pattern != "tree":
             return spec
         wanted = read_options(request.metadata)
-        rounds = None if definition.pattern == "reflect" else definition.rounds  # those have another kind
-        # If a sub-agent has fewer tools than its agent, its branches do, too. Skills add their own tools.
+        rounds = None if definition.pattern == "reflect" else definition.rounds  # these rounds have another meaning
+        # If a sub-agent has fewer tools than its agent definition, so do its branches. Skills add their own tools.
         own = [tool.name for tool in spec.tools if not tool.name.startswith(COMPILED)]
         given = own if lineage and (lineage.tools or not lineage.named) else []
         crew = branches_of(
@@ -263,9 +266,7 @@ class Preparation:
         return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
-        """Reject rules that can never match. Such a rule protects nothing, although its author believes that
-        it does.
-        """
+        """Reject rules that can never match. Such a rule has no effect, although its author relies on it."""
         if not spec.permissions:
             return
         place = Place(workspace=spec.workspace, home=str(Path.home()))

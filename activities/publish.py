@@ -56,7 +56,7 @@ class StreamWriter:
         self._writing: asyncio.Task[None] | None = None
         self._serial = 0
         self.fenced = False
-        """A later attempt has taken over, so events from this attempt are no longer shown."""
+        """Whether a later attempt has taken over. If so, events from this attempt are no longer shown."""
         self.dropped = 0
         """Number of events that couldn't be written because the store was unavailable."""
 
@@ -73,7 +73,7 @@ class StreamWriter:
             self._put(task_of_notice(self._origin, notice))
 
     async def close(self) -> None:
-        """Wait until all events are written or the stream is known to be unavailable. Wait at most `CLOSE_LIMIT`
+        """Wait until all events are written or the stream is known to be unavailable, but no longer than `CLOSE_LIMIT`
         seconds.
         """
         while (writing := self._writing) is not None:

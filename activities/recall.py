@@ -29,7 +29,7 @@ class ContextSource(Protocol):
     """Adds a message to conversations. The message is recorded together with the model's reply."""
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """Return related context for a person's message, or None. Never raises an exception. If a source is
+        """Return related context for a person's message, or None. This method never raises an exception. If a source is
         unavailable, the returned message reports it.
         """
         ...
@@ -38,8 +38,8 @@ class ContextSource(Protocol):
 async def recalled(
     sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
 ) -> tuple[Message, ...]:
-    """Return the sources' results for messages since the model's last reply. Without new messages, the result
-    is empty.
+    """Return the results of the sources for the messages since the model's last reply. If there are no new messages,
+    the result is empty.
     """
     question = asked(messages) if sources else ""
     if not question:
@@ -49,7 +49,9 @@ async def recalled(
 
 
 class SessionMemory:
-    """Memories from other runs in the same session. A run without a session has its own, which starts empty."""
+    """Memories from other runs in the same session. A run without a session has a session of its own, which starts
+    empty.
+    """
 
     def __init__(self, store: MemoryStore, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
         self._store = store
@@ -77,7 +79,7 @@ class SessionMemory:
         # A sub-agent receives its task and its parent's hints, but not the parent's conversation.
         is_root = origin.root_run_id in ("", origin.run_id)
         recent = view(settings.recall_recent if is_root else 0, Layer.L1)
-        # Only messages and answers: in a run with many tools, the newest tasks would contain few of them.
+        # Include only messages and answers. In a run with many tool calls, the newest tasks would contain few of them.
         said = replace(recent, actions=frozenset(SAID), only_roots=True)
         conversation, important, summaries = await asyncio.gather(
             self._store.recent(said),

@@ -35,7 +35,7 @@ from loom.domain.run.stream_events import (
 _log = structlog.get_logger("loom.tool")
 
 RESEND = ToolResult(content="", resend=True)
-"""The worker doesn't have the call's arguments."""
+"""The result if the worker doesn't have the call's arguments."""
 
 
 class ToolRunner:
@@ -67,7 +67,9 @@ class ToolRunner:
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
-        """Run the call. A tool failure is returned as a result for the model, never raised as an exception."""
+        """Run the call. If the tool fails, the failure is returned as a result for the model and isn't raised as an
+        exception.
+        """
         run_id = request.origin.run_id
         segment = tool_segment(request.turn, request.call_id, request.attempt)
         ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
@@ -87,7 +89,7 @@ class ToolRunner:
                     return await self._run(request, arguments, writer, state)
 
     async def _found(self, request: ToolRequest) -> JsonObject | None:
-        """Return the call's arguments if this worker has them and their digest matches."""
+        """Return the call's arguments if this worker has arguments with a matching digest."""
         found = await self._transcripts.find_arguments(request.origin.run_id, request.call_id)
         return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
@@ -148,7 +150,7 @@ class _Told:
         self._request = request
         self._make_masked = masked
         self._masked: StreamRedactor | None = None
-        """None if there has been no partial output."""
+        """Redacts the partial output. None if there has been no partial output."""
 
     def began(self, call: ToolCall, sanitizer: OutputSanitizer) -> None:
         """Report that the call has started."""

@@ -70,7 +70,8 @@ class RunSkills:
     tools: SkillTools
 
     async def equipped(self, spec: AgentSpec, request: RunRequest, found: FoundSkills) -> Equipped:
-        """Return the spec with the skills selected from `found`, and with their tools. Raises BadRequest.
+        """Return the spec with the skills selected from `found`, and with their tools. Raises BadRequest if a requested
+        skill can't be used.
 
         An agent can read the skills that are assigned to it. Other skills require the `load_skill` tool, and scripts
         require `run_skill_script`.

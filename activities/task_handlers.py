@@ -24,7 +24,7 @@ from loom.domain.core.tasks import Task
 _log = structlog.get_logger("loom.handler")
 
 GROUP: Final = "handler:"
-"""Prefix of the handlers' consumer groups, so that none of them conflicts with the memory group."""
+"""Prefix of the handlers' consumer groups. It ensures that no handler's group conflicts with the memory group."""
 PAUSES: Final = (0.5, 2.0, 8.0)
 """Seconds before each retry."""
 _AT_START: Final = 5.0

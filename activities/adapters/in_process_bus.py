@@ -9,7 +9,7 @@ from loom.domain.core.tasks import Task
 
 
 class InProcessBus:
-    """`Transport` that needs no server. Pending tasks are lost when the process ends."""
+    """`Transport` that doesn't need a server. Pending tasks are lost when the process ends."""
 
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []

@@ -40,7 +40,7 @@ _KINDS: Final = {"pdf": Kind.PAGES, "markdown": Kind.MARKDOWN, "html": Kind.MARK
 
 
 class LeftOut(Exception):
-    """A file isn't a document. The message explains the reason."""
+    """Raised if a file isn't a document. The message explains the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class FileOnDisk:
 
 def document_paths(folder: Path) -> tuple[str, ...]:
     """Return the paths of the files whose names identify them as documents, sorted and relative to the folder. Raises
-    BadRequest.
+    BadRequest if there are too many documents.
     """
     found = [path for path in walk(folder, folder, lambda: False) if not _is_hidden(path) and suffix_of(path)]
     if len(found) > MOST_FILES:
@@ -90,7 +90,9 @@ def is_html(suffix: str) -> bool:
 
 
 def read_file(folder: Path, path: str) -> FileOnDisk:
-    """Read the whole file. Raises LeftOut or UnreadableNow."""
+    """Read the whole file. Raises LeftOut if the file is too large or isn't a regular file in the folder, and
+    UnreadableNow if it currently can't be read.
+    """
     suffix = suffix_of(path)
     limit = LARGEST_PDF if suffix == "pdf" else LARGEST
     try:
@@ -123,7 +125,9 @@ def text_of(data: bytes) -> str:
 
 
 def _old(data: bytes) -> str:
-    """Detect Chinese text: its high bytes occur in pairs, whereas in Western text a letter follows most high bytes."""
+    """Decode the bytes as Chinese text if most high bytes occur in pairs. In Western text, most high bytes are followed
+    by a letter.
+    """
     pairs = len(_PAIR.findall(data))
     high = len(data) - len(data.translate(None, _HIGH))
     return data.decode("gb18030" if 2 * pairs >= 0.9 * high else "cp1252", "replace")

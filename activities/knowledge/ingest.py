@@ -1,7 +1,7 @@
-"""Index a folder into a knowledge base. Only files that changed since the last time are indexed, and secrets are never
-stored.
+"""Index a folder into a knowledge base. Only files that have changed since the last pass are indexed, and secrets are
+never stored.
 
-Documents are stored first, and can then be found by words. Their vectors are computed afterward. If indexing is
+Documents are stored first, so that they can be found by words. Their vectors are computed afterward. If indexing is
 interrupted, index the folder again to continue where it stopped.
 """
 
@@ -64,7 +64,7 @@ class Ingestion:
         size: ChunkSize = ChunkSize(),  # noqa: B008 - frozen
         tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """`tell` is called periodically with the progress."""
+        """`tell` is called with messages about the progress."""
         self._store = store
         self._reader = reader
         self._redact = redact
@@ -73,7 +73,11 @@ class Ingestion:
         self._tell = tell
 
     async def take_in(self, folder: Path, base: str, *, reembed: bool = False) -> Ingested:
-        """Update a knowledge base from the folder. Raises StoreUnavailable, BadRequest or RefusedError."""
+        """Update a knowledge base from the folder.
+
+        Raises StoreUnavailable if the store isn't responding, BadRequest if the folder contains too many documents, and
+        RefusedError if the update would lose documents or mix vectors from different models.
+        """
         there = next((each for each in await self._store.bases() if each.name == base), None)
         if there is not None:
             self._refuse(there, folder, reembed=reembed)

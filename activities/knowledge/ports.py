@@ -9,22 +9,24 @@ from loom.domain.memory.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeQ
 
 
 class UnreadableDocument(Exception):
-    """A document can't be read. The message explains the reason."""
+    """Raised if a document can't be read. The message explains the reason."""
 
 
 class UnreadableNow(UnreadableDocument):
-    """The document may become readable later, so its stored content is kept."""
+    """Raised if the document may become readable later. Its stored content is kept."""
 
 
 class DocumentReader(Protocol):
-    """Converts documents of a specific format to text. Documents may be malicious."""
+    """Converts documents of a specific format to text. Documents may be malicious. Methods raise UnreadableDocument if
+    a document can't be read.
+    """
 
     async def pdf(self, data: bytes) -> str:
-        """Return the text of a PDF, with a form feed between pages. Raises UnreadableDocument."""
+        """Return the text of a PDF, with a form feed between pages."""
         ...
 
     async def html(self, text: str) -> str:
-        """Return a page as Markdown. Raises UnreadableDocument."""
+        """Return a page as Markdown."""
         ...
 
 
@@ -35,7 +37,7 @@ class Document:
     path: str
     """Path relative to the document's folder."""
     digest: str
-    """If the digest changes, the document must be read again."""
+    """Digest of the document. If the digest changes, the document must be read again."""
     chunks: tuple[Chunk, ...]
 
 
@@ -48,7 +50,7 @@ class Unembedded:
 
 
 class KnowledgeStore(Protocol):
-    """The indexed knowledge bases. All methods raise StoreUnavailable."""
+    """The indexed knowledge bases. All methods raise StoreUnavailable if the store isn't responding."""
 
     async def digests(self, base: str) -> Mapping[str, str]:
         """Return the digests of a knowledge base's documents by path. If the knowledge base doesn't exist, the result
@@ -63,7 +65,7 @@ class KnowledgeStore(Protocol):
     async def save(self, base: str, document: Document) -> None:
         """Replace the document at its path. Keep the vectors of unchanged chunks.
 
-        If the knowledge base no longer exists, nothing is stored.
+        If the knowledge base no longer exists, the document isn't stored.
         """
         ...
 

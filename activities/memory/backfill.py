@@ -22,7 +22,9 @@ from loom.domain.memory.backfill import CatchUpRequest, CaughtUp
 _log = structlog.get_logger("loom.memory")
 
 SETTLED_AFTER: Final = timedelta(seconds=30)
-"""Newer tasks are left to the bus, which records their creation times and durations more precisely."""
+"""Minimum age of a rebuilt task. Newer tasks are left to the bus, which records creation times and durations more
+precisely.
+"""
 AT_ONCE: Final = 200
 """Number of tasks per store transaction."""
 _SEEN: Final = 20_000
@@ -35,12 +37,13 @@ class Moved:
 
     run_id: str
     events: int
-    """Number of events in the run's last execution. If it hasn't increased since the last pass, there are no new tasks.
+    """Number of events in the run's last execution. If this number hasn't increased since the last pass, there are no
+    new tasks.
     """
 
 
 class UnreadableHistory(Exception):
-    """The history no longer exists, or contains data that this worker can't decode."""
+    """Raised if a history no longer exists or contains data that this worker can't decode."""
 
 
 class Histories(Protocol):
@@ -51,12 +54,14 @@ class Histories(Protocol):
         ...
 
     async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """Return the facts from the run's history, across all executions. Raises UnreadableHistory."""
+        """Return the facts from the run's history, across all executions. Raises UnreadableHistory if the history can't
+        be read.
+        """
         ...
 
 
 class CatchUp:
-    """Fills gaps in memory."""
+    """Adds missing tasks to memory."""
 
     def __init__(
         self,
@@ -67,7 +72,7 @@ class CatchUp:
         scoped: ScopedMemory | None = None,
         settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
-        """Run tasks are shared in `scoped`, in the same way as by the memory writer."""
+        """The runs' tasks are shared in `scoped`, as the memory writer does."""
         self._scoped = scoped
         self._histories = histories
         self._store = store
@@ -78,7 +83,7 @@ class CatchUp:
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:
-        """Store tasks that memory is missing. This is safe to repeat and to run concurrently."""
+        """Store the tasks that are missing from memory. This activity is idempotent and safe to run concurrently."""
         async with heartbeating():
             return await self.until(datetime.now(UTC) - self._settled_after, request.since)
 

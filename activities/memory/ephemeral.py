@@ -17,11 +17,11 @@ MOST_CHARACTERS: Final = 100_000
 
 
 class EphemeralFull(ValueError):
-    """A tool call tried to store too much state."""
+    """Raised if a tool call tries to store too much state."""
 
 
 class EphemeralState(MutableMapping[str, Any]):
-    """The state of one call: a dict with a size limit."""
+    """The state of one call, which is a dict with a size limit."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}

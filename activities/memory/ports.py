@@ -10,15 +10,15 @@ from loom.domain.memory.scopes import NodePath, ScopedEntry, ScopedWrite
 
 
 class EmbedderUnavailable(Exception):
-    """The embedder isn't responding. Callers search by words only, or postpone the work."""
+    """Raised if the embedder isn't responding. Callers search by words only, or postpone the work."""
 
 
 class TextRefused(EmbedderUnavailable):
-    """The embedder is responding but rejects one of these texts. It may accept the others."""
+    """Raised if the embedder is responding but rejects one of the texts. It may accept the other texts."""
 
 
 class DistillerUnavailable(Exception):
-    """The distiller isn't responding. The beginning of the text is used instead."""
+    """Raised if the distiller isn't responding. Callers use the beginning of the text instead."""
 
 
 class Embedder(Protocol):
@@ -26,7 +26,7 @@ class Embedder(Protocol):
 
     @property
     def model(self) -> str:
-        """The model's name. A different name means different vectors."""
+        """The model's name. Models with different names have different vectors."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
         """Return one vector for each text. Use `query` for questions, because some models treat them differently.
 
-        Raises EmbedderUnavailable, or TextRefused if one of the texts caused the error.
+        Raises EmbedderUnavailable if the embedder isn't responding, and TextRefused if it rejects one of the texts.
         """
         ...
 
@@ -46,12 +46,12 @@ class Distiller(Protocol):
     """Extracts one to three facts from a long text."""
 
     async def facts(self, text: str) -> Sequence[str]:
-        """Return the facts, most important first. Raises DistillerUnavailable."""
+        """Return the facts, most important first. Raises DistillerUnavailable if the distiller isn't responding."""
         ...
 
 
 class MemoryStore(Protocol):
-    """Stores the messages and actions of runs. All methods raise StoreUnavailable."""
+    """Stores the messages and actions of runs. All methods raise StoreUnavailable if the store isn't responding."""
 
     async def remember(self, tasks: Sequence[Task]) -> int:
         """Store tasks from any runs, and return the number of new tasks. Storing an existing task again has
@@ -60,8 +60,8 @@ class MemoryStore(Protocol):
         ...
 
     async def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """Return the tasks that `remember` would store. These are neither already stored nor part of a
-        deleted session.
+        """Return the tasks that `remember` would store. Tasks that are already stored or belong to a deleted session
+        aren't returned.
         """
         ...
 
@@ -72,11 +72,11 @@ class MemoryStore(Protocol):
         ...
 
     async def recent(self, view: View) -> tuple[Hit, ...]:
-        """Return the newest memories first."""
+        """Return memories, newest first."""
         ...
 
     async def important(self, view: View) -> tuple[Hit, ...]:
-        """Return the most important memories first. Among equally important memories, return the newest first."""
+        """Return memories, most important first. Equally important memories are sorted from newest to oldest."""
         ...
 
     async def by_action(self, view: View, action: str) -> tuple[Hit, ...]:
@@ -129,17 +129,17 @@ class MemoryUpkeepStore(Protocol):
         ...
 
     async def expire(self) -> int:
-        """Delete full tasks that exceed their limits, and important ones only after they are summarized. Return the
-        number deleted.
+        """Delete full tasks that exceed their limits. Important tasks are deleted only after they are summarized.
+        Return the number of deleted tasks.
         """
         ...
 
     async def archive(self) -> int:
-        """Move summaries that exceed their limits from L3 to L4. Return the number moved."""
+        """Move summaries that exceed their limits from L3 to L4. Return the number of moved summaries."""
         ...
 
     async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
-        """Return memories that should have a vector but have none, or have one from another model."""
+        """Return memories that should have a vector but have none, or that have a vector from another model."""
         ...
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
@@ -148,11 +148,13 @@ class MemoryUpkeepStore(Protocol):
 
 
 class ScopedMemory(Protocol):
-    """Memory that runs in the same tree write for themselves and for each other. All methods raise StoreUnavailable."""
+    """Memory that runs in the same tree write for themselves and for each other. All methods raise StoreUnavailable if
+    the store isn't responding.
+    """
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """Store a version. `conflicts_with` is a version that its writer didn't know about. Raises
-        ReadOnlyScopeError.
+        """Store a version. `conflicts_with` is a version that the writer didn't know about. Raises ReadOnlyScopeError
+        if the writer may only read the scope.
         """
         ...
 

@@ -17,7 +17,9 @@ IN_A_RUN: Final = 1.5
 
 
 async def question_vector(embedder: Embedder | None, text: str, within: float) -> Sequence[float] | None:
-    """Return None if there is no embedder or it doesn't respond in time. The search then uses words only."""
+    """Return the question's vector, or None if there is no embedder or it doesn't respond in time. Without a vector,
+    the search uses words only.
+    """
     if embedder is None:
         return None
     try:

@@ -1,6 +1,7 @@
 """Activities `promote_memories`, `expire_memories` and `embed_memories`: maintain the memory layers, outside any run.
 
-Each activity can be repeated, run concurrently, and fail at any point. The next pass picks up unfinished work.
+Each activity is idempotent, may run concurrently, and may fail at any point. The next pass continues any unfinished
+work.
 """
 
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ from loom.domain.memory.layers import MemorySettings
 _log = structlog.get_logger("loom.memory")
 
 MOST: Final = 1_000
-"""Maximum number of memories per activity. The rest is processed a minute later."""
+"""Maximum number of memories per activity. The remaining memories are processed a minute later."""
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 
 
 class MemoryKeeper:
-    """Promotes, expires and embeds memories. Without a store, it does nothing."""
+    """Promotes, expires and embeds memories. Without a store, the activities have no effect."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class MemoryKeeper:
     @activity.defn(name="promote_memories")
     async def promote_memories(self) -> int:
         """Summarize memories that are leaving L2 or whose run has ended, and move the excess in L3 to L4. Return the
-        number moved.
+        number of processed memories.
         """
         if self._store is None:
             return 0
@@ -59,7 +60,7 @@ class MemoryKeeper:
 
     @activity.defn(name="expire_memories")
     async def expire_memories(self) -> int:
-        """Delete memories that exceed the limits of L1 and L2. Return the number deleted."""
+        """Delete memories that exceed the limits of L1 and L2. Return the number of deleted memories."""
         if self._store is None:
             return 0
         async with heartbeating():
@@ -91,8 +92,8 @@ async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, setting
 async def embed(
     store: MemoryUpkeepStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
 ) -> int:
-    """Compute missing vectors. With `other_models`, also replace vectors from other models. Raises
-    EmbedderUnavailable.
+    """Compute missing vectors. With `other_models`, also replace vectors from other models. Raises EmbedderUnavailable
+    if the embedder isn't responding.
     """
     kept = 0
     while most is None or kept < most:
@@ -106,8 +107,8 @@ async def embed(
 
 
 async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
-    """Return a vector for each text, or an empty vector if the embedder rejects the text. Raises
-    EmbedderUnavailable.
+    """Return a vector for each text, or an empty vector if the embedder rejects the text. Raises EmbedderUnavailable if
+    the embedder isn't responding.
     """
     try:
         return await embedder.embed(texts)

@@ -3,9 +3,9 @@
     take ─▶ remember ─▶ done
 
 A task is acknowledged only after memory has stored it, and memory stores each task once. A writer can therefore crash
-at any point, and several writers can run in parallel. While Postgres is unavailable, the writer holds the tasks that it
-has read and reads no more. Other tasks wait on the bus. If the bus loses tasks, they are rebuilt from history
-(`backfill`).
+at any point, and several writers can run in parallel. While Postgres is unavailable, the writer keeps the tasks that it
+has read and doesn't read any others. The other tasks wait on the bus. If the bus loses tasks, `backfill` rebuilds them
+from history.
 """
 
 import asyncio
@@ -37,7 +37,9 @@ class MemoryWriter:
     """One consumer in the group that writes to memory."""
 
     def __init__(self, inbox: Inbox, store: MemoryStore, after: After | None = None) -> None:
-        """`after` is called with the tasks that memory has stored. It may be called twice with the same tasks."""
+        """`after` is called with the tasks that memory has stored, and may be called more than once with the same
+        tasks.
+        """
         self._inbox = inbox
         self._store = store
         self._after = after
@@ -74,8 +76,8 @@ class MemoryWriter:
 
 @asynccontextmanager
 async def writing(inbox: Inbox, store: MemoryStore, after: After | None = None) -> AsyncIterator[None]:
-    """Run a memory writer while the body is running. The next writer processes any tasks that this one
-    doesn't finish.
+    """Run a memory writer while the body is running. If this writer doesn't finish a task, the next writer processes
+    it.
     """
     task = asyncio.create_task(MemoryWriter(inbox, store, after).run())
     task.add_done_callback(_tell_end)
@@ -98,7 +100,7 @@ def _tell_unreadable(taken: Sequence[Delivery]) -> None:
 
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of the operation as soon as its store responds."""
+    """Repeat the operation until its store responds, and return the result."""
     pause = FIRST_PAUSE
     while True:
         try:
@@ -110,7 +112,9 @@ async def patiently(step: Callable[[], Awaitable[T]]) -> T:
 
 
 async def share_tasks(store: ScopedMemory, tasks: Sequence[Task]) -> None:
-    """Share the task of each run that has started with the other runs in its tree, once. Raises StoreUnavailable."""
+    """Share the task of each run that has started with the other runs in its tree. Each task is shared only once.
+    Raises StoreUnavailable if the store isn't responding.
+    """
     for begun in tasks:
         words = begun.parameters.get("task")
         if begun.action is not Action.START or not isinstance(words, str):

@@ -1,7 +1,7 @@
 """Validate arguments against a JSON Schema from an untrusted source.
 
-`$ref` targets are never fetched, and the schema's regular expressions are never run: an expression that backtracks
-forever would block the worker. The server that wrote the expressions checks them.
+`$ref` targets are never fetched, and the schema's regular expressions are never run, because an expression with
+unlimited backtracking would block the worker. The server that provided the schema checks its own expressions.
 """
 
 import json
@@ -37,7 +37,9 @@ class ArgumentSchema:
             raise BrokenSchema(f"its schema has a $ref to nothing: {error.ref}") from None
 
     def check(self, tool: str, arguments: JsonObject) -> JsonObject:
-        """Return the arguments if they match, with or without arguments that are null. Raises ToolValidationError."""
+        """Return the arguments if they match the schema, either with or without those that are null. Raises
+        ToolValidationError if they don't match.
+        """
         _require_text(tool, arguments)
         if not (errors := self._errors(tool, arguments)):
             return arguments
@@ -93,8 +95,8 @@ def _without_expressions(node: Any, *, names: bool = False) -> Any:
 
 
 def _require_text(tool: str, arguments: JsonObject) -> None:
-    """Reject text that contains half a surrogate pair. JSON escapes can encode it, but it can't be sent to
-    any server.
+    """Reject text that contains half a surrogate pair. JSON escapes can encode such text, but it can't be sent to any
+    server.
     """
     try:
         json.dumps(arguments, ensure_ascii=False).encode()

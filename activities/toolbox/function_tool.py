@@ -39,13 +39,15 @@ class FunctionTool(Generic[A]):
     function: Callable[[A, ToolContext], Awaitable[str | ToolOutput]]
     touches: Callable[[A, Path], Sequence[Subject]] | None = None
     granted: Callable[[A], Sequence[str]] | None = None
-    """None if an approval for the rest of the run covers the whole tool."""
+    """Returns the allow rules that an approval for the rest of the run adds. None if such an approval covers the whole
+    tool.
+    """
     missing: str | None = None
     """The requirement that is missing on this worker, and how to fix it."""
     max_output: int = RESULT_LIMIT
 
     uses_state: ClassVar[bool] = False
-    """Loom's own tools store nothing in `ToolContext.state`."""
+    """Loom's own tools don't use `ToolContext.state`."""
 
     def is_available(self) -> str | None:
         """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
@@ -100,7 +102,7 @@ def tool_spec(
 
 
 class _Schema(GenerateJsonSchema):
-    """Silently omits a default from the schema if JSON can't represent it."""
+    """Omits a default from the schema without a warning if JSON can't represent the default."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - the base's
 

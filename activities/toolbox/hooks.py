@@ -18,7 +18,7 @@ from loom.domain.core.tool_names import ASK_USER, DONE
 _log = structlog.get_logger("loom.hook")
 
 FREE = (DONE, ASK_USER)
-"""Calls that skip hooks and interceptors: a run may always end itself or ask a question."""
+"""Calls to which hooks and interceptors don't apply, because a run may always end itself or ask a question."""
 
 
 def gates_of(registered: Sequence[Registered]) -> list[Hook]:
@@ -36,9 +36,10 @@ async def objection_to(call: ToolCall, run_id: str, hooks: Sequence[Hook]) -> Ob
 
 
 async def answer_of(name: str, function: Callable[..., Any], *given: Any, patience: float | None) -> Any:
-    """Return the result of a user's function. Raises HookFailedError with the reason if there is no result.
+    """Return the result of a user's function. Raises HookFailedError with the reason if the function fails or doesn't
+    respond in time.
 
-    `patience` is the timeout in seconds, or None.
+    `patience` is the timeout in seconds, or None for no timeout.
     """
     try:
         async with asyncio.timeout(patience):

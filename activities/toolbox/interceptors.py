@@ -1,8 +1,8 @@
 """Apply interceptors to tool calls: in order before the rules judge a call, and in reverse order to its result.
 
-Hooks, rules and people judge the call that an interceptor returns, and exactly that call runs. It is recorded with the
-prepared call, so an approval covers exactly that call. An interceptor that fails in `before` stops the call. An
-interceptor that fails in `after` withholds the result.
+Hooks, rules and people judge the call that an interceptor returns, and exactly this call runs. The returned call is
+recorded with the prepared call, so an approval covers exactly this call. An interceptor that fails in `before` stops
+the call. An interceptor that fails in `after` withholds the result.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Intercepted:
         if self.stopped:
             return replace(plan, stopped=self.stopped, interceptor=self.by)
         if self.answer is not None and plan.verdict is not Verdict.DENY and not plan.error:
-            # No tool runs, so there is nothing to approve.
+            # No tool runs, so no approval is needed.
             return replace(plan, verdict=Verdict.ALLOW, answer=self.answer, interceptor=self.by, digest="", grants=())
         if canonical(self.call.arguments) != canonical(asked.arguments):
             return replace(plan, arguments=self.call.arguments, interceptor=self.by)
@@ -41,7 +41,9 @@ class Intercepted:
 
 
 async def before_call(call: ToolCall, run_id: str, agent: str, registered: Sequence[Registered]) -> Intercepted:
-    """Return the call after all interceptors, in order. Raises nothing except cancellation."""
+    """Apply all interceptors to the call, in order, and return the outcome. The only exception that is raised is
+    cancellation.
+    """
     met = Intercepted(call=call)
     passed: list[Interceptor] = []
     for each in _around_tools(call, registered):
@@ -61,7 +63,7 @@ async def before_call(call: ToolCall, run_id: str, agent: str, registered: Seque
 async def after_call(
     call: ToolCall, result: ToolResult, run_id: str, agent: str, registered: Sequence[Registered]
 ) -> ToolResult:
-    """Return the result after all interceptors, in reverse order."""
+    """Apply all interceptors to the result, in reverse order, and return the outcome."""
     chain = _around_tools(call, registered)
     if not any(each.after for each in chain):
         return result

@@ -39,7 +39,7 @@ class McpLink(Protocol):
     """The connection to an MCP server."""
 
     def trouble(self) -> str | None:
-        """Return None if the server can be called. Otherwise, return the reason, and Loom's response to the problem."""
+        """Return None if the server can be called. Otherwise, return the reason and what Loom does about it."""
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
@@ -64,7 +64,7 @@ class McpTool:
     """
 
     def is_available(self) -> str | None:
-        """Return None if the server is responding. Otherwise, return the problem and Loom's response to it."""
+        """Return None if the server is responding. Otherwise, return the problem and what Loom does about it."""
         return self.link.trouble()
 
     def parse(self, arguments: JsonObject) -> JsonObject:

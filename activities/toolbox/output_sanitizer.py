@@ -37,7 +37,9 @@ class OutputSanitizer:
         self._artifacts = artifacts
 
     async def sanitize(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> SanitizedOutput:
-        """Return the output after `note`, within `limit` characters and without secrets. Never raises an exception."""
+        """Return the output after `note`, within `limit` characters and without secrets. This method never raises an
+        exception.
+        """
         text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
             return SanitizedOutput(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
@@ -50,7 +52,7 @@ class OutputSanitizer:
         return self._redactor.redact(well_formed(text))
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
-        """Return the arguments with secrets redacted, so that others can see them."""
+        """Return the arguments with secrets redacted, so that they can be shown to other people."""
         return self._redactor.redact_json(arguments)
 
     async def _kept(self, text: str, context: ToolContext) -> str:

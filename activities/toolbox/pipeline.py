@@ -1,8 +1,9 @@
 """The six stages of a tool call: discover, validate, authorize, check-cancel, execute, format.
 
 `plan` runs the first three stages when the model makes the call, and the outcome is recorded. `execute` runs all six
-stages when the call is executed. It doesn't judge the call again, because a person may have approved or rejected it in
-between. A tool can't break the pipeline: every exception from a tool is converted to a result for the model.
+stages when the call is executed. `execute` doesn't judge the call again, because a person may have approved or rejected
+the call in the meantime. A tool can't break the pipeline: every exception from a tool is converted to a result for the
+model.
 """
 
 import asyncio
@@ -83,7 +84,8 @@ def plan(
         if objection is not None:
             authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
         judged = authorized.judgement
-        # For an allowed call, the rule is enough. A sentence would add to the history in every turn of every run.
+        # For an allowed call, recording the rule is enough. An additional sentence would enlarge the history in every
+        # turn of every run.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
@@ -107,7 +109,7 @@ async def execute(
     note: str = "",
     after: Callable[[ToolResult], Awaitable[ToolResult]] | None = None,
 ) -> ToolResult:
-    """Run one call through all stages. Raises nothing except cancellation.
+    """Run one call through all stages. The only exception that is raised is cancellation.
 
     `after` applies the user's interceptors to the result.
     """
@@ -120,7 +122,7 @@ async def execute(
         with watch.stage():
             arguments = _validate(call, tool)
         with watch.stage():
-            pass  # authorize: decided when the call was prepared, or later by a person
+            pass  # authorize: this was decided when the call was prepared, or later by a person
         with watch.stage():
             _check(is_cancelled)
         with watch.stage():
@@ -136,7 +138,7 @@ async def execute(
         result = failed(_unexpected(error), "unknown")
     if after is not None:
         result = await after(result)
-    # A stage that wasn't reached has no duration. An error is sanitized as well, but that isn't part of the six stages.
+    # If a stage wasn't reached, it has no duration. Errors are also sanitized, but this isn't part of the six stages.
     with watch.stage() if result.status != "error" else nullcontext():
         clean = await sanitizer.sanitize(result.content, context, limit=limit, note=note)
     return replace(
@@ -209,7 +211,7 @@ def _snippet(text: str) -> str:
 
 
 def _timeout(arguments: object, default: float) -> float:
-    """Return the call's timeout. If the call sets its own `timeout`, allow additional time for stopping it."""
+    """Return the call's timeout. If the call sets its own `timeout`, add time for stopping the call."""
     wanted = getattr(arguments, "timeout", None)
     return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
 
@@ -249,8 +251,8 @@ class Authorized:
     place: Place
 
     def grants(self, tool: Tool, arguments: object) -> tuple[str, ...]:
-        """Return the rules that an approval for the run adds. After a scoped ask or a guard, this is exactly this call,
-        or nothing.
+        """Return the rules that an approval for the run adds. If a scoped ask rule or a guard required the approval,
+        only this exact call can be granted.
         """
         return _grants(self, tool, arguments)
 
@@ -308,7 +310,8 @@ def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
     if any(subject.opaque for subject in made.subjects):
         return ()
     exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in made.subjects))
-    # Offering only some of the grants would leave the others pending, which is worse than no offer.
+    # If only some of the grants were offered, the same call would need approval again, which is worse than offering
+    # none.
     return exact if len(exact) <= MAX_GRANTS else ()
 
 

@@ -1,7 +1,7 @@
 """Check Python code written by a model before it runs, and reject code that does more than compute.
 
-This check is a filter in front of the sandbox and never replaces it. Python code can hide anything from static
-analysis. The check reports problems in a form that a model can act on.
+This check is a filter in front of the sandbox and never replaces it. Static analysis can't detect everything that
+Python code may do. The check reports problems in a form that a model can act on.
 """
 
 import ast
@@ -144,8 +144,8 @@ def _leads_in(name: str) -> bool:
 
 
 def _names_a_way_in(text: str) -> bool:
-    """Whether the text accesses a name such as `__class__` or `a.__class__`. In a text for `format`, the name must
-    follow a dot.
+    """Whether the text accesses a name such as `__class__` or `a.__class__`. If the text is used with `format`, the
+    name must follow a dot.
     """
     if "{" in text:
         return any(f".{word}" in text for word in ("__", *_FRAMES))

@@ -10,7 +10,7 @@ _NOTE_ROOM: Final = 80
 
 
 def clip(text: str, limit: int = RESULT_LIMIT, more: str = "") -> str:
-    """Return `text`, or its start and end within `limit` characters. The note between them contains `more`."""
+    """Return `text`, or its start and end within `limit` characters. The note between them includes the `more` text."""
     if len(text) <= limit:
         return text
     half = (limit - _NOTE_ROOM - len(more)) // 2
@@ -48,7 +48,7 @@ class Collected:
         """Return the stored text, which has at most `limit` characters."""
         if not self.truncated:
             return self.head
-        # Cut at line ends if possible, so that no unrecognizable half of a secret remains.
+        # Cut at line ends if possible. Otherwise, part of a secret could remain and wouldn't be recognized.
         begin = self.head[: self._half]
         begin = begin[: begin.rfind("\n") + 1] or begin
         end = (self.head + self.tail)[-self._half :]

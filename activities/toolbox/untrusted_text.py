@@ -52,7 +52,7 @@ def _decoded(body: bytes, charset: str) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A page that was truncated in the middle of a character is still UTF-8.
+        # A page that was truncated in the middle of a character still counts as UTF-8.
         return body.decode("utf-8" if error.start > len(body) - 4 else "cp1252", "replace")
 
 

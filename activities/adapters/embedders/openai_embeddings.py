@@ -46,7 +46,8 @@ class OpenAIEmbedder:
         prefixes: tuple[str, str] = ("", ""),
         timeout: float = _TIMEOUT,
     ) -> None:
-        """`prefixes` are prepended to each question and to each text, for models that require this, such as E5.
+        """`prefixes` are the strings to prepend to each question and to each text. Some models, such as E5, require
+        them.
 
         Raises LLMConfigurationError if the model isn't in KNOWN and no `dimension` is given.
         """

@@ -20,7 +20,7 @@ _OPENAI: Final = re.compile(r"openai:(?P<model>[^@\s]+)(?:@(?P<dimension>\d{1,5}
 def chosen_embedder(
     setting: str, *, api_key: str = "", base_url: str | None = None
 ) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """Return the embedder for the setting. The caller must close it. Raises BadRequest if the setting is unknown."""
+    """Return the embedder for the setting, which the caller must close. Raises BadRequest if the setting is unknown."""
     match setting:
         case "off":
             return None

@@ -4,8 +4,8 @@
       ▲            │             │
       └─── pause ◀─┴── it ended, hung, or did not respond
 
-One task owns the session until it is closed, because the library requires a cancel scope to be exited in the task that
-entered it. Calls run in separate tasks, so a failing server affects only its own calls.
+A single task owns the session until the session is closed, because the library requires each cancel scope to be exited
+by the task that entered it. Calls run in separate tasks, so a failing server affects only its own calls.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ KEY: Final = "loom.dev/idempotency-key"
 """The key in a request's `_meta` that holds the idempotency key."""
 
 _PAGES: Final = 50
-"""Maximum number of pages in a list of tools, in case a server never ends its list."""
+"""Maximum number of pages in a list of tools. The limit is needed because a faulty server may never end its list."""
 
 OnListed = Callable[[Sequence[ListedTool], Sequence[str]], None]
 """A callback that receives the tools that the server lists and one message for each malformed tool."""
@@ -50,14 +50,13 @@ class ConnectionTimeouts:
     """How long a connection waits for each event."""
 
     first_pause: float = 0.5
-    """Seconds before the first reconnection attempt. The delay doubles after each failure."""
+    """Seconds before the first reconnection attempt. The delay is doubled after each failure."""
     longest_pause: float = 30.0
     steady: float = 10.0
-    """Seconds after which a session counts as successful. The end of such a session isn't counted as a connection
-    failure.
+    """Minimum duration in seconds of a successful session. When such a session ends, the reconnection delay is reset.
     """
     probe: float = 10.0
-    """Seconds that a server has to respond to a health check after a call has timed out."""
+    """Timeout in seconds of the health check that follows a call that has timed out."""
     idle: float | None = None
     """Seconds without a call after which the connection is closed. The default is 5 minutes for HTTP and 30 minutes for
     a program.
@@ -87,9 +86,7 @@ class ServerConnection:
         self._used = 0.0
 
     def trouble(self) -> str | None:
-        """Return the reason why the server can't be called and how Loom handles this, or None if the server can be
-        called.
-        """
+        """Return None if the server can be called. Otherwise, return the reason and what Loom does about it."""
         if self._trouble is None:
             return None
         return f"the MCP server {self._server.name} is unavailable: {self._trouble}"
@@ -118,8 +115,8 @@ class ServerConnection:
                 pause = min(pause * 2, self._patience.longest_pause)
 
     async def call(self, call: McpCall) -> ToolOutput:
-        """Send the call once. Raises a domain tool error if the call fails. If the caller is canceled, it doesn't wait
-        for the server.
+        """Send the call once. Raises a domain tool error if the call fails. A canceled caller doesn't wait for the
+        server's response.
         """
         client = await self._connected_client()
         sending = asyncio.create_task(self._sent(client, call))
@@ -183,7 +180,9 @@ class ServerConnection:
         _log.info("mcp_connected", server=self._server.name, protocol=client.protocol_version)
 
     async def _serve(self, client: Client, transport: Transport) -> None:
-        """Keep the list of tools up to date until the server ends or the connection has been idle for too long."""
+        """Keep the list of tools up to date until the server closes the connection or the connection has been idle for
+        too long.
+        """
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_it_ends, transport)
             group.start_soon(self._subscribe, client)
@@ -292,7 +291,7 @@ class ServerConnection:
 
 
 def _reason(error: BaseException, transport: Transport) -> str:
-    """Return a one-line description of the failure, with any further details from the transport."""
+    """Return a one-line description of the failure, including any details that the transport recorded."""
     known = [
         readable(error),
         transport.remark,

@@ -1,4 +1,4 @@
-"""Format errors of MCP servers as one readable line, without the secrets in the server's configuration."""
+"""Format the errors of MCP servers as a readable line that doesn't contain secrets from the server's configuration."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,9 @@ _SHORTEST_SECRET: Final = 6
 
 
 class SecretReplacer:
-    """Replaces the values of the configuration's `${NAME}` references in all text that the server returns."""
+    """Replaces secrets in all text that the server returns. The secrets are the values of the `${NAME}` references in
+    the server's configuration.
+    """
 
     def __init__(self, server: McpServer, environment: Mapping[str, str]) -> None:
         names = dict.fromkeys((*variables(server.env), *variables(server.headers)))
@@ -28,7 +30,7 @@ class SecretReplacer:
 
 
 def readable(error: BaseException) -> str:
-    """Format an error as one line. For an exception group, use the first exception, which caused the others."""
+    """Format an error as one line. For an exception group, use only its first exception, which caused the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(visible(str(error)).split())[:300]

@@ -25,7 +25,7 @@ def http_client(
         # Don't request compression, because a few compressed bytes can expand to any size.
         if "content-encoding" in response.headers:
             del response.headers["content-encoding"]
-        # The library limits the size of each event, so the event stream itself can have any length.
+        # The length of an event stream isn't limited, because the library limits the size of each event.
         kind = response.headers.get("content-type", "").lower()
         if not kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream)

@@ -2,7 +2,8 @@
 
 This module is a standalone program, `python -I -S process_guard.py WORKER_PID COMMAND…`, that needs only the standard
 library. Linux sends the guard a signal when the worker dies for any reason. Linux also makes the guard the parent of
-all processes that the server leaves behind, including detached processes. Before the guard exits, it kills all of them.
+all processes that the server leaves behind, including detached processes. The guard kills all of these processes before
+it exits.
 """
 
 import ctypes
@@ -25,7 +26,9 @@ _NOT_STARTED: Final = 127
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """Return the command prefixed with the guard, or unchanged on systems that don't support the guard."""
+    """Return the command prefixed with the guard. On systems that don't support the guard, return the command
+    unchanged.
+    """
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
@@ -74,7 +77,9 @@ def _reaped(server: int) -> int | None:
 
 
 def _kill_all() -> None:
-    """Kill child processes until none are left. When a process is killed, its children become children of the guard."""
+    """Kill child processes until none are left. When a process is killed, the guard becomes the parent of that
+    process's children.
+    """
     with suppress(ChildProcessError):
         while True:
             for child in _children():

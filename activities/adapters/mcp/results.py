@@ -31,12 +31,12 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.tools.mcp_servers import Hints, ListedTool
 
 TEXT_LIMIT: Final = 100_000
-"""Maximum number of characters in one result, about 25,000 tokens. The pipeline shows the model only a part of a long
-result and stores the rest.
+"""Maximum number of characters in one result, which is about 25,000 tokens. If a result is long, the pipeline shows
+only part of it to the model and stores the full text.
 """
 PARTS_LIMIT: Final = 1_000_000
-"""Maximum number of base64 characters in all images and files of one result. They are limited because they are stored
-in history.
+"""Maximum total number of base64 characters in the images and files of one result. The limit is needed because the
+result is stored in the workflow history.
 """
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
@@ -123,7 +123,9 @@ def _is_base64(data: str) -> bool:
 
 
 def forgotten(code: int, message: str) -> bool:
-    """Whether the server no longer knows the session. If so, the server didn't process the request."""
+    """Whether the error means that the server no longer recognizes the session and therefore didn't process the
+    request.
+    """
     return code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT) and message == _FORGOTTEN
 
 

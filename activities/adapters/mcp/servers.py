@@ -87,7 +87,9 @@ class McpServers:
         return self._box
 
     async def __aenter__(self) -> Self:
-        """Connect to all servers. Return when each server has either connected or failed once, or after FIRST_WAIT."""
+        """Connect to all servers. Return when each server has either connected or failed to connect once, and after
+        FIRST_WAIT seconds at the latest.
+        """
         if not self._servers:
             return self
         # Importing the library takes a second, so import it only if there are servers.
@@ -109,8 +111,8 @@ class McpServers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close all connections at the same time. All server programs and their child processes have ended when this
-        returns.
+        """Close all connections concurrently. When this method returns, all server programs and their child processes
+        have ended.
         """
         for link in self._links.values():
             link.stop()

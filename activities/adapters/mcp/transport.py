@@ -1,8 +1,8 @@
 """Open the transport to one MCP server, either a process or an HTTP client, and sanitize its messages for the library.
 
 The library rejects a whole list of tools if one of them is malformed, so malformed tools are removed from the list
-first. Output schemas are removed too, because the library would validate results against them, and a regular expression
-in a schema could block the worker. The model can handle a result that doesn't match its schema.
+first. Output schemas are also removed, because the library would validate results against these schemas, and a regular
+expression in a schema could block the worker. The model can handle a result that doesn't match its schema.
 """
 
 import shutil
@@ -52,7 +52,7 @@ class Transport:
 async def open_transport(
     server: McpServer, environment: Mapping[str, str], transport: Transport
 ) -> AsyncIterator[Streams]:
-    """Connect to the server. On exit, end all of its processes or its HTTP session."""
+    """Connect to the server. On exit, end all of the server's processes or its HTTP session."""
     through = _http(server, environment, transport) if server.url else _process(server, environment, transport)
     async with through as (reading, writing):
         yield _SanitizedStream(reading, transport), writing
@@ -72,8 +72,8 @@ async def _process(server: McpServer, environment: Mapping[str, str], transport:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program. It contains only a few of the worker's variables. All others must be
-    configured by name.
+    """Return the environment of a program. Only a few of the worker's variables are passed on by default. All other
+    variables must be configured by name.
     """
     kept = {name: environment[name] for name in ("PATH", "HOME", "LANG") if name in environment}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}

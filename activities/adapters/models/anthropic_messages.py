@@ -1,5 +1,5 @@
-"""Convert a conversation to Anthropic messages, which alternate strictly, start with tool results and have cache
-breakpoints.
+"""Convert a conversation to Anthropic messages. User and assistant messages alternate strictly, tool results come first
+in a user message, and cache breakpoints are set.
 """
 
 import re
@@ -34,8 +34,8 @@ def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
-    """Return the messages, starting with a user message. Adjacent messages of the same role are merged. All content
-    except late content is cached.
+    """Return the messages, starting with a user message. Adjacent messages of the same role are merged. All content is
+    cached except content that is added late.
     """
     wire: list[Wire] = []
     for message in call.messages:
@@ -93,7 +93,7 @@ def _assistant(message: Message, model: str) -> list[Wire]:
 def _user(message: Message) -> list[Wire]:
     if message.role != "tool":
         return list(_blocks(message.content)) or [_text("(empty)")]
-    # For a failed call, the provider accepts only text.
+    # If a call failed, the provider accepts only text as its result.
     is_text = isinstance(message.content, str) or message.is_error
     content = message.text if is_text else list(_blocks(message.content))
     block: Wire = {"type": "tool_result", "tool_use_id": _safe_id(message.tool_call_id or ""), "content": content}

@@ -220,7 +220,7 @@ class _PartialReply:
                 self.usage.update(event["message"].get("usage") or {})
             case "message_delta":
                 self._take_end(event["delta"])
-                # The counts are cumulative. Null means that a value is unchanged.
+                # The counts are cumulative. A null value means that the count is unchanged.
                 told = event.get("usage") or {}
                 self.usage.update({name: value for name, value in told.items() if value is not None})
             case "message_stop":

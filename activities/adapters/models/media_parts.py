@@ -1,4 +1,4 @@
-"""Convert images and files for a provider. Formats that not every provider accepts are replaced with a text
+"""Convert images and files for a provider. If some providers don't accept a format, the part is replaced with a text
 description.
 
 If a provider can't accept even one part, it rejects the whole conversation, and every retry fails. Such a part is

@@ -65,8 +65,8 @@ def _result(message: Message) -> str:
 
 
 def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
-    """Yield one message with the images and documents in a turn's results. If several results have them, the message
-    names each call.
+    """Yield one message with the images and documents in a turn's results. If several results contain images or
+    documents, the message names the call for each of them.
     """
     seen = [(result, [part for part in _all_parts(result) if _may_follow(part)]) for result in results]
     given = [(result, parts) for result, parts in seen if parts]

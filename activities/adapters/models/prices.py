@@ -47,8 +47,8 @@ class GenaiPrices:
             return None
         if self._loaded:
             return self._cost(prefix, name, usage)
-        # Read the price list in a thread. It takes a second, and the streams and heartbeats of other runs must
-        # continue.
+        # Read the price list in a thread. Reading takes a second, and the streams and heartbeats of other runs must
+        # continue during that time.
         cost = await asyncio.to_thread(self._cost, prefix, name, usage)
         self._loaded = True
         return cost

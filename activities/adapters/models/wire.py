@@ -1,4 +1,4 @@
-"""Shared code of the providers that converts error responses to typed errors and argument text to tool calls.
+"""Code that the providers share. It converts error responses to typed errors, and argument text to tool calls.
 
 `LoomError.message` shows people the provider's own message with all keys removed. The SDK's exception isn't kept as the
 cause, because it contains the request.
@@ -194,7 +194,9 @@ def _integer(text: str) -> int:
 
 
 def _is_deeper(value: object, depth: int) -> bool:
-    """Whether lists and objects are nested more than `depth` levels deep. Such values can't be serialized."""
+    """Whether lists and objects are nested more than `depth` levels deep. Values with deeper nesting can't be
+    serialized.
+    """
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
 

@@ -1,4 +1,4 @@
-"""Store outputs that are too long for a model in Postgres. They are stored in full, and compressed if that
+"""Store outputs that are too long for a model in Postgres. Each output is stored in full, and it is compressed if this
 saves space.
 """
 

@@ -5,7 +5,8 @@
 
 The pool is opened on first use, which also migrates the schema. If the server is unavailable, a call fails after two
 seconds, and the next call tries again. Every error that means "unavailable" is raised as StoreUnavailable with a
-message that tells the user what to do. An invalid statement raises psycopg's own error, because a retry wouldn't help.
+message that tells the user what to do. An invalid statement raises psycopg's own error, because retrying the statement
+wouldn't help.
 """
 
 import asyncio
@@ -151,8 +152,8 @@ class Database:
 
 
 def storable(text: str) -> str:
-    """Convert text for a Postgres column. The result contains no NUL and no unpaired surrogates, and different texts
-    have different results.
+    """Convert text for a Postgres column. The result contains neither NUL nor unpaired surrogates. Different texts
+    always have different results.
     """
     escaped = text.replace("\\", "\\\\").replace("\0", "\\0")
     return escaped.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
 """The effect ledger in Postgres records which effects have started and finished.
 
-A claim can pass only to a later attempt, and the first stored result is final. A tool runner handles the result of
-`reserve` as follows:
+Only a later attempt can take over a claim, and the first stored result is final. The tool runner handles the return
+value of `reserve` as follows:
 
     result                           effect `once`                         effect `idempotent`
     None, no earlier attempt         run it, finish                        run it, finish
@@ -9,7 +9,8 @@ A claim can pass only to a later attempt, and the first stored result is final. 
     a number up to its own attempt   unknown: finish with that report      run it again with the same key, finish
     a greater number                 this attempt is over: do nothing      this attempt is over: do nothing
 
-After a workflow has been reset, an attempt may find its own number, because an earlier attempt had the same number.
+After a workflow has been reset, `reserve` may return the attempt's own number, because an attempt before the reset had
+the same number.
 """
 
 import json
@@ -58,15 +59,17 @@ class PostgresEffects:
         try:
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
         except StoreUnavailable:
-            # The claim may have been stored, with only the response lost. A repeated claim then finds itself instead of
-            # an earlier attempt.
+            # The claim may have been stored even though its response was lost. If so, the repeated statement recognizes
+            # the claim as its own and doesn't report an earlier attempt.
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
         if result is not None:
             return read_result(result)
         return held if held > attempt else earlier
 
     async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
-        """See the port. A result that can't be stored is logged."""
+        """See the port. If the attempt no longer holds the claim or a result is already stored, a warning is logged
+        instead.
+        """
         async with self._database.connection() as connection:
             cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))
         if cursor.rowcount == 0:

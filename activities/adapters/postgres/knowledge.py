@@ -68,7 +68,7 @@ class PostgresKnowledge:
     def __init__(
         self, database: Database, *, embedder: Embedder | None = None, question_within: float = PATIENT
     ) -> None:
-        """Use the database and the embedder. The caller must close them. Without an embedder, search uses words only.
+        """Use the database and the embedder. The caller must close both. Without an embedder, search uses words only.
 
         Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
         """
@@ -92,7 +92,8 @@ class PostgresKnowledge:
         """See the port."""
         name, path = well_formed(base), well_formed(document.path)
         async with self._database.transaction(within=_WITHIN) as connection:
-            # Only one writer at a time may change a knowledge base, and none may write to a base that has been dropped.
+            # Only one writer at a time may change a knowledge base, and no writer may change a base that has been
+            # dropped.
             if (await connection.execute(_HOLD, (name,))).rowcount == 0:
                 return
             known = await (await connection.execute(_VECTORS, (name, path))).fetchall()

@@ -2,8 +2,8 @@
 
 The search by words implements BM25 in Postgres. Each word is weighted by its rarity in the searched bases and by its
 frequency in a chunk. The frequency saturates and is relative to the chunk's length. The search by meaning compares
-every vector. Comparing only the signs of E5's vectors didn't find the nearest chunks in measurements, because these
-vectors all point in nearly the same direction.
+every vector. In measurements, comparing only the signs of the vector components didn't find the nearest chunks, because
+all E5 vectors point in nearly the same direction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from loom.domain.memory.knowledge import KnowledgeHit
 DEPTH: Final = 40
 """Number of top ranks from each search that are fused."""
 MOST_MATCHES: Final = 5_000
-"""Maximum number of chunks that words may select. A word that occurs in more chunks only ranks the chunks that rarer
-words have selected.
+"""Maximum number of chunks that words may select. A word that occurs in more chunks is used only to rank the chunks
+that rarer words have selected.
 """
 
 _BASES: Final = "(cardinality(%(bases)s::text[]) = 0 OR base = ANY(%(bases)s))"

@@ -57,7 +57,7 @@ class PostgresMemory:
         effort: Effort = Effort(),  # noqa: B008 - frozen
         question_within: float = PATIENT,
     ) -> None:
-        """Use the database and the embedder. The caller must close them. Without an embedder, search uses words only.
+        """Use the database and the embedder. The caller must close both. Without an embedder, search uses words only.
 
         Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
         """
@@ -149,7 +149,7 @@ class PostgresMemory:
         )
 
     async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:
-        """Within a transaction, store those tasks that are new, each with its number within its run."""
+        """Within a transaction, store the tasks that are new, and number each task within its run."""
         runs = sorted({key_text(task.run_id) for task in tasks})
         await connection.execute(LOCK, (sorted({key_text(session_of(task)) for task in tasks}.union(runs)),))
         fresh = await _missing(connection, tasks)
@@ -168,7 +168,8 @@ class PostgresMemory:
 
     async def _listed(self, view: View, order: LiteralString) -> tuple[Hit, ...]:
         where, values = conditions(view, self._settings)
-        # Fetch twice as many rows as requested, because a task and its summary, or a repeated text, count as one.
+        # Fetch twice as many rows as requested, because a task and its summary count as one result, and so do repeated
+        # texts.
         sql = f"SELECT {COLUMNS} FROM loom_memory WHERE {where} ORDER BY {order} LIMIT 2 * %(limit)s"  # noqa: S608
         async with self._database.connection() as connection:
             rows = await (await connection.execute(sql, values)).fetchall()

@@ -73,7 +73,7 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
         "scopes": [str(scope) for scope in view.scopes],
         **{name: None if (text := getattr(view, name)) is None else key_text(text) for name in texts},
         "above": f"{key_text(view.children_of or '')}/",
-        "min_importance": view.min_importance - 1e-6,  # the column has only half the precision
+        "min_importance": view.min_importance - 1e-6,  # the column stores numbers with half the precision
         "since": view.since,
         "recent_for": settings.recent_for,
         "limit": view.limit,

@@ -2,14 +2,14 @@
 
 The search by meaning first compares sketches. A sketch contains a vector's first components in half precision. Only the
 nearest memories are then compared by their full vectors. The size of the view determines which of two indexes is used.
-The first contains the sketches and every filter column, and the whole view is scanned. The second is a graph of
-neighbors. It returns the nearest of all memories, and memories outside the view are dropped. If too few memories
-remain, the whole view is scanned instead.
+The first index contains the sketches and every filter column, and the search scans the whole view. The second index is
+a graph of neighbors, which returns the nearest of all memories. The search then drops memories outside the view. If too
+few memories remain, the whole view is scanned instead.
 
 The search by words implements BM25 in Postgres. Each word is weighted by its rarity and by its frequency in a row. The
 frequency saturates and is relative to the row's length. If the view is large and a word occurs in a large share of all
-rows, that word only ranks the rows that rarer words have selected. If there are no rarer words, a row must contain
-several such words.
+rows, the word is used only to rank the rows that rarer words have selected. If there are no rarer words, a row must
+contain several of these common words.
 
 Statements are sent together unless one statement depends on the result of another.
 """
@@ -46,22 +46,21 @@ class Effort:
     """Limits on the number of rows that are examined before ranking."""
 
     nearest: int = 100
-    """Number of rows that are compared by their full vectors. If sketches are truncated, three times as many rows are
-    compared.
+    """Number of rows that are compared by their full vectors. If the sketches are shorter than the vectors, three times
+    as many rows are compared.
     """
     few: int = 2_000
     """Maximum size of a view, in rows, in which every word may select rows and word rarity is measured within
     the view.
     """
     most_matches: int = 4_000
-    """Number of rows that words may select for a larger view. Filters aren't applied yet, because the word index
-    doesn't support them.
+    """Number of rows that words may select for a larger view. Filters are applied after this selection, because the
+    word index doesn't support them.
     """
     most_ranked: int = 1_000
-    """Number of those rows that are within the view and are searched for words."""
+    """Number of the selected rows within the view that are searched for words."""
     step: float = 40.0
-    """Cost of a neighbor in the graph relative to a sketch in a sequential scan. If the cost is infinite, the graph
-    isn't used.
+    """Cost of a neighbor in the graph relative to a sketch in a sequential scan. An infinite cost disables the graph.
     """
 
 
@@ -71,8 +70,8 @@ _NEWEST: Final = 300
 """Number of most recent rows that are ranked if too many rows contain all of the words."""
 _LEAST_ASKED: Final = 200
 _MOST_ASKED: Final = 1_000
-"""Number of neighbors requested from the graph. Smaller requests are less reliable, and the graph doesn't return more
-than this number.
+"""Number of neighbors requested from the graph. Smaller requests are less reliable, and the graph never returns more
+neighbors than this number.
 """
 _SPARE: Final = 1.5
 """Number of neighbors within the view that the graph is expected to return for each requested memory."""
@@ -93,7 +92,7 @@ SELECT word, often * reltuples FROM pg_class, pg_stats,
 WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
     AND attname = 'lexemes' AND word = ANY(%s)
 """
-"""Selects the number of rows that contain a word, for common words, as of the last ANALYZE."""
+"""Selects, for each common word, the number of rows that contain the word as of the last ANALYZE."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +106,7 @@ class _ViewEstimate:
     """Number of rows in the view."""
     all_rows: float
     often: Mapping[str, float]
-    """Number of rows in the whole table that contain a word. Rare words are missing."""
+    """Number of rows in the whole table that contain a word. Rare words aren't included."""
 
     @property
     def rarity(self) -> float:
@@ -259,7 +258,7 @@ def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
 
 
 def _selecting(look: _ViewEstimate, words: Sequence[str], most: float) -> tuple[str, bool]:
-    """Return the words that select rows as a tsquery, and whether they still select too many rows.
+    """Return a tsquery with the words that select rows, and whether the query still selects too many rows.
 
     A single rare word is enough to select a row. If even the rarest word is common, a row must also contain the next
     rarest words, because a row with several of these words ranks higher than a row with only one.

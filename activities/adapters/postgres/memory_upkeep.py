@@ -199,7 +199,7 @@ class PostgresMemoryUpkeep:
         await connection.execute(_INSERT_FACT, values)
 
     async def _supersede_same(self, connection: Connection, name: int) -> None:
-        """If a session contains two equal facts, keep the later one."""
+        """If a session contains two equal facts, keep the later fact."""
         asked = {"id": name, "candidates": _CANDIDATES, "same_from": self._settings.same_from}
         for other, other_at, other_says, at, says in await (await connection.execute(_NEAR, asked)).fetchall():
             if not says_the_same(says, other_says):

@@ -1,8 +1,9 @@
 """Store payloads that are too large for history in Postgres. The key of a payload is the hash of its content.
 
 This table is a source of truth, because history contains only references to payloads. If the store is unavailable,
-callers wait for it. The following errors are deliberately retryable. If a workflow task fails with a non-retryable
-error, the SDK fails the run. If it fails with a retryable error, the server retries the task until it succeeds.
+callers wait until it is available again. The following errors are deliberately retryable. If a workflow task fails with
+a non-retryable error, the SDK fails the run. If a workflow task fails with a retryable error, the server retries the
+task until it succeeds.
 
     StorageUnavailable     Postgres isn't responding
     StoragePayloadMissing  Postgres responds, but the payload is missing or has changed
@@ -56,11 +57,11 @@ class PostgresPayloads(StorageDriver):
         )
 
     def name(self) -> str:
-        """Return the driver's name, which is part of the references in history. It must never change."""
+        """Return the driver's name. The name must never change, because it is part of the references in history."""
         return "loom-postgres"
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
-        """Store payloads. Existing payloads are unchanged."""
+        """Store payloads. Payloads that are already stored remain unchanged."""
         del context
         written = [payload.SerializeToString(deterministic=True) for payload in payloads]
         ids = [sha256(data).digest() for data in written]

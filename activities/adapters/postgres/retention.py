@@ -1,7 +1,7 @@
 """List and delete the data that runs have stored outside memory: artifacts and call results.
 
-Payloads are excluded. Their rows don't name a run, because runs share identical payloads, and a history with a missing
-payload can't be read.
+Payloads are excluded, because a history with a missing payload can't be read. Rows with payloads don't name a run,
+because runs share identical payloads.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class RunLeftovers:
 
 
 async def leftovers(database: Database, before: datetime) -> tuple[RunLeftovers, ...]:
-    """Return the runs that have stored nothing since the given time."""
+    """Return the runs that haven't stored any data since the given time."""
     async with database.connection(within=_WITHIN) as connection:
         found = await (await connection.execute(_LEFT, (before,))).fetchall()
     return tuple(

@@ -1,4 +1,4 @@
-"""Migrate the schema of Loom's own tables: numbered migrations, each applied exactly once.
+"""Migrate the schema of Loom's own tables. Migrations are numbered, and each migration is applied exactly once.
 
 `loom_migrations` records a database's migrations and their checksums. To prevent data loss, Loom rejects a migration
 that was changed after its release and a database that was migrated by a newer version of Loom.
@@ -75,8 +75,8 @@ def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tup
 
 
 async def migrate(connection: "AsyncConnection[Any]", migrations: Sequence[Migration] | None = None) -> None:
-    """Apply all missing migrations in one transaction. Each is applied only once, even if several processes start at
-    the same time.
+    """Apply all missing migrations in one transaction. Each migration is applied only once, even if several processes
+    start at the same time.
     """
     steps = read_migrations() if migrations is None else migrations
     # Read first, because this requires neither a lock nor permission to create tables.

@@ -53,7 +53,7 @@ class PostgresScopedMemory:
         self._database = database
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """See the port. If another writer was faster, this write is repeated on top of the new version."""
+        """See the port. If another writer stores a version first, this write is repeated on top of that version."""
         given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
         place = place_of(given.scope, given.by) if given.by else ""
         async with self._database.connection() as connection:

@@ -1,4 +1,4 @@
-"""Find this process's secrets, and every form in which they can appear in text."""
+"""Find the secrets of this process and every form in which they can appear in text."""
 
 import html
 import json
@@ -25,7 +25,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables whose names indicate a secret, and the passwords in URLs in all variables."""
+    """Return the values of all variables whose names indicate a secret, and the passwords of all URLs in variables."""
     found = dict.fromkeys(secret for name, value in environ.items() for secret in _secrets_in(name, value))
     return tuple(found)
 
@@ -48,8 +48,8 @@ def passwords_in(address: str) -> Iterator[str]:
 
 
 def can_be_hidden(value: str) -> bool:
-    """Whether the value is so long and unusual that redacting it everywhere doesn't affect ordinary words, numbers and
-    paths.
+    """Whether the value can be redacted everywhere without affecting ordinary words, numbers and paths. Such a value is
+    sufficiently long and unusual.
     """
     plain = _WORDS.fullmatch(value) or _NUMBER.fullmatch(value) or is_path(value)
     return len(value) >= SHORTEST and not plain
@@ -63,8 +63,8 @@ def spellings(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _parts(value: str) -> list[str]:
-    """Return the value itself. For a value with several lines, return the lines without blanks, because the other lines
-    are names and armor.
+    """Return the value itself if it is a single line. Otherwise, return its long lines without spaces, because the
+    other lines contain names and armor.
     """
     lines = [line.strip() for line in value.splitlines()]
     return lines if len(lines) < 2 else [line for line in lines if " " not in line and len(line) >= 16]

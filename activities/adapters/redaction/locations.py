@@ -1,6 +1,6 @@
-"""Find secrets by their location: in a URL, in a header, in a `.pgpass` line, or after a name.
+"""Find secrets by their location: in a URL, in a header, in a `.pgpass` line, or after a name that indicates a secret.
 
-Examples of a secret after a name are `password=…`, `"api_key": "…"`, `--token …` and `Authorization: Bearer …`. A
+Examples of such names with a secret are `password=…`, `"api_key": "…"`, `--token …` and `Authorization: Bearer …`. A
 keyword in the lower-case text locates the name. An anchored pattern then reads the value after the name. The value must
 also look like a secret, because most values of such names in source code are expressions.
 """
@@ -20,7 +20,7 @@ from loom.activities.adapters.redaction.values import (
 )
 
 ENOUGH: Final = 256
-"""Number of characters of a value that are enough to recognize it."""
+"""Number of characters that are enough to recognize a value as a secret."""
 
 Span: TypeAlias = tuple[int, int]
 """The start and the end of a secret."""
@@ -196,7 +196,7 @@ _OTHER_THING: Final = re.compile(
     rf"^(?:or|smanager)|(?:^(?:word|wd|phrase)?|[_.\-]|(?-i:(?<=[a-z])(?=[A-Z])))(?:{'|'.join(_ABOUT.split())})s?$",
     re.IGNORECASE,
 )
-"""Suffixes of names whose values aren't secrets, because they describe a secret or name an author."""
+"""Suffixes of names whose values aren't secrets, because such values describe a secret or name an author."""
 
 _KEYS: Final = """
 api access private account auth encryption signing master shared storage app application service license function client
@@ -232,8 +232,8 @@ _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], boo
     "token": (_always, is_token),
     "key": (_is_key, is_token),
 }
-"""For each keyword, two functions: whether the keyword refers to a secret in its context, and whether a value is a
-secret.
+"""Maps each keyword to two functions. The first decides whether the keyword refers to a secret in its context, and the
+second decides whether a value is a secret.
 """
 
 
@@ -242,7 +242,7 @@ _ENDS_A_VALUE: Final = re.compile("[\"'`\\\\\r\n\x1b]")
 
 def is_secret_under(name: str, value: str) -> bool:
     """Whether the value is a secret if it is assigned to this name."""
-    # The check writes an assignment, so the value must not contain characters that would end it.
+    # The check builds an assignment, so the value must not contain characters that would end the assignment.
     plain = _ENDS_A_VALUE.sub("!", value[:ENOUGH])
     return any(True for _ in assigned(f'{name}="{plain}"', f'{name}="{plain}"'.lower()))
 
@@ -276,7 +276,7 @@ def _value(text: str, at: int, found: re.Match[str], is_secret: Callable[[str], 
 
 
 def _joins(text: str, at: int, found: re.Match[str]) -> bool:
-    """Whether the text between name and value assigns one to the other."""
+    """Whether the text between the name and the value assigns the value to the name."""
     if _TYPE.search(text, max(0, at - CONTEXT), at):
         return False
     is_quoted = found["quoted"] is not None

@@ -1,7 +1,7 @@
 """Redact secrets in text: the known secrets of this process in any form, and values that look like secrets.
 
 A secret is identified by its value, its format, its location, or the name that it is assigned to. Overlapping matches
-become one `[REDACTED]`. The rest of the text stays unchanged, byte for byte.
+are replaced with a single `[REDACTED]`. The rest of the text stays unchanged, byte for byte.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,8 +111,8 @@ def _shaped(shape: Shape, text: str) -> Iterator[Span]:
 
 
 def _places(text: str) -> Iterator[Span]:
-    # The lower-case text must have the same length as the text. Replace the only letter whose lower case has two
-    # characters first.
+    # The lower-case text must have the same length as the original text. Therefore, first replace the only letter whose
+    # lower-case form has two characters.
     folded = text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "i").lower()
     yield from assigned(text, folded)
     yield from authorization(text, folded)

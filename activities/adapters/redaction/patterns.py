@@ -1,8 +1,8 @@
 """Patterns for the vendors' secret formats and for the locations of credentials in text.
 
-A shape consists of a literal, which is fast to find, and a pattern that is matched at the literal's position. Patterns
-are never searched for, so a text without secrets costs only one `str.find` per literal. Every pattern is either bounded
-or a single run of one character class, which limits backtracking.
+A shape consists of a literal, which is fast to find, and a pattern that is matched at the literal's position. The text
+is never searched for the patterns themselves, so a text without secrets requires only one `str.find` call per literal.
+Every pattern is either bounded or a single run of one character class, which limits backtracking.
 """
 
 import re

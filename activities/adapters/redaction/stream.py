@@ -1,7 +1,7 @@
 """Redact secrets in text that arrives in chunks, even if a secret is split between chunks.
 
 Complete lines are emitted immediately. Incomplete lines and incomplete private keys are held back. If a line is too
-long, all of it is emitted except its last part, which may contain the start of a secret. The amount of text that is
+long, the line is emitted except for its last part, which may contain the start of a secret. The amount of text that is
 held back is therefore limited. Call `flush` at the end of the stream to receive the rest.
 """
 
@@ -16,7 +16,7 @@ LINE_LIMIT: Final = 16_384
 """Maximum number of characters of an incomplete line that are held back."""
 
 RESERVE: Final = 8_192
-"""Number of characters at the end of a longer line that are held back. Every secret format can be recognized from fewer
+"""Number of characters that are held back at the end of a longer line. Every secret format can be recognized from fewer
 characters.
 """
 
@@ -32,8 +32,8 @@ class StreamingMask:
         self._reserve = reserve
         self._held = ""
         self._passed = 0
-        """Number of characters at the start of the buffer that have already been emitted. They are kept because
-        patterns look back at them.
+        """Number of characters at the start of the buffer that have already been emitted. They are kept because the
+        patterns also examine the text before a match.
         """
 
     def feed(self, piece: str) -> str:

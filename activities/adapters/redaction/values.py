@@ -1,4 +1,4 @@
-"""Decide whether a value is a secret. Placeholders, references, code and words are not."""
+"""Decide whether a value is a secret. Placeholders, references, code and ordinary words aren't secrets."""
 
 import math
 import re
@@ -50,13 +50,15 @@ def is_path(value: str) -> bool:
 
 
 def is_url_password(value: str) -> bool:
-    """Whether a value before the @ in a URL is a password. It is treated as one unless it clearly isn't."""
+    """Whether a value before the @ in a URL is a password. The value is treated as a password unless it clearly isn't
+    one.
+    """
     return not (is_placeholder(value) or _NO_PASSWORD.fullmatch(value))
 
 
 def is_password(value: str) -> bool:
-    """Whether the value is hard to guess. It must have letters and digits or three kinds of characters, and must not be
-    words with a number.
+    """Whether the value is hard to guess. The value must contain both letters and digits, or at least three kinds of
+    characters. It must not consist of words with a number.
     """
     if len(value) < 6 or value.isalpha() or not any(map(str.isalpha, value)):
         return False
@@ -95,6 +97,8 @@ def _is_about_one(value: str) -> bool:
 
 
 def _mean_piece(value: str) -> float:
-    """Return the mean length of a sequence of letters. It is four or more in words, and about two in random text."""
+    """Return the mean length of the sequences of letters. The mean is at least four in words, and about two in random
+    text.
+    """
     pieces = _PIECES.findall(value)
     return sum(map(len, pieces)) / max(1, len(pieces))

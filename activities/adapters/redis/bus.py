@@ -1,8 +1,8 @@
 """A bus between processes, on the Redis Stream to which run tasks are appended (`redis.stream`).
 
-Each subscription has its own consumer group, so it receives every task, even if it is slow. Within a group, one process
-handles each task. If that process dies, another process in the group receives the task after a timeout. Delivery is
-therefore at-least-once, and `task_id` identifies repeated tasks.
+Each subscription has its own consumer group, so even a slow subscription receives every task. Within a group, each task
+is handled by one process. If that process dies, another process in the group receives the task after a timeout. Tasks
+are therefore delivered at least once, and handlers can recognize repeated tasks by their `task_id`.
 
 Redis keys in addition to the stream:
     loom:bus:handlers      sorted set: name, pattern and process of each current handler, by expiry time
@@ -54,7 +54,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')
 
 
 class RedisBus:
-    """The port Transport on Redis Streams."""
+    """`Transport` on Redis Streams."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class RedisBus:
         await self._link.script(_SERVE, (self._handlers,), (self._line(subscription), _SERVED_SECONDS))
 
     async def _serve(self, subscription: Subscription, inbox: RedisInbox) -> None:
-        """Handle tasks until canceled, then finish tasks that have started. Tasks that take too long are left to
-        another process.
+        """Handle tasks until canceled, and then finish the tasks that have started. If a task takes too long to finish,
+        another process handles it.
         """
         room = asyncio.Semaphore(AT_ONCE)
         running: set[asyncio.Task[None]] = set()

@@ -25,12 +25,12 @@ _CONNECTIONS: Final = 16
 
 
 class RedisConnection:
-    """A connection to a Redis server that may be unavailable. Timeouts are short, and a failure is followed by a
-    one-second pause without attempts.
+    """A connection to a Redis server that may be unavailable. Timeouts are short. After a failure, the connection isn't
+    tried again for one second.
     """
 
     def __init__(self, url: str, *, answer_within: float = ANSWER_SECONDS) -> None:
-        """Connect on the first command. A failed command is never resent, because it may have taken effect."""
+        """Connect on the first command. A failed command is never sent again, because it may have taken effect."""
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
@@ -46,13 +46,13 @@ class RedisConnection:
         self._away_until: float | None = None
 
     async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
-        """Execute a command. Raises StreamUnavailable if the server can't be reached, and without waiting if a recent
-        attempt failed.
+        """Execute a command. Raises StreamUnavailable if the server can't be reached. If a recent attempt failed, the
+        error is raised immediately.
         """
         if self._away_until is not None:
             if monotonic() < self._away_until:
                 raise StreamUnavailable("Redis did not respond a moment ago")
-            self._away_until = monotonic() + _PAUSE_SECONDS  # only one caller tries again
+            self._away_until = monotonic() + _PAUSE_SECONDS  # only one caller may try again
         try:
             async with asyncio.timeout(self._answer_within):
                 answer = await command(self._redis)

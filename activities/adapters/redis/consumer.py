@@ -1,5 +1,5 @@
-"""A consumer in a group on the bus's Redis Stream. It reads and acknowledges tasks and takes over tasks from dead
-consumers.
+"""A consumer in a group on the bus's Redis Stream. The consumer reads and acknowledges tasks, and takes over tasks from
+dead consumers.
 
 Redis stores each group's position and its unacknowledged entries. If a consumer dies, no entries are lost, because
 another consumer takes them over after `CLAIM_AFTER`. Entries that all groups have acknowledged are removed from the
@@ -33,8 +33,8 @@ PAGE: Final = 200
 _TRIM_EVERY: Final = 2.0
 _FORGOTTEN_AFTER_MS: Final = 24 * 3600 * 1000
 
-# Trim the stream up to the oldest entry that at least one group hasn't acknowledged. A group that hasn't read anything
-# needs all entries.
+# Trim the stream up to the oldest entry that at least one group hasn't acknowledged. A group that hasn't read any
+# entries needs all of them.
 _TRIM: Final = """
 local lowest = nil
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -136,7 +136,7 @@ class RedisInbox:
     async def _in_group(
         self, command: Callable[["Redis"], Awaitable[list[Delivery]]], redis: "Redis"
     ) -> list[Delivery]:
-        """Execute a command. If the server has lost the group, create it again. The new group then receives all
+        """Execute a command. If the server has lost the group, create it again. The recreated group receives all
         existing entries.
         """
         from redis.exceptions import ResponseError  # noqa: PLC0415 - importing the client takes half a second

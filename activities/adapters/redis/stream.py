@@ -7,7 +7,7 @@ Redis keys. They all have the same time to live, which starts at the last write:
     loom:bus             one stream for all runs: every task except fragments of text, for subscribers (`redis.bus`)
 
 Publishing uses a single script, so it is atomic and takes one round trip. Tasks of a sub-agent are also appended to the
-streams of its parent and ancestor runs. Each stream has its own offsets.
+streams of its parent and ancestor runs. Each of these streams has its own offsets.
 """
 
 import json
@@ -104,8 +104,8 @@ class RedisStream:
         bus: str = BUS,
         bus_entries: int = BUS_ENTRIES,
     ) -> None:
-        """A stream expires `keep_seconds` after the run's last event. A longer stream is trimmed to about
-        `keep_entries` entries.
+        """A stream expires `keep_seconds` after the run's last event. If a stream has more entries, it is trimmed to
+        about `keep_entries` entries.
         """
         self._link = link
         self._bus = bus
@@ -113,8 +113,8 @@ class RedisStream:
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def publish(self, tasks: Sequence[Task], segment: Segment | None = None) -> bool:
-        """Append one run's tasks to its stream and to the streams of its parent and ancestor runs. Return False if a
-        later attempt has taken over.
+        """Append one run's tasks to its stream and to the streams of its parent and ancestor runs. Return False without
+        publishing if a later attempt has taken over.
         """
         if not tasks:
             return True

@@ -5,8 +5,8 @@ Redis keys, which expire one day after their last write:
     loom:result:{run}:{call_id}    the message with the result of a tool call
     loom:spec:{digest}             an agent's spec
 
-A value from Redis is used only if it has the requested digest. Writes can therefore run in the background, and can be
-late, lost or out of order.
+A value from Redis is used only if it has the requested digest. Writes can therefore run in the background, and they may
+be delayed, lost or reordered.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ _Write: TypeAlias = Callable[[Pipeline], object]
 
 
 class CachedTranscripts:
-    """`TranscriptStore` that caches transcripts. The cache makes runs faster, but runs don't depend on it."""
+    """`TranscriptStore` that caches transcripts. The cache makes runs faster, but runs also work without it."""
 
     def __init__(self, link: RedisConnection | None, *, max_bytes: int = _BYTES) -> None:
-        """Without a connection, values are cached only in this worker's memory. Transcripts receive three quarters of
-        the bytes.
+        """Without a connection, values are cached only in this worker's memory. Three quarters of `max_bytes` are
+        available for transcripts.
         """
         self._link = link
         self._transcripts: _Lru[str, _Kept] = _Lru(max_bytes * 3 // 4)

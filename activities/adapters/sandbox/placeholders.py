@@ -1,8 +1,9 @@
 """Create placeholders that occupy names in a workspace while commands are running in it.
 
-The last command to end in any worker on this machine removes the placeholders. Each command holds a shared lock for its
-workspace, on one byte of a file that isn't visible in any sandbox. Placeholders have a mode that is rare for other
-files. The next command can therefore recognize and remove the placeholders of a killed worker.
+The last command to end in any worker on this machine removes the placeholders. While a command is running, it holds a
+shared lock for its workspace. The lock is on one byte of a file that isn't visible in any sandbox. Placeholders have a
+mode that is rare for other files. The next command can therefore recognize and remove the placeholders of a killed
+worker.
 """
 
 import fcntl
@@ -27,15 +28,14 @@ _LOCK: Final = "hhqqi0q"
 def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
     """Occupy these names in the workspace (a descriptor) by creating placeholders for names that don't exist.
 
-    `folders` become empty folders: Git ignores an empty `.git` and uses the repository around the workspace. `others`
-    become sockets without a listener, which are fast to create and remove, and never block a program that opens them.
+    Names in `folders` are occupied by empty folders. Git ignores an empty `.git` and uses the repository that contains
+    the workspace. Names in `others` are occupied by sockets without a listener, which are fast to create and remove and
+    never block a program that opens them.
     """
     lock, place = _lock(workspace)
     try:
         for name in folders:
-            with suppress(
-                OSError
-            ):  # the name exists, or Loom isn't permitted to create it, in which case commands aren't either
+            with suppress(OSError):  # the name exists, or neither Loom nor a command is permitted to create it
                 os.mkdir(name, _MODE, dir_fd=workspace)
         for name in others:
             with suppress(OSError):
@@ -49,7 +49,7 @@ def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]
 
 
 def _lock(workspace: int) -> tuple[int, int]:
-    """Take a shared lock. Return its descriptor and the locked byte."""
+    """Take a shared lock. Return the file's descriptor and the locked byte."""
     status = os.fstat(workspace)
     place = (status.st_dev * 2654435761 + status.st_ino) % _BYTES
     path = Path(gettempdir(), f"loom-{os.geteuid()}.lock")

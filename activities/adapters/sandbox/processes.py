@@ -1,4 +1,4 @@
-"""Run a program and ensure that no process is left when it ends for any reason."""
+"""Run a program and ensure that none of its processes is left when it ends, regardless of the reason."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _LAST_WORDS: Final = 2.0
 
 
 def clean_environment(home: str) -> dict[str, str]:
-    """Return the environment of a command. It contains none of the worker's variables."""
+    """Return the environment of a command, without any of the worker's variables."""
     return {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
@@ -34,7 +34,7 @@ async def supervise(
     *,
     workspace: Path,
     environment: Mapping[str, str],
-    timeout: float,  # noqa: ASYNC109 - a timeout isn't an error, and returns the output so far
+    timeout: float,  # noqa: ASYNC109 - after a timeout, the output so far is returned
     max_output: int,
     on_output: Callable[[str], None],
     kill: Callable[[int], None],
@@ -45,8 +45,8 @@ async def supervise(
     """Run until the program ends, the timeout expires or the caller is canceled. Then call `kill` with the program's
     process id to end the remaining processes.
 
-    `watch` returns the reason when the program must be stopped. The output uses a separate pipe instead of asyncio's
-    pipe, because asyncio waits for every process that holds its pipe, including background processes.
+    `watch` waits until the program must be stopped, and returns the reason. The output uses a separate pipe instead of
+    asyncio's pipe, because asyncio waits for every process that holds its pipe, including background processes.
     """
     collected = Collected(max_output)
     with _readable(stdin) as source:

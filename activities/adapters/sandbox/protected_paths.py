@@ -1,9 +1,9 @@
 """Mount a workspace for bubblewrap, and protect the paths in it that a command must not change or see.
 
-Existing files that Git, editors, agents and Loom later obey outside any sandbox are read-only. If one of the most
-dangerous files is missing, a placeholder occupies its name. Every path is opened one component at a time without
-following links, and mounted by descriptor. Another run's command in the same workspace therefore can't substitute a
-link.
+Some files determine what Git, editors, agents and Loom later do outside any sandbox. If such a file exists, it is
+read-only. If one of the most dangerous files is missing, a placeholder occupies its name. Every path is opened one
+component at a time without following links, and mounted by descriptor. Another run's command in the same workspace
+therefore can't replace a component with a link.
 """
 
 import os
@@ -49,7 +49,7 @@ class Mounts:
     emptied: list[Path] = field(default_factory=list)
     """Folders that appear empty and read-only."""
     readable: list[str] = field(default_factory=list)
-    """Arguments for readable folders. They come after the arguments for emptied folders."""
+    """Arguments for readable folders. These arguments come after the arguments for emptied folders."""
 
     def add(self, option: str, descriptor: int, place: Path) -> None:
         """Add one mount by descriptor."""

@@ -1,8 +1,8 @@
 """Resource limits for all processes of a sandboxed command, and the messages for exceeded limits.
 
-Two mechanisms enforce the limits, both for root and for ordinary users: the kernel's limits per process, which this
-module sets, and a watchdog, which periodically adds up the usage of all of the command's processes. Cgroups aren't
-used, because a worker rarely has permission to write to them.
+Two mechanisms enforce the limits for both root and ordinary users. This module sets the kernel's limits for each
+process, and a watchdog periodically adds up the usage of all of the command's processes. Cgroups aren't used, because a
+worker rarely has permission to write to them.
 """
 
 import re
@@ -15,15 +15,16 @@ from loom.domain.tools.sandbox_limits import Limits
 _KIB: Final = 1024
 _GIB: Final = 1024**3
 _SPARE: Final = 32
-"""Difference between the kernel's and the watchdog's process limits, so that a fork bomb is stopped and not only slowed
-down.
+"""Difference between the kernel's process limit and the watchdog's lower process limit. The difference lets the
+watchdog stop a fork bomb that the kernel's limit would only slow down.
 """
 
 _RESERVED_IDS: Final = 300
 """Number of process ids that the kernel doesn't reuse."""
 
 _SOFT_FILES: Final = 1024
-"""Default limit of open files, which a program can raise. A higher default breaks old programs that use `select`."""
+"""Default limit of open files, which a program can raise. A higher default would break old programs that use `select`.
+"""
 
 Kind: TypeAlias = Literal["memory", "processes", "cpu", "file_size", "disk", "room", "temporary", "open_files"]
 
@@ -42,7 +43,7 @@ def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
 
     The shell must run inside the sandbox, so that only the sandbox's processes are counted. If process ids are per
     namespace, `kernel` is a descriptor of `/proc/sys/kernel`. The maximum process id also applies to root, which is
-    exempt from the limit on the number of processes. The command can only read that folder.
+    exempt from the limit on the number of processes. The command itself can only read `/proc/sys/kernel`.
 
     The shell remains the first process of the sandbox, reaps orphaned processes and exits with the command's exit code.
     The shell's own message about a command that was killed by a signal is suppressed.
@@ -78,8 +79,8 @@ _ADVICE: Final[Mapping[Kind, str]] = {
 
 
 def explain(kind: Kind, limits: Limits) -> str:
-    """Return a description of a limit and how to avoid it. The caller's sentence states what happened and ends with
-    this text.
+    """Return a description of a limit and of how to avoid it. The caller appends this text to its own statement of what
+    happened.
     """
     sizes = {name: _size(getattr(limits, name)) for name in ("memory", "file_size", "disk", "temporary")}
     return _ADVICE[kind].format(**sizes, processes=limits.processes, cpu=limits.cpu, open_files=limits.open_files)
@@ -102,7 +103,7 @@ _SIGNS: Final[Sequence[tuple[str, Kind]]] = (
 
 def hint(exit_code: int, output: str, limits: Limits) -> str:
     """Return a hint about the limit that a failed command seems to have reached, based on its exit code and output.
-    Return an empty string if there is none.
+    Return an empty string if the command doesn't seem to have reached a limit.
     """
     if exit_code == 128 + SIGXFSZ:
         return _seems("file_size", limits)

@@ -1,10 +1,10 @@
 """Create a seccomp filter for bubblewrap that blocks system calls in sandboxed programs.
 
-Some of the blocked calls bypass namespaces. Kernel keyrings belong to the user and not to a namespace. Sockets of some
-families ignore network namespaces (`AF_VSOCK` connects to the machine's own host). Calls through io_uring bypass the
-filter. Other blocked calls evade the limits. Some allocate memory that isn't included in any process's size, and
-`fallocate` can fill a whole disk at once. Programs have alternatives to all of these calls. Each call fails with the
-error that makes programs use the alternative.
+Some of the blocked calls bypass namespaces. For example, kernel keyrings belong to the user and not to a namespace.
+Sockets of some families ignore network namespaces (`AF_VSOCK` connects to the machine's own host). Calls through
+io_uring bypass the filter. Other blocked calls evade the limits. Some of them allocate memory that isn't included in
+the size of any process, and `fallocate` can fill a whole disk with a single call. Programs have alternatives to all of
+the blocked calls. Each blocked call fails with the error that makes programs use the alternative.
 """
 
 import errno
@@ -102,8 +102,8 @@ def _only_these_families(number: int) -> Sequence[bytes]:
 
 
 def _only_small_segments(number: int) -> Sequence[bytes]:
-    """Return instructions that check both halves of the size. Otherwise a size just above 4 GiB would look like a small
-    size.
+    """Return instructions that check both halves of the size. Otherwise, a size just above 4 GiB would look like a
+    small size.
     """
     return [
         _step(_IF_EQUAL, number, otherwise=6),

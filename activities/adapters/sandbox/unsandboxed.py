@@ -30,7 +30,7 @@ class Unsandboxed:
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
     ) -> Finished:
-        """Run the command until it ends. Detached processes are found by a marker in their environment."""
+        """Run the command until it ends. Detached processes are identified by a marker in their environment."""
         del readable  # the command can read every file that the worker can read
         _require(workspace)
         mark = token_hex(8)

@@ -1,10 +1,10 @@
-"""Stop a sandboxed command that exceeds its limits. The watchdog adds up the usage of all of its processes several
-times a second.
+"""Stop a sandboxed command that exceeds its limits. Several times a second, the watchdog adds up the usage of all of
+the command's processes.
 
 The watchdog reads the sandbox's own `/proc` from outside the sandbox. This folder lists all of the command's processes,
-including detached ones, and no others. Between two checks, the processes can exceed a limit temporarily. The kernel's
-limits per process and the sizes of the temporary folders restrict this excess. Most commands end before the first check
-and cause no overhead.
+including detached processes, and no other processes. Between two checks, the command's processes can temporarily exceed
+a limit. The kernel's limits per process and the sizes of the temporary folders restrict this excess. Most commands end
+before the first check and cause no overhead.
 """
 
 import asyncio
@@ -27,10 +27,11 @@ FIRST: Final = 0.05
 _PERIOD: Final = 0.2
 
 _SHARE: Final = 20
-"""Ratio of the delay before a check to the processor time of the previous check. It leaves the worker time for other
-work.
+"""Ratio of the delay before a check to the processor time of the previous check. This ratio leaves the worker time for
+other work.
 
-Elapsed time isn't used, because it increases when a fork bomb takes the worker's processor time.
+The delay isn't based on the elapsed time of the check, because that time increases when a fork bomb takes the worker's
+processor time.
 """
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -135,7 +136,9 @@ class Watchdog:
         return _Status.parse(text) if text else None
 
     def _is_over(self, ids: list[str]) -> bool:
-        """Count memory again with shared pages divided among the processes that share them. This takes longer."""
+        """Whether the processes still exceed the memory limit if shared pages are divided among the processes that
+        share them. This count takes longer.
+        """
         shares = sum(_field(_read(self._proc(pid, "smaps_rollup")), "Pss:") for pid in ids)
         return self._in_temporary() + shares * 1024 > self.limits.memory
 

@@ -1,4 +1,4 @@
 """A parser for shell commands. The permission rules for `bash` rely on it.
 
-`parser` finds every command in a line; `words`, `wrappers` and `doubts` are its steps.
+`parser` finds every command in a command line. It uses `words`, `wrappers` and `doubts` for the individual steps.
 """

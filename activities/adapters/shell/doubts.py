@@ -1,9 +1,9 @@
-"""Detect command lines that Bash may interpret differently from the syntax tree, so that no command can hide from the
+"""Detect command lines that Bash may interpret differently from the syntax tree, so that no command can bypass the
 permission rules.
 
 Each check covers a type of line that the parser interprets differently from Bash without reporting an error. These
-types were found by running random lines in both. A false positive causes an unnecessary approval request. A false
-negative runs a command that nobody has allowed.
+types were found by running random lines in both. A false positive causes an unnecessary approval request. After a false
+negative, a command runs that no rule and no person has allowed.
 """
 
 import re
@@ -46,7 +46,7 @@ def is_doubtful(nodes: Sequence[PlacedNode], source: bytes) -> bool:
 
 
 def _leaves_gaps(nodes: Sequence[PlacedNode], source: bytes) -> bool:
-    """Whether the parser skipped any text that isn't white space, so that no leaf of the tree contains it."""
+    """Whether the parser skipped any text other than white space. No leaf of the tree contains such text."""
     seen = 0
     for each in nodes:
         if not each.children:
@@ -84,7 +84,7 @@ def _is_odd(each: PlacedNode, source: bytes) -> bool:
 
 
 def _spans_lines(each: PlacedNode, source: bytes) -> bool:
-    """Whether the tree joins words across an unescaped line end that precedes a continued line."""
+    """Whether the tree treats words on two lines as one command even though the line end between them isn't escaped."""
     gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
     return not all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 

@@ -1,8 +1,8 @@
 """Analyze a shell command without running it, and find every simple command that the permission rules must check.
 
 The analysis walks a Bash syntax tree to find all commands, at any depth. If the tree can't show which command runs (a
-name from a variable, `eval`, a syntax error), the parser returns an opaque subject, which no allow pattern covers. In
-case of doubt, a subject is opaque.
+name from a variable, `eval`, a syntax error), the parser returns an opaque subject, which no allow pattern covers. If
+the parser is in doubt, it returns an opaque subject.
 """
 
 import re
@@ -152,7 +152,7 @@ def _redirect(node: Node) -> Iterator[Subject]:
     """Yield a separate subject for a file that is written to, so that a rule that allows `echo` doesn't allow writing
     files.
 
-    A file that is read doesn't need a separate rule, because it is treated as an argument of the command.
+    A file that is read doesn't need a separate subject, because it is treated as an argument of the command.
     """
     operator, target = target_of(node)
     if target is None or (operator == ">&" and target.type == "number"):
@@ -221,7 +221,7 @@ def _name(words: _Words) -> str:
 
 
 def _is_no_name(value: str | None) -> bool:
-    """Whether the word at the position of the command name isn't a name, or is known only to Bash."""
+    """Whether the word at the position of the command name isn't a program's name or is a name that only Bash knows."""
     if not value or value in _RESERVED or value[0] in "(#":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None

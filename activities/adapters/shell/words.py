@@ -36,7 +36,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node with its position in the tree. It stores the parent, because the library would have to search for it."""
+    """A node with its position in the tree. The parent is stored because the library would have to search for it."""
 
     node: Node
     children: tuple[Node, ...]

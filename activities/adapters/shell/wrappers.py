@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 Values = Sequence[str | None]
-"""Words without their quotes. A word is None if its value is known only when the command runs."""
+"""Words without their quotes. If the value of a word is known only when the command runs, the word is None."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +19,7 @@ class Wrapper:
     long: frozenset[str] = field(default_factory=frozenset)
     """Long options without a value. Options with `=value` are always skipped."""
     operands: int = 0
-    """Number of operands before the command."""
+    """Number of operands that precede the command."""
     assigns: bool = False
     """Whether assignments may precede the command."""
 

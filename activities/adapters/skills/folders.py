@@ -88,8 +88,8 @@ def skills_in(folder: SkillFolder) -> SkillsInFolder:
 
 
 def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
-    """Yield this folder and its subfolders that contain a SKILL.md, level by level. For a folder that can't be read,
-    yield the reason.
+    """Yield each folder that contains a SKILL.md, starting with this folder and proceeding level by level. If a folder
+    can't be read, yield the reason.
     """
     waiting = deque([(os.path.realpath(folder.path), 0)])
     for _ in range(MOST_FOLDERS):
@@ -113,8 +113,8 @@ def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
 
 
 def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
-    """Return the target of a link to a skill, or the reason why the link isn't followed. Installers link one copy of a
-    skill from several folders, and no other links are followed.
+    """Return the target of a link to a skill, or the reason why the link isn't followed. Installers create links in
+    several folders to a single copy of a skill. No other links are followed.
     """
     real = os.path.realpath(entry)
     return (real, "") if any(os.path.lexists(f"{real}/{name}") for name in NAMES) else (entry.path, LINK)

@@ -12,8 +12,8 @@ LONGEST = 64 * 1024
 
 
 def read_skill(root: str, source: str) -> tuple[Described, Document]:
-    """Return the skill in this folder with its warnings, and its text. Raises BrokenSkill with instructions for the fix
-    if the skill is invalid.
+    """Return the skill in this folder with its warnings, and its text. If the skill is invalid, raises a BrokenSkill
+    that explains how to fix it.
     """
     _, document = document_of(root)
     if len(document.front) > LONGEST:
@@ -33,7 +33,7 @@ def _mapping(front: str) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    # All scalars are strings. There are no dates and no objects, and `yes` doesn't become true.
+    # All scalars are strings. Dates and objects aren't created, and `yes` isn't converted to true.
     return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
 
 

@@ -1,5 +1,5 @@
 """Snapshots of workspaces in shadow Git repositories.
 
-`shadow_git` takes, compares and restores them. `walk` scans a workspace, `record` stores a scan in a `store`, `restore`
-applies a stored state, and `cleanup` deletes old ones.
+`shadow_git` takes, compares and restores snapshots. `walk` scans a workspace, `record` stores a scan in a `store`,
+`restore` applies a stored state, and `cleanup` deletes old snapshots.
 """

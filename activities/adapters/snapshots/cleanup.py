@@ -32,7 +32,7 @@ def tidy(store: Store, *, keep_seconds: float = KEEP_SECONDS, keep_most: int = K
     with store.locked() as lock:
         keep(
             store.path / _DONE, b"%d" % _count(store)
-        )  # written first, so that a failed cleanup isn't repeated after every snapshot
+        )  # write this first, so that a failed cleanup isn't repeated after every snapshot
         try:
             _drop_and_pack(store, lock, _expired(store, keep_seconds, keep_most))
         except StoreUnavailable:

@@ -1,8 +1,8 @@
 """Store the current state of a workspace: scan it, compare it with the recorded state, and send the difference to Git.
 
 One `git fast-import` creates blobs, trees, commit and refs. Commits have no parent, so that old commits can be deleted.
-Each commit is based on the tree of the recorded state. Git doesn't write anything before the final `done`, so a killed
-worker doesn't leave a partial snapshot.
+Each commit is based on the tree of the recorded state. Git doesn't write any data before it reads the final `done`
+command, so a killed worker doesn't leave a partial snapshot.
 """
 
 import os
@@ -23,8 +23,8 @@ from loom.activities.toolbox.workspace import confined_open as beneath
 ROOM: Final = 200 * 2**20
 """Number of bytes to keep free on the store's disk, because Loom's own servers may also write to it."""
 _IMPORT: Final = ("-c", "core.fsync=none", "fast-import", "--quiet", "--done", "--force", "--depth=0")
-"""Arguments for Git. Git doesn't wait for the disk, because this can take half a second. After a power failure, the
-latest snapshots may be missing.
+"""Arguments for Git. Git doesn't flush data to the disk, because this can take half a second. After a power failure,
+the latest snapshots may be missing.
 """
 _INTO_A_PACK: Final = ("-c", "fastimport.unpackLimit=1")
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -56,7 +56,7 @@ def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Pa
         done = _Import(workspace=workspace, seen=seen, base=base)
         done.perform(store, lock, label)
     except StoreUnavailable:
-        # A crash may have left locks, and a power failure may have left broken objects. Try again once, and write the
+        # A crash may have left locks, and a power failure may have left broken objects. Try once more, and write the
         # whole state to a new pack.
         store.mend(lock)
         done = _Import(workspace=workspace, seen=seen, base=Base())
@@ -100,8 +100,8 @@ class _Import:
         self.after = Base(tree=tree.split()[2] if tree.startswith("040000 ") else None, marks=self._marks())
 
     def _marks(self) -> dict[str, Mark]:
-        """Return the marks with which the next scan is compared. Files whose changes could go undetected have
-        no mark.
+        """Return the marks with which the next scan is compared. A file whose changes might not be detected has no
+        mark.
         """
         doubted = self.unsteady | self.seen.fresh
         return {path: () if path in doubted else m for path, m in self.seen.files.items() if path not in self.gone}

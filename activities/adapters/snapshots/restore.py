@@ -39,7 +39,7 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestoreChanges:
-    """The changes of a restore, in this order. Paths are relative to the workspace."""
+    """The changes of a restore, in the order in which they are made. Paths are relative to the workspace."""
 
     remove: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class RestoreChanges:
     permit: Mapping[str, int] = field(default_factory=dict)
     """Files and new folders whose permissions change."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Paths that differ but aren't changed, with the reason."""
+    """Paths that differ but aren't changed, each with the reason."""
 
     @property
     def is_empty(self) -> bool:
@@ -59,7 +59,7 @@ class RestoreChanges:
 
 
 def plan(now: StoredTree, target: StoredTree) -> RestoreChanges:
-    """Return the changes that convert a workspace from the state `now` to the state `target`."""
+    """Return the changes that convert a workspace from the `now` state to the `target` state."""
     differ = sorted(
         path for path in now.files.keys() | target.files.keys() if _state(now, path) != _state(target, path)
     )
@@ -100,7 +100,9 @@ def _is_same_content(now: StoredTree, target: StoredTree, path: str) -> bool:
 
 
 def _untouchable(path: str, now: StoredTree, target: StoredTree) -> str | None:
-    """Return the reason why a path must not be changed, if one of the two states doesn't contain its content."""
+    """Return the reason why a path must not be changed, or None if it may be changed. Protected paths and paths without
+    content in a snapshot aren't changed.
+    """
     if any(part == HIDDEN or part.lower() == READ_ONLY for part in path.split("/")):
         return "protected"
     for place in _with_parents(path):
@@ -128,7 +130,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 class Restoration:
-    """Applies the changes. `left` then contains the changes that failed, with the reason."""
+    """Applies changes. Afterward, `left` maps the path of each change that failed to the reason."""
 
     def __init__(self, workspace: Path, marks: Mapping[str, Mark], blobs: Blobs) -> None:
         """`marks` contains the marks of all files in the snapshot that was taken just before the restore."""
@@ -226,7 +228,9 @@ def _write_draft(parent: int, draft: str, name: str, data: bytes, mode: int | No
 
 
 def _owner(parent: int, name: str) -> os.stat_result:
-    """Return the status with the owner of a file, because root may restore another user's files."""
+    """Return the status of a file, or of its folder if the file doesn't exist. The status contains the owner, because
+    root may restore another user's files.
+    """
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Take, compare and restore snapshots of workspaces in shadow Git repositories.
 
-Snapshots are taken before changes. The state before turn N is the first snapshot of turn N. Each workspace has a store
-in `<LOOM_HOME>/snapshots/` on the machine of the worker that took the snapshots.
+Snapshots are taken before changes. The first snapshot of turn N contains the state before turn N. Each workspace has a
+store in `<LOOM_HOME>/snapshots/` on the machine of the worker that took the snapshots.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Restored:
     """The id of the snapshot that was taken just before the restore."""
     plan: RestoreChanges
     left: dict[str, str]
-    """Paths that differ but weren't changed, with the reason."""
+    """Paths that differ but weren't changed, each with the reason."""
 
 
 class ShadowGit:
@@ -100,12 +100,14 @@ class ShadowGit:
         return taken
 
     def list(self, run_id: str) -> tuple[Snapshot, ...]:
-        """Return the run's snapshots, oldest first. Raises RunNotFoundError if this machine has none."""
+        """Return the run's snapshots, oldest first. Raises RunNotFoundError if this machine has no snapshots of the
+        run.
+        """
         return self._find(run_id)[1]
 
     def diff(self, run_id: str, turn: int | None = None) -> Difference:
-        """Return the changes that the run has made so far, or the changes from one of its turns until the next
-        snapshot.
+        """Return the changes that the run has made so far. For one of its turns, return the changes between the turn's
+        snapshot and the next snapshot.
         """
         store, snapshots = self._find(run_id)
         before = snapshots[0] if turn is None else _of_turn(snapshots, turn)

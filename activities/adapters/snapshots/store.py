@@ -1,8 +1,8 @@
 """A bare Git repository for the snapshots of one workspace, and the only code that runs Git on it.
 
 The repository has no work tree and no index, so it never affects the user's repository. Content is added with `git
-fast-import`, which ignores filters, attributes and hooks. Every writer and the programs that it starts hold the store's
-lock. If a worker is killed, the lock is held until these programs have ended.
+fast-import`, which ignores filters, attributes and hooks. Every writer holds the store's lock, and so do the programs
+that it starts. If a worker is killed, the lock is therefore held until these programs have ended.
 """
 
 import fcntl
@@ -89,7 +89,7 @@ class Store:
             self._wait_for(handle)
             yield handle
         finally:
-            os.close(handle)  # not LOCK_UN, which would also unlock it for a program that outlives this process
+            os.close(handle)  # LOCK_UN would also release the lock for a program that outlives this process
 
     def _wait_for(self, handle: int) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -178,7 +178,7 @@ class Store:
         self.git("update-ref", "--stdin", lock=lock, feed=b"".join(b"delete %s\n" % ref for ref in broken))
 
     def unlock(self) -> None:
-        """Remove Git's locks. This process holds the store's lock, so their owner is dead."""
+        """Remove Git's locks. This process holds the store's lock, so the process that created Git's locks is dead."""
         for stale in self.path.rglob("*.lock"):
             stale.unlink(missing_ok=True)
 
@@ -228,7 +228,7 @@ def refs_of(run_id: str) -> str:
 
 
 def write_facts(facts: Facts) -> bytes:
-    """Serialize facts. Equal facts have equal serializations."""
+    """Serialize facts. Equal facts result in the same bytes."""
     return json.dumps({"empty": facts.empty, "modes": facts.modes, "not_kept": facts.not_kept}).encode()
 
 

@@ -1,7 +1,7 @@
 """Scan a workspace for files and links. The scan records marks that are later used to detect changes.
 
-The scan doesn't follow links or write files, and a change during the scan isn't an error. It excludes `.git`, Loom's
-own state, and folders that a command can recreate (`REGENERABLE` and folders that are marked as caches).
+The scan doesn't follow links and doesn't write files. If a file changes during the scan, no error occurs. It excludes
+`.git`, Loom's own state, and folders that a command can recreate (`REGENERABLE` and folders that are marked as caches).
 """
 
 import errno
@@ -32,8 +32,8 @@ MOVED_ON: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno
 """Errors that occur if an entry has been deleted or replaced since it was listed."""
 
 Mark: TypeAlias = tuple[int, ...]
-"""Mode, size, mtime, ctime and inode of a file. If they haven't changed, the file hasn't changed. An empty mark is
-unreliable.
+"""Mode, size, mtime, ctime and inode of a file. If these values haven't changed, the file hasn't changed. An empty mark
+isn't reliable.
 """
 
 
@@ -46,7 +46,7 @@ class Facts:
     modes: Mapping[str, int] = field(default_factory=dict)
     """File permissions other than 0644 and 0755."""
     not_kept: Mapping[str, str] = field(default_factory=dict)
-    """Existing paths that aren't in the snapshot, with the reason."""
+    """Existing paths that aren't in the snapshot, each with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Scan:
     files: Mapping[str, Mark]
     """Files and links."""
     fresh: frozenset[str]
-    """Files that changed so recently that another change might not change their marks."""
+    """Files that were changed so recently that another change might leave their marks unchanged."""
     facts: Facts
 
 

@@ -21,7 +21,7 @@ _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
 
 @contextmanager
 def answered(run_id: str) -> Iterator[None]:
-    """Translate errors from the server or from its store of large payloads into Loom errors."""
+    """Translate errors from the server or from the store for large payloads into Loom errors."""
     try:
         yield
     except RPCError as error:
@@ -70,7 +70,7 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
 
 
 def no_run(run_id: str) -> RunNotFoundError:
-    """Return the error for an id that doesn't exist or belongs to another workflow type."""
+    """Return the error for a run id that doesn't exist or belongs to a workflow of another type."""
     return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows all runs")
 
 

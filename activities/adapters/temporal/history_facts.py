@@ -67,7 +67,7 @@ class TemporalHistories:
     """`Histories` on a Temporal client. The client's converter must be able to decode payloads from Loom's workers."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
-        """Read only runs on this task queue. Runs on other task queues belong to another memory."""
+        """Read only runs on this task queue. Runs on other task queues are stored in another memory."""
         self._client = client
         self._task_queue = task_queue
 

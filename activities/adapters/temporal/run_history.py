@@ -38,7 +38,7 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
 """The input and result types of each activity."""
 
 _FIRST_EVENTS: Final = 20
-"""Number of events within which a run is prepared, unless it waited for a worker."""
+"""Number of events that contain the preparation of a run, unless the run had to wait for a worker."""
 
 _BROKEN: Final = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
@@ -170,7 +170,7 @@ def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
     """If this event ends a child run, return the id of the event that started it and its result. Return None for other
     events and if there is no result.
 
-    The result of a failed run is in its failure.
+    If a run failed, its failure contains the result.
     """
     if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
         completed = event.child_workflow_execution_completed_event_attributes

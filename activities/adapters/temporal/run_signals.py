@@ -1,5 +1,5 @@
-"""Send messages between the runs in a tree, on behalf of the sending run. They use the same signal as messages from
-people.
+"""Send messages between the runs in a tree, on behalf of the sending run. These messages use the same signal as
+messages from people.
 """
 
 from collections.abc import Mapping, Sequence

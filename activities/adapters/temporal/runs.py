@@ -29,8 +29,8 @@ UPDATE_LIMIT: Final = 5.0
 
 
 class TemporalRuns:
-    """Access to runs. Every method raises RunNotFoundError if there is no such run, and UnreachableError if the server
-    can't be reached. The methods document other errors.
+    """Access to runs. Every method raises RunNotFoundError if the run doesn't exist, and UnreachableError if the server
+    can't be reached. Other errors are documented in the individual methods.
     """
 
     def __init__(self, client: Client) -> None:
@@ -64,7 +64,7 @@ class TemporalRuns:
         """Query a run. Raises UnreachableError if no worker answers the query."""
         with answered(run_id):
             try:
-                # Don't use `rpc_timeout`, which applies to each attempt.
+                # Don't use `rpc_timeout`, because it applies to each attempt separately.
                 async with asyncio.timeout(ANSWER_LIMIT):
                     return await self._handle(run_id).query(name, result_type=result_type)
             except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
@@ -86,7 +86,9 @@ class TemporalRuns:
         return receipt
 
     async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:
-        """Send a signal. The server stores it until a worker processes it. Raises RefusedError if the run has ended."""
+        """Send a signal. The server stores the signal until a worker processes it. Raises RefusedError if the run has
+        ended.
+        """
         with answered(run_id):
             await self._handle(run_id).signal(name, payload)
 

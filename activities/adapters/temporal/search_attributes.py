@@ -24,7 +24,7 @@ _TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
 }
-_LOOKS = 30  # a tenth of a second apart; the server's own cache takes about one second
+_LOOKS = 30  # attempts are a tenth of a second apart; the server's cache is updated after about one second
 
 
 async def register_missing(client: Client) -> frozenset[str]:
@@ -55,7 +55,7 @@ async def _until_visible(client: Client) -> frozenset[str]:
 
 
 async def _present(client: Client) -> frozenset[str]:
-    """Return Loom's attributes that exist with the expected type. The set is empty if this process isn't permitted to
+    """Return the Loom attributes that exist with the expected type. The set is empty if this process isn't permitted to
     list attributes.
     """
     try:

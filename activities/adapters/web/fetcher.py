@@ -1,8 +1,8 @@
-"""Fetch pages from the public web only (SSRF guard).
+"""Fetch pages only from the public web, as a protection against server-side request forgery (SSRF).
 
 Each fetch resolves the host once. If any of the host's addresses isn't public, the fetch is rejected. The fetcher then
-connects to one of these addresses, so a second DNS response has no effect. The host header, SNI and the certificate
-check still use the host name. The fetcher doesn't use proxies, cookies, credentials or persistent connections.
+connects to one of the resolved addresses and ignores later DNS changes. The host header, SNI and the certificate check
+still use the host name. The fetcher doesn't use proxies, cookies, credentials or persistent connections.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class PinnedFetcher:
 
     async def _resolved(self, url: WebUrl) -> list[Address]:
         if url.host == "localhost" or url.host.endswith(".localhost"):
-            # RFC 6761 requires that these names are never sent to a resolver.
+            # RFC 6761 requires that these names never be sent to a resolver.
             return [ip_address("127.0.0.1"), ip_address("::1")]
         try:
             found = [ip_address(text) for text in await self._resolve(url.host, url.port)]
@@ -127,8 +127,8 @@ class PinnedFetcher:
 
     @asynccontextmanager
     async def _asked(self, url: WebUrl, addresses: Sequence[Address]) -> AsyncIterator[httpx2.Response]:
-        """Yield the response with an unread body. Each request uses a separate transport, so that no connection is used
-        for two host names.
+        """Yield the response with an unread body. Each request uses a separate transport, so that a connection is never
+        shared by two host names.
         """
         async with httpx2.AsyncHTTPTransport(verify=self._tls) as transport:
             response = await _first_answer(transport, [_request(url, address) for address in addresses])
@@ -210,8 +210,8 @@ async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
 
 
 async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
-    """Return the body up to the limit, and whether it is complete. It is decompressed in chunks, so that a
-    decompression bomb stops at the limit.
+    """Return the body up to the limit, and whether the body is complete. The body is decompressed in chunks, so that a
+    decompression bomb can't exceed the limit.
     """
     body = bytearray()
     async with aclosing(response.aiter_bytes()) as pieces:

@@ -22,7 +22,7 @@ _TITLE_LIMIT: Final = 300
 
 
 def main() -> None:
-    """Convert one page under the process limits. A process that exceeds a limit is terminated."""
+    """Convert one page within the process limits. The system terminates the process if it exceeds a limit."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     _limit(resource.RLIMIT_CORE, 0)

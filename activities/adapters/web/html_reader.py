@@ -1,6 +1,6 @@
 """Convert HTML to Markdown in a separate process, because a malicious page can consume unlimited memory or time.
 
-A table of 2 MB can expand to 200 MB of Markdown, and a native parser can crash its process.
+A 2 MB table can expand to 200 MB of Markdown, and a native parser can crash its process.
 """
 
 import asyncio

@@ -16,7 +16,8 @@ class Done(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    # Declared as text, but any value is accepted: if the answer must be JSON, models often pass a JSON value.
+    # The answer is declared as text, but any value is accepted, because models often pass a JSON value if the answer
+    # must be JSON.
     result: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
         default="", description="The final answer, complete: nothing else is shown to the user."
     )
@@ -38,7 +39,7 @@ def done_tool() -> Tool:
 
 
 def ask_user_tool() -> Tool:
-    """Return the tool with which a model asks a person a question. The run waits for days if necessary."""
+    """Return the tool with which a model asks a person a question. The run can wait for the answer for days."""
     description = "Ask the person a question that only they can answer, and wait for it. Ask rarely, and alone."
     return _said(ASK_USER, description, AskUser)
 

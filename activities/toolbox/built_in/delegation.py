@@ -75,7 +75,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _agent_of(arguments: DelegateTask, _workspace: Path) -> Sequence[Subject]:
-    """Return the agent as a subject, so that a rule `delegate_task(NAME)` matches the agent with that name."""
+    """Return the agent as a subject, so that a `delegate_task(NAME)` rule matches the agent with that name."""
     return (Subject(text=arguments.agent),) if arguments.agent else ()
 
 

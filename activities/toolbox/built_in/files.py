@@ -69,7 +69,9 @@ async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) ->
 
 
 def page(file: BinaryIO, arguments: ReadFile) -> str:
-    """Return the requested lines with their numbers. Raises ToolValidationError."""
+    """Return the requested lines with their numbers. Raises ToolValidationError if the file is binary or the offset is
+    past its end.
+    """
     _refuse_binary(file, arguments.path)
     lines = enumerate(file, start=1)
     skipped = sum(1 for _ in islice(lines, arguments.offset - 1))
@@ -228,7 +230,8 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
             function=partial(_write, home),
             touches=touches,
         ),
-        # Effect `once`: a second attempt after a crash wouldn't find the old text, and would wrongly report a failure.
+        # The effect is `once`, because a second attempt after a crash wouldn't find the old text, and would wrongly
+        # report a failure.
         FunctionTool(
             spec=tool_spec(
                 "edit_file",

@@ -24,7 +24,7 @@ from loom.domain.web.urls import LONGEST, WebUrl, web_url
 
 NAME: Final = "http_fetch"
 BODY_LIMIT: Final = 5_000_000
-"""Maximum size in bytes of a decompressed body. The rest isn't read."""
+"""Maximum size in bytes of a decompressed body. The rest of the body isn't read."""
 IMAGE_LIMIT: Final = 1_000_000
 """Maximum size in bytes of an image. The image must fit into one payload as base64."""
 
@@ -62,13 +62,13 @@ class WebAnswer:
     url: WebUrl
     status: int
     media_type: str = ""
-    """In lowercase and without parameters. Empty if the server sent no media type or an invalid one."""
+    """The media type in lowercase and without parameters. Empty if the server sent no media type or an invalid one."""
     charset: str = ""
     body: bytes = b""
     whole: bool = True
     """False if the body exceeded `BODY_LIMIT` and was truncated."""
     retry_after: str = ""
-    """A number of seconds or a date."""
+    """The `Retry-After` header, which contains a number of seconds or a date."""
     moved_to: WebUrl | None = None
     """The URL on another host to which the page redirects. That host wasn't contacted."""
 
@@ -77,7 +77,9 @@ class WebFetcher(Protocol):
     """Fetches pages from the public web only."""
 
     async def fetch(self, url: WebUrl, limit: float) -> WebAnswer:
-        """GET the page within `limit` seconds. Raises ToolExecutionTimeout or ToolExecutionError."""
+        """Fetch the page with GET. Raises ToolExecutionTimeout if this takes longer than `limit` seconds, and
+        ToolExecutionError if the fetch fails.
+        """
         ...
 
 
@@ -94,7 +96,7 @@ class HtmlReader(Protocol):
 
     async def read(self, html: str, base: str) -> Page:
         """Return the page without navigation and scripts, and with links resolved against `base`. Raises
-        ToolExecutionError.
+        ToolExecutionError if the page can't be converted.
         """
         ...
 
@@ -118,7 +120,7 @@ class HttpFetch(Arguments):
 
 
 def http_fetch_tool(fetcher: WebFetcher, reader: HtmlReader, timeout: float) -> Tool:
-    """Return the tool, built from this fetcher and reader. `timeout` applies only to fetching."""
+    """Return a tool that uses this fetcher and reader. `timeout` applies only to fetching."""
     seconds = min(timeout, _LONGEST_FETCH)
 
     async def run(arguments: HttpFetch, _context: ToolContext) -> ToolOutput:

@@ -1,8 +1,8 @@
 """`create_tool`, and the tools that an agent creates with it.
 
-A created tool is Python code with a function `run`. The code is checked before it is accepted, runs only in the sandbox
-without network access, and needs the same approval as `python`. The tool is part of its run's spec: it is pinned,
-recorded, and removed when the run ends.
+A created tool is Python code with a `run` function. The code is checked before it is accepted, runs only in the sandbox
+without network access, and needs the same approval as the `python` tool. A created tool is part of its run's spec, so
+it is pinned, recorded, and removed when the run ends.
 """
 
 import ast
@@ -57,7 +57,7 @@ class MadeTools:
     """Explains how to set up a sandbox if there is none."""
 
     def maker(self) -> Tool:
-        """Return the `create_tool` tool. The run reads the new tool from the call and adds it to its spec."""
+        """Return the `create_tool` tool. The run reads the new tool from the call and adds the tool to its spec."""
         description = (
             "Make a tool out of Python; it is called made__NAME from your next turn on. Standard library only, "
             "no files, no network, no other programs: it computes."
@@ -122,7 +122,7 @@ class MadeTool:
 
 
 async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
-    """Reject code that can't become a tool. The error message explains how to correct it."""
+    """Reject code that can't become a tool. The error message explains how to correct the code."""
     wrong = list(complaints(arguments.code))
     try:
         ArgumentSchema(arguments.parameters)

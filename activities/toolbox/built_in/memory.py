@@ -70,7 +70,7 @@ class Siblings(_Asked):
 
 
 def memory_tools(store: MemoryStore | None) -> tuple[Tool, ...]:
-    """Return all memory tools. They only read data, and only from Loom. Without a store, they are listed but
+    """Return all memory tools. The tools only read data from Loom's memory. Without a store, the tools are listed but
     unavailable.
     """
     asking = _Asking(store)
@@ -161,8 +161,8 @@ async def _collective(store: MemoryStore, caller: ToolContext, given: Collective
 
 
 async def _siblings(store: MemoryStore, caller: ToolContext, given: Siblings) -> tuple[Hit, ...]:
-    """Return the actions of other runs with the same parent. A root run has no siblings, so return its tree's
-    actions.
+    """Return the actions of other runs with the same parent. A root run has no siblings, so return the actions in its
+    tree instead.
     """
     view = _view(caller, given.top_k)
     run_id, root = caller.run_id, caller.root_run_id

@@ -13,22 +13,22 @@ from loom.domain.core.tool_names import MESSAGE_AGENT
 
 LONGEST_WAIT: Final = 300.0
 ABOVE: Final = "parent"
-"""The tool's name for the agent that delegated the work. That agent takes no turn until the work is done."""
+"""The recipient name that stands for the agent that delegated the work. That agent waits until the work is done."""
 NO_RUNS: Final = "agents write to each other in runs only; there is no server here"
 _LOOK: Final = 0.5
 """Seconds between checks for a reply."""
 
 
 class NoSuchReader(Exception):
-    """No agent has that name. The message lists the available agents."""
+    """Raised if no agent has that name. The message lists the available agents."""
 
 
 class Mailbox(Protocol):
     """Sends messages between runs in the same tree."""
 
     async def send(self, sender: str, root: str, to: str, text: str, *, wants_reply: bool) -> str:
-        """Send a message to a run in the tree and return the run's name. Raises NoSuchReader and
-        ToolUnavailableError.
+        """Send a message to a run in the tree and return the run's name. Raises NoSuchReader if no agent has that name,
+        and ToolUnavailableError if the message can't be delivered.
         """
         ...
 
@@ -94,7 +94,7 @@ def message_tool(mailbox: Mailbox | None) -> Tool:
 async def _answered(mailbox: Mailbox, context: ToolContext, before: int, seconds: float) -> str:
     try:
         async with asyncio.timeout(seconds):
-            while await mailbox.unread(context.run_id) <= before:  # noqa: ASYNC110 - the message is on the server
+            while await mailbox.unread(context.run_id) <= before:  # noqa: ASYNC110 - the message arrives on the server
                 await asyncio.sleep(_LOOK)
     except TimeoutError:
         return f"No answer within {seconds:g} s; should one come, you will read it in a later turn."

@@ -83,8 +83,8 @@ def refuse_wrong_plan(call: ToolCall, arguments: object, spec: AgentSpec, agents
 
 
 def _agents_of(arguments: CreatePlan, _workspace: Path) -> Sequence[Subject]:
-    """Return the steps' agents as subjects, so that a rule `delegate_task(NAME)` or `delegate_task(agent:NAME)` also
-    matches them.
+    """Return the steps' agents as subjects, so that a `delegate_task(NAME)` or `delegate_task(agent:NAME)` rule also
+    matches these agents.
     """
     named = dict.fromkeys(step.agent for step in arguments.steps if step.agent)
     return tuple(Subject(text=name, loose=f"agent:{name}") for name in named)

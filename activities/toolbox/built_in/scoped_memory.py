@@ -117,7 +117,7 @@ class _Tools:
 async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, context: ToolContext) -> str:
     path = path_of(context.run_id, context.root_run_id)
     there = await store.read(given.id, path)
-    # If a worker crashes and the call is repeated, no second version is created.
+    # If the call is repeated after a worker has crashed, no second version is created.
     same = there is not None and (there.content, there.scope, there.updated_by) == (given.content, scope, path[-1])
     if there is None or not same:
         there = await store.write(

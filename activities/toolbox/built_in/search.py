@@ -28,7 +28,7 @@ _FOUND: Final = 300
 """Maximum number of paths or lines that one search returns."""
 
 _SECONDS: Final = 20.0
-"""Maximum duration of one search in seconds. When the time runs out, the search returns the matches found so far."""
+"""Maximum duration of one search in seconds. After this time, the search stops and returns the matches found so far."""
 
 _PACKAGES: Final = Path(__file__).parents[4]
 _START: Final = (
@@ -123,8 +123,8 @@ def _glob_regex(pattern: str) -> re.Pattern[str]:
 
 
 def _glob_source(pattern: str) -> str:
-    """Convert a glob to a regular expression. `**` matches across folders, `*` and `?` don't. Without a slash, the
-    pattern matches in every folder.
+    """Convert a glob to a regular expression. `**` matches across folders, but `*` and `?` don't. A pattern without a
+    slash matches in every folder.
     """
     spelled = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]/]+\])", pattern if "/" in pattern else "**/" + pattern)
@@ -183,7 +183,7 @@ def _named(home: Path | None, arguments: Glob, root: Path) -> tuple[Subject, ...
 
 
 def _searched(home: Path | None, arguments: Grep, root: Path) -> tuple[Subject, ...]:
-    """Return the searched path as a subject. In a folder, every file is searched."""
+    """Return the searched path as a subject. If the path is a folder, every file in it is searched."""
     is_folder = workspace.resolve(root, arguments.path, home=home, must_exist=False).is_dir()
     return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path, home=home))
 

@@ -1,7 +1,8 @@
 """Search files for a regular expression in a separate process: `python -c … ROOT SECONDS < request`.
 
-A regular expression can take forever on one line while it holds the interpreter's lock, and only ending the process
-stops it. The process imports only the standard library and `beneath`, so it starts within a few milliseconds.
+Matching a regular expression can take an unlimited time on a single line. Because the match holds the interpreter's
+lock, only ending the process stops it. The process imports only the standard library and `beneath`, so it starts within
+a few milliseconds.
 """
 
 import json

@@ -38,8 +38,8 @@ EXACT_ONLY: Final = frozenset(
     make cmake ninja just tox nox psql mysql sqlite3 redis-cli mongosh
     """.split()  # noqa: SIM905 - as a list it would take three screens
 )
-"""Programs that run other programs, destroy data, or use the network. They are approved only as exact commands, never
-by name.
+"""Programs that run other programs, destroy data, or use the network. A person can approve only exact commands with
+these programs, and not the programs by name.
 """
 
 
@@ -56,14 +56,14 @@ class Finished:
 
 
 class Sandbox(Protocol):
-    """Runs commands so that they can't do harm outside the workspace."""
+    """Runs commands and prevents them from doing harm outside the workspace."""
 
     async def run(
         self,
         command: Sequence[str],
         *,
         workspace: Path,
-        timeout: float,  # noqa: ASYNC109 - the command's own timeout; the output so far is then the result
+        timeout: float,  # noqa: ASYNC109 - the command's own timeout, after which the output so far is returned
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
@@ -170,8 +170,8 @@ def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
-    """Return allow rules for these commands: harmless programs by name, others as exact commands. Return no rules if
-    one of them can't be expressed.
+    """Return allow rules for these commands. Harmless programs are allowed by name, and other programs only as exact
+    commands. If one of the commands can't be expressed as a rule, return no rules.
     """
     if any(command.opaque for command in commands):
         return ()

@@ -57,8 +57,8 @@ def _fed(words: _Words, *, is_fed: bool) -> _Words:
 
 
 def _bases(commands: Sequence[Subject], workspace: Path, home: str) -> list[str | None]:
-    """Return the folders that relative paths may refer to, because `cd` may run before or after. None stands for an
-    unknown folder.
+    """Return the folders that relative paths may be relative to. There can be several, because a `cd` command may run
+    earlier or later. None stands for an unknown folder.
     """
     bases: list[str | None] = [str(workspace)]
     for words in dict.fromkeys(each.words for each in commands):

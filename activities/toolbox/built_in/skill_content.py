@@ -17,7 +17,7 @@ MOST_LISTED: Final = 100
 
 
 def content(use: SkillUse) -> ToolOutput:
-    """Return the instructions in their tag, and the names of the resources."""
+    """Return the instructions between tags, followed by the names of the resources."""
     try:
         file, document = skill_files.document_of(use.root)
         changed = changed_since(use)
@@ -30,7 +30,9 @@ def content(use: SkillUse) -> ToolOutput:
 
 
 def within_limit(body: str, file: str, skill: str) -> str:
-    """Return the instructions, or as many complete lines as fit, followed by how to read the rest."""
+    """Return the instructions. If they are too long, return as many complete lines as fit, and explain how to read the
+    rest.
+    """
     if text_tokens(body) <= BODY_TOKENS:
         return body
     lines = body.split("\n")
@@ -64,7 +66,9 @@ def resource(use: SkillUse, asked: ReadFile) -> ToolOutput:
 
 
 def changed_since(use: SkillUse) -> str:
-    """Return a warning if the files have changed since the run started. Raises OSError."""
+    """Return a warning if the files have changed since the run started, and otherwise an empty string. Raises OSError
+    if a file can't be read.
+    """
     now = skill_files.digest_of(use.root)
     if now == use.digest:
         return ""
@@ -72,7 +76,7 @@ def changed_since(use: SkillUse) -> str:
 
 
 def missing(use: SkillUse, path: str, error: OSError) -> str:
-    """Return what to do if a file is missing."""
+    """Return a message that explains what to do if a file is missing."""
     try:
         names = [file.path for file in skill_files.files_of(use.root)]
     except OSError:

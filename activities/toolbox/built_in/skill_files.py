@@ -50,7 +50,7 @@ def read(root: str, path: str, most: int = -1) -> bytes:
 
 
 def opened(root: str, path: str) -> BinaryIO:
-    """Open a regular file in the folder for reading. Raises OSError."""
+    """Open a regular file in the folder for reading. Raises OSError if the file can't be opened."""
     return os.fdopen(beneath.open_file(root, parts_of(path)), "rb")
 
 
@@ -63,7 +63,9 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def files_of(root: str) -> list[SkillFile]:
-    """Return all regular files, sorted by path. If there are too many, return only the first ones. Raises OSError."""
+    """Return all regular files, sorted by path. If there are too many files, return only the first ones. Raises OSError
+    if a folder can't be read.
+    """
     found: list[SkillFile] = []
     for file in _below(root, ()):
         found.append(file)
@@ -73,8 +75,8 @@ def files_of(root: str) -> list[SkillFile]:
 
 
 def digest_of(root: str) -> str:
-    """Return 12 hex digits that identify the skill's files. Only the name and size of large data files are included.
-    Raises OSError.
+    """Return 12 hex digits that identify the skill's files. For large data files, only the name and size are included.
+    Raises OSError if a file can't be read.
     """
     whole = blake2b(digest_size=6)
     for file in files_of(root):

@@ -239,15 +239,15 @@ class ScriptTool:
 
 
 def skill_of(context: ToolContext) -> SkillUse:
-    """Return the call's skill. Raises ToolUnavailableError."""
+    """Return the call's skill. Raises ToolUnavailableError if the run has no skill of that name."""
     if context.skill is None:
         raise ToolUnavailableError("this run has no skill of that name: its prompt names those that it has")
     return context.skill
 
 
 def _command(use: SkillUse, script: str) -> tuple[str, ...]:
-    """Return the command that runs a script, based on the script's suffix, or the script itself if it is executable.
-    Raises the tool errors.
+    """Return the command that runs a script. The suffix determines the interpreter, and any other script must be
+    executable. Raises a tool error if the script is missing, has changed or can't be run.
     """
     try:
         with skill_files.opened(use.root, script) as file:

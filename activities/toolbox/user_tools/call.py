@@ -1,4 +1,5 @@
-"""Run a user's function: an async function on the event loop, any other function in its own thread. No error escapes.
+"""Run a user's function. An async function runs on the event loop, and any other function runs in its own thread. Every
+error is converted to a tool error.
 
 A thread can't be stopped. If a call is cancelled or exceeds its timeout, its thread is abandoned: further output is
 dropped, and a generator ends at its next yield. The threads don't come from a pool, because a few stuck calls could
@@ -52,7 +53,7 @@ async def called(
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run the function in its own thread and wait for the result. If cancelled, abandon the thread."""
+    """Run the function in its own thread and wait for the result. If the wait is cancelled, abandon the thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     ambience = contextvars.copy_context()
@@ -69,7 +70,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
         value, failure = None, None
         try:
             value = ambience.run(work)
-        except BaseException as error:  # noqa: BLE001 - it is passed to the waiting caller
+        except BaseException as error:  # noqa: BLE001 - the error is passed to the waiting caller
             failure = error if not isinstance(error, StopIteration) else RuntimeError(f"StopIteration: {error}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, failure)

@@ -8,8 +8,8 @@
 
         async def run(self, town: Town) -> str: ...
 
-The class doesn't need to import Loom. `run` (or `__call__`) takes the model, or its fields by name. It may also take a
-`context`, and parameters of types that the app provides.
+The class doesn't need to import Loom. `run` (or `__call__`) takes the model, or its fields by name. The method may also
+take a `context` and parameters of types that the app provides.
 """
 
 import inspect

@@ -10,7 +10,7 @@
 
 When a worker starts, it calls each factory once, in the order of registration. When the worker stops, it closes the
 resources that the factories opened, in reverse order. If a parameter's type is provided, the parameter receives the
-worker's value. Such a parameter isn't a tool argument, and the model never sees it.
+worker's value. Such a parameter isn't a tool argument, and it is never shown to the model.
 """
 
 import inspect
@@ -75,7 +75,9 @@ class Dependencies:
     """The dependencies that a worker provides, with their values while it runs."""
 
     def __init__(self, dependencies: Sequence[Dependency] = ()) -> None:
-        """Raises BadRequest if a type is provided twice, or if a factory needs a type that isn't provided before it."""
+        """Check the factories. Raises BadRequest if a type is provided twice, or if a factory needs a type that isn't
+        provided before that factory.
+        """
         self._each: dict[Any, Dependency] = {}
         self._values: dict[Any, Any] = {}
         for one in dependencies:
@@ -97,7 +99,7 @@ class Dependencies:
         return bool(self._each)
 
     def values_for(self, needs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the value for each of these parameters. Raises LoomError while the dependencies are closed."""
+        """Return the value for each of these parameters. Raises LoomError if the dependencies aren't open."""
         if closed := [kind for kind in needs.values() if kind not in self._values]:
             raise LoomError(f"{named(closed[0])} is not open: only a running worker provides it")
         return {parameter: self._values[kind] for parameter, kind in needs.items()}
@@ -268,13 +270,13 @@ async def _opened(one: Dependency, values: Mapping[str, Any], stack: AsyncExitSt
 
 
 async def _closed(one: Dependency, manager: Any) -> None:
-    """Close the value. If closing fails, the other values are still closed."""
+    """Close the value. If closing this value fails, the other values are still closed."""
     try:
         if hasattr(manager, "__aexit__"):
             await manager.__aexit__(None, None, None)
         else:
             manager.__exit__(None, None, None)
-    except Exception:  # noqa: BLE001 - a user's code may raise anything
+    except Exception:  # noqa: BLE001 - a user's code may raise any exception
         _log.exception("dependency_not_closed", type=named(one.kind), origin=one.origin)
 
 

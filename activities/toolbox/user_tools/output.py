@@ -1,7 +1,7 @@
-"""Convert the return value of a user's function to a form that a model can read: text, JSON, images and files.
+"""Convert the return value of a user's function to text, JSON, images and files that a model can read.
 
-No return value is treated as an error. The function has already done its work, and a model that reads about a failure
-would repeat the call.
+A return value is never treated as an error. The function has already done its work, and if a failure were reported, the
+model would repeat the call.
 """
 
 import mimetypes
@@ -19,8 +19,8 @@ from loom.activities.ports import ToolOutput
 from loom.domain.core.messages import Part
 
 PARTS_LIMIT: Final = 3_500_000
-"""Maximum total size in bytes of the images and files in one result. Encoded as base64, it is below the limit of
-providers for one image.
+"""Maximum total size in bytes of the images and files in one result. Encoded as base64, this size is below the limit of
+the providers for a single image.
 """
 
 PDF: Final = "application/pdf"
@@ -99,8 +99,8 @@ def _file(path: Path) -> str | Part:
 
 
 def _within_limit(output: ToolOutput) -> ToolOutput:
-    """Return the output without excess parts. If the output contained them, a provider would reject the whole
-    conversation.
+    """Return the output without excess parts. If the output contained the excess parts, a provider would reject the
+    whole conversation.
     """
     kept: list[Part] = []
     notes: list[str] = []

@@ -1,8 +1,8 @@
 """Confine the paths in a user tool's arguments to the workspace, and derive the subjects that permission patterns are
 matched against.
 
-A path is first matched against the rules, and then confined when the call runs. The function's later use of the path
-isn't checked: a link may change in the meantime, and the function may construct other paths.
+A path is first matched against the rules, and then confined when the call runs. How the function uses the path
+afterward isn't checked. A link may change in the meantime, and the function may construct other paths.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,8 @@ def confined(value: Any, place: Path, home: Path | None) -> Any:
 
 
 def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None, reads: bool) -> Iterator[Subject]:
-    """Yield every text, number and path in an argument. `place` is the folder to which paths are confined, if any.
+    """Yield every text, number and path in an argument. `place` is the folder that paths are confined to, or None if
+    they aren't confined.
 
     The file tools' rules apply to these paths, too, so a rule that protects a file covers every way of accessing it.
     """
@@ -53,7 +54,7 @@ def subjects_of(name: str, value: Any, place: Path | None, *, home: Path | None,
 
 
 def refuse_hidden_paths(kinds: Mapping[str, Any], origin: str) -> None:
-    """Reject parameters whose paths can't be confined. Raises BadRequest."""
+    """Raise BadRequest if a parameter may contain paths that can't be confined."""
     for name, kind in kinds.items():
         formats = _PATHS & set(_formats(TypeAdapter(kind).json_schema()))
         if formats and not (formats == {"path"} and _is_plain(kind)):
@@ -86,7 +87,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _subject(name: str, value: Any) -> Subject:
-    """Return a value as JSON. No pattern matches a nested value."""
+    """Return a value as a subject. Nested values are opaque, so no pattern matches them."""
     try:
         plain = to_jsonable_python(value, fallback=str)
     except (PydanticSerializationError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """Derive a tool from a function: its arguments from the signature, and their descriptions from the docstring.
 
 The arguments become a pydantic model. Its fields have generated names (`p0`, `p1` …), with the parameters' names as
-aliases. Parameters can therefore be called `schema`, `copy` or `_x` without conflicting with pydantic's names, and none
-is mistaken for an argument that Loom recognizes.
+aliases. Parameters can therefore be called `schema`, `copy` or `_x` without conflicting with pydantic's names, and no
+parameter is mistaken for an argument that Loom recognizes.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from loom.activities.toolbox.user_tools.dependencies import is_provided, plain
 from loom.domain.core.errors import BadRequest
 
 CONTEXT: Final = "context"
-"""A parameter of this name without a type receives the call's ToolContext."""
+"""A parameter with this name and without a type annotation receives the call's ToolContext."""
 
 _MANY: Final[Mapping[Any, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _NOT_OF_A_USER: Final = ("builtins", "typing", "collections.abc")
@@ -46,10 +46,10 @@ class Described:
     positional: tuple[str, ...]
     """Positional-only parameters, in order."""
     context: str | None
-    """The parameter that receives the ToolContext. The model never sees it."""
+    """The parameter that receives the ToolContext. It is never shown to the model."""
     needs: Mapping[str, Any]
-    """The type of each parameter that receives a value from the worker's dependencies. The model never sees these
-    parameters.
+    """The type of each parameter that receives a value from the worker's dependencies. These parameters are never shown
+    to the model.
     """
 
     def call(self, values: Mapping[str, Any], context: ToolContext, injected: Mapping[str, Any]) -> Any:
@@ -59,7 +59,8 @@ class Described:
 
 
 def described(function: Callable[..., Any], origin: str, provided: Container[Any] = ()) -> Described:
-    """Read a function. Raises a BadRequest that names the function, the parameter and the fix.
+    """Describe a function as a tool. If this isn't possible, raises a BadRequest that names the function, the parameter
+    and the fix.
 
     A parameter whose type is `provided` isn't an argument. The same applies to a parameter whose class has no JSON
     representation, because the type may still be provided before the worker starts.

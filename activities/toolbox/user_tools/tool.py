@@ -28,7 +28,7 @@ from loom.domain.permissions.subjects import Subject
 
 
 class Given(BaseModel):
-    """Validated arguments by parameter. The dump contains the model's arguments as the tool interpreted them."""
+    """Validated arguments by parameter. The serialized form contains the arguments as the tool interpreted them."""
 
     values: Mapping[str, Any]
     checked: Any
@@ -42,7 +42,7 @@ class Given(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserTool:
-    """A user's function that implements the port `Tool`."""
+    """A user's function that implements the `Tool` port."""
 
     spec: ToolSpec
     origin: str

@@ -1,5 +1,5 @@
-"""Open files inside a folder so that no symbolic link leads out of it, even if the link is swapped in during the
-operation.
+"""Open files inside a folder so that no symbolic link leads out of it, even if a path component is replaced with a link
+during the operation.
 
 This module imports only the standard library, because the search process imports no other Loom modules.
 """
@@ -12,7 +12,9 @@ from typing import Final, Literal, NamedTuple
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Non-blocking, because opening a pipe without a writer would wait forever."""
+"""Flags for opening a file. They are non-blocking, because opening a pipe without a writer would otherwise block
+indefinitely.
+"""
 
 
 class Entry(NamedTuple):
@@ -24,15 +26,15 @@ class Entry(NamedTuple):
 
 
 class NotAFile(OSError):
-    """The path refers to a device, pipe, socket or folder, but a regular file is required."""
+    """Raised if the path refers to a device, pipe, socket or folder, but a regular file is required."""
 
 
 @contextmanager
 def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
     """Provide a descriptor of the `root/parts…` folder. Each component is opened from `/` without following links.
 
-    `root` is already resolved, and links in its parent folders aren't followed either: `root` may be in another run's
-    workspace, which can change in the meantime.
+    `root` must already be resolved. Links in its parent folders aren't followed either, because `root` may be in
+    another run's workspace, which can change in the meantime.
     """
     above = [part for part in root.split("/") if part]
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

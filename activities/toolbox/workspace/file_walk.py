@@ -13,8 +13,8 @@ Layers = tuple[tuple[str, GitIgnoreSpec], ...]
 
 
 def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | None = None) -> Iterator[str]:
-    """Yield the paths, relative to `root`, of the files below `start`, excluding links and `home`. Stop early if
-    `is_stopped`.
+    """Yield the paths, relative to `root`, of the files below `start`, excluding links and `home`. Stop early when
+    `is_stopped` returns True.
     """
     if start.is_file():
         yield workspace.shown(root, start)
@@ -59,8 +59,8 @@ def is_ignored(path: str, layers: Layers) -> bool:
 
 
 def _layers_above(root: Path, base: str) -> Layers:
-    """Return the ignore files in the parent folders of `base`. If they ignore all of `base`, return none, because the
-    path was requested by name.
+    """Return the ignore files in the parent folders of `base`. If these files ignore all of `base`, return an empty
+    sequence, because the path was requested by name.
     """
     layers: Layers = ()
     names = base.split("/")[:-1]

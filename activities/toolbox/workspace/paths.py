@@ -1,6 +1,7 @@
 """Confine paths: every path from a model is resolved, checked and opened inside the run's workspace.
 
-`home` is the folder where this worker stores Loom's own state. It may be inside a workspace, but tools can't access it.
+`home` is the folder where this worker stores Loom's own state. This folder may be inside a workspace, but tools can't
+access it.
 """
 
 import os

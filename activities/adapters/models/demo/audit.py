@@ -1,4 +1,4 @@
-"""The rule for audits of source code: list and read files, write a report, and read it back."""
+"""The rule for audits of source code: list and read the files, write a report, and read the report back."""
 
 import re
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def _folder(scene: Scene) -> str:
 
 
 def _sources(scene: Scene) -> list[str]:
-    # A line with an asterisk is the tool's message that no file matches.
+    # If a line contains an asterisk, it is the tool's message that no file matches.
     found = [line.strip() for line in scene.lines("glob") if line.strip().endswith(".py") and "*" not in line]
     found = found or [entry for entry in scene.entries if entry.endswith(SUFFIXES)]
     # Sort tests last, because production code is more important.

@@ -32,9 +32,10 @@ class SourceFile:
     todos: tuple[int, ...] = ()
     secrets: tuple[int, ...] = ()
     unparsed: bool = False
-    """Whether the file contains Python code that can't be parsed. If so, only its individual lines were examined."""
+    """Whether the file contains Python code that can't be parsed. The lines of such a file are examined individually.
+    """
     is_whole: bool = True
-    """Whether the whole file was read. If not, only some of its lines were examined."""
+    """Whether the whole file was read. Otherwise, only some of its lines were examined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

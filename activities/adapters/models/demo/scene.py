@@ -68,7 +68,7 @@ class Scene:
     """Messages from people after the task."""
     tried: tuple[PastCall, ...]
     said: str
-    """The answer that was already given, if it is followed only by reminders."""
+    """The answer that the model has already given, if only reminders follow it."""
     offered: frozenset[str]
 
     @property
