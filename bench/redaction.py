@@ -21,7 +21,7 @@ def redaction() -> str:
     """The section as Markdown."""
     maker = Maker(1)
     mask = SecretMask([maker.of(ALNUM, 40) for _ in range(5)])
-    return "\n\n".join(("### Secrets", _found(mask), "Looking through source code, five secrets known:", _speed(mask)))
+    return "\n\n".join(("### Secrets", _found(mask), "Speed on source code, with five known secrets:", _speed(mask)))
 
 
 def _found(mask: SecretMask) -> str:

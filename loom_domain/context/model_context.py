@@ -290,7 +290,7 @@ def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
 
 
 def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[Message, ...]:
-    """Return the messages, with the results in each group of more than `most` tokens truncated evenly."""
+    """Return the messages. In each group that exceeds `most` tokens, the results are truncated evenly."""
     shown = list(messages)
     for start, stop in groups:
         results = [place for place in range(start, stop) if messages[place].role == "tool"]

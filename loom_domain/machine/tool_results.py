@@ -1,4 +1,4 @@
-"""Process the tool calls of a turn, from the model's answer to the results in the conversation.
+"""Process a turn's tool calls, starting with the model's answer and ending with the results in the conversation.
 
 A call is open until it has a result. A call runs unless its prepared call, a person's decision, or the approval timeout
 rules it out. If the rules change while a call is open, its prepared call becomes stale, and the call is checked again

@@ -14,8 +14,8 @@ T = TypeVar("T", bound=Hashable)
 
 
 def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Return every item with its score, best first. An item that ranks first in all non-empty rankings has the
-    score 1.
+    """Return every item with its score, best first. An item that ranks first in all non-empty rankings has a
+    score of 1.
     """
     scores: dict[T, float] = {}
     share = (k + 1) / max(1, sum(map(bool, rankings)))

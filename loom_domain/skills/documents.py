@@ -150,6 +150,6 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _tools(value: object) -> tuple[str, ...]:
-    """Return the names and rules in a list or in a string that separates them with spaces or commas."""
+    """Return the names and rules from a list, or from a string in which spaces or commas separate them."""
     texts = value if isinstance(value, list) else [value]
     return tuple(name for text in texts if isinstance(text, str) for name in _TOOL.findall(text))

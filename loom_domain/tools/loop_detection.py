@@ -1,7 +1,7 @@
 """Detect loops, in which a model repeats the same calls and receives the same results turn after turn.
 
-A turn counts as repeated if each of its calls was made within the last few turns with the same outcome. Examples are a
-single call made repeatedly, two alternating calls (A, B, A, B), and a cycle of three calls, even if the calls are
+A turn counts as repeated if each of its calls was already made, with the same outcome, in the last few turns. Examples
+are a single call made repeatedly, two alternating calls (A, B, A, B), and a cycle of three calls, even if the calls are
 parallel or reordered. A call with a different result isn't a repetition, so polling a changing value or running tests
 after each change isn't a loop. After a few consecutive repeated turns, the model receives a warning. When the number of
 repeated turns reaches the window size, the run stops.

@@ -58,7 +58,7 @@ class Share:
         return self._each(lambda limit, amount: limit + amount, more)
 
     def minus(self, spent: Spend) -> "Share":
-        """Return the share after subtracting `spent`. If more was spent in a dimension than the share contains, that
+        """Return the share after subtracting `spent`. If spending in a dimension exceeds the share, that
         dimension becomes negative.
         """
         return self._each(lambda limit, amount: limit - amount, spent)

@@ -168,7 +168,7 @@ def _is_away(error: "Error") -> bool:
 
 
 def _connection_class(tried: Callable[[Exception | None], None]) -> "type[Connection]":
-    """Return a connection class that reports why connecting failed. The pool itself reports only a timeout."""
+    """Return a connection class that reports why the connection failed. The pool itself reports only a timeout."""
     from psycopg import AsyncConnection, Error  # noqa: PLC0415
 
     class Told(AsyncConnection[Any]):

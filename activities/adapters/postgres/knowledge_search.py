@@ -94,7 +94,7 @@ def _selecting(often: Mapping[str, int]) -> list[str]:
 
 
 def _words_sql(count: int) -> bytes:
-    """Return one SQL column for each word: how often a chunk contains it."""
+    """Return one SQL column per word: the number of times that the word occurs in a chunk."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     score = " + ".join(f"%(i{n})s * r{n} / (r{n} + share)" for n in numbers)

@@ -241,7 +241,7 @@ ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) F
 
 
 def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
-    """Return one SQL column for each word: how often a row contains it."""
+    """Return one SQL column per word: the number of times that the word occurs in a row."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     rarity = ", ".join(_RARITY.format(n=n) for n in numbers)

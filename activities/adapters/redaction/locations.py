@@ -114,7 +114,7 @@ _COOKIE: Final = re.compile(r"[\w.-]{1,60}=(?P<secret>[^\s;,\"'\\]{16,4000})")
 
 
 def headers(text: str, folded: str) -> Iterator[Span]:
-    """Yield the values of `Authorization:` and `Cookie:` headers, with any scheme and name."""
+    """Yield the values of `Authorization:` and `Cookie:` headers, whatever the scheme or the cookie's name."""
     for at in positions(folded, "authorization"):
         found = _AUTHORIZATION.match(text, at + len("authorization"))
         if found is not None and is_token(found["secret"][:ENOUGH]):

@@ -58,7 +58,7 @@ def is_url_password(value: str) -> bool:
 
 def is_password(value: str) -> bool:
     """Whether the value is hard to guess. The value must contain both letters and digits, or at least three kinds of
-    characters. It must not consist of words with a number.
+    characters. It must not be just words and a number.
     """
     if len(value) < 6 or value.isalpha() or not any(map(str.isalpha, value)):
         return False

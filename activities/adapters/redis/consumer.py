@@ -63,8 +63,8 @@ class RedisInbox:
         claim_after: float = CLAIM_AFTER,
         block: float = BLOCK_SECONDS,
     ) -> None:
-        """A new group starts either with the waiting tasks or only with new tasks. Closing the inbox also closes the
-        connection.
+        """A new group starts either with the tasks that are waiting or with new tasks only. Closing the inbox also
+        closes the connection.
         """
         self._link = link
         self._group = group

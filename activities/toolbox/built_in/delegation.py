@@ -53,7 +53,7 @@ def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
 
 
 def refuse_wrong_delegation(call: ToolCall, arguments: object, spec: AgentSpec, agents: Sequence[str]) -> None:
-    """Reject arguments with which no child can be started. Raises a ToolValidationError that lists the valid values."""
+    """Reject arguments that can't start a child. Raises a ToolValidationError that lists the valid values."""
     if call.name != DELEGATE or not isinstance(arguments, DelegateTask):
         return
     if arguments.agent is not None and arguments.agent not in agents:

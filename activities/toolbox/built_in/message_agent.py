@@ -1,4 +1,4 @@
-"""`message_agent`: send a message from one running agent to another in the same tree, which can reply."""
+"""`message_agent`: send a message to another running agent in the same tree. The recipient can reply."""
 
 import asyncio
 from typing import Final, Protocol

@@ -19,7 +19,7 @@ LAST_USES: Final = 3
 
 
 class ToolOptions(TypedDict, total=False):
-    """The options of a tool in addition to its function."""
+    """Options for a tool, in addition to its function."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # type: ignore[misc]
 

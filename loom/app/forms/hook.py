@@ -18,7 +18,7 @@ LONGEST = 3600.0
 
 
 class HookOptions(TypedDict, total=False):
-    """The options of a hook."""
+    """Options for a hook."""
 
     name: str
     """The hook's name. Defaults to the function's name."""
@@ -29,7 +29,7 @@ class HookOptions(TypedDict, total=False):
 
 
 class InterceptorOptions(HookOptions, total=False):
-    """The options of an interceptor."""
+    """Options for an interceptor."""
 
     around: Sequence[Literal["run", "tool"]]
     """Whether the interceptor wraps runs, tool calls, or both. Defaults to both."""
