@@ -26,6 +26,7 @@ from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
+from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.dead_rules import dead_rules, offered
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.subjects import Place
@@ -58,6 +59,7 @@ class Preparation:
         default: AgentSpec,
         servers: Collection[str],
         default_workspace: Path,
+        bounds: Bounds,
         providers: Providers,
         prices: Prices,
         tools: ToolSet,
@@ -78,6 +80,7 @@ class Preparation:
         self._default = default
         self._servers = servers
         self._default_workspace = default_workspace
+        self._bounds = bounds
         self._providers = providers
         self._prices = prices
         self._tools = tools
@@ -110,6 +113,7 @@ class Preparation:
         point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
         resolved = await self._resolve(asked, lineage) if point is None else self._resolve_fork(asked, point.spec)
         spec = resolved.spec
+        self._bounds.refuse_mode(spec.mode)
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
             await self._forks.begin(run_id, asked.forked_from, point.earlier)
@@ -290,6 +294,7 @@ class Preparation:
                 )
 
     def _workspace(self, named: str | None) -> Path:
+        """Return the real path of the workspace. Nothing in it is read before it is known to be within the bounds."""
         try:
             path = (Path(named).expanduser() if named else self._default_workspace).resolve()
             is_folder = path.is_dir()
@@ -297,6 +302,7 @@ class Preparation:
             raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
         if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
+        self._bounds.refuse_workspace(path)
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path

@@ -43,6 +43,7 @@ from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.permissions.bounds import Bounds
 from loom.domain.tree.lineage import TreeLimits
 
 
@@ -57,6 +58,8 @@ class WorkerParts:
     default: AgentSpec
     """The default spec. An agent inherits these values unless its definition overrides them."""
     workspace: Path
+    bounds: Bounds
+    """The workspaces and modes that the worker serves."""
     providers: Providers
     prices: Prices
     tools: ToolSet
@@ -123,6 +126,7 @@ class WorkerParts:
             default=self.default,
             servers=[server.name for server in self.registry.mcp_servers],
             default_workspace=self.workspace,
+            bounds=self.bounds,
             providers=self.providers,
             prices=self.prices,
             tools=self.tools,
