@@ -113,7 +113,7 @@ class Preparation:
         point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
         resolved = await self._resolve(asked, lineage) if point is None else self._resolve_fork(asked, point.spec)
         spec = resolved.spec
-        self._bounds.refuse_mode(spec.mode)
+        self._bounds_of(asked).refuse_mode(spec.mode)
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
             await self._forks.begin(run_id, asked.forked_from, point.earlier)
@@ -139,7 +139,7 @@ class Preparation:
             pinned.with_permissions(request.permissions),
             model=model,
             fallbacks=fallbacks,
-            workspace=str(self._workspace(request.workspace or pinned.workspace)),
+            workspace=str(self._workspace(request, request.workspace or pinned.workspace)),
             mode=Mode(request.mode) if request.mode else pinned.mode,
             require_done_tool=_given(request.require_done_tool, pinned.require_done_tool),
         )
@@ -172,7 +172,7 @@ class Preparation:
             model=model,
             fallbacks=fallbacks,
             tools=with_collaboration_tools(tools_of(definition, every), every, definition, lineage),
-            workspace=str(self._workspace(request.workspace)),
+            workspace=str(self._workspace(request, request.workspace)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
             hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
@@ -256,7 +256,7 @@ class Preparation:
             model=model,
             fallbacks=(),
             tools=(self._tools[DELEGATE].spec,),
-            workspace=str(self._workspace(request.workspace)),
+            workspace=str(self._workspace(request, request.workspace)),
             mode=Mode(request.mode) if request.mode else self._default.mode,
             require_done_tool=False,
             hooks=steps_of(self._hooks, crew.name, ()),
@@ -293,7 +293,11 @@ class Preparation:
                     field="budget.cost_usd",
                 )
 
-    def _workspace(self, named: str | None) -> Path:
+    def _bounds_of(self, _request: RunRequest) -> Bounds:
+        """Return the bounds of a run. They are the same for all runs."""
+        return self._bounds
+
+    def _workspace(self, request: RunRequest, named: str | None) -> Path:
         """Return the real path of the workspace. Nothing in it is read before it is known to be within the bounds."""
         try:
             path = (Path(named).expanduser() if named else self._default_workspace).resolve()
@@ -302,7 +306,7 @@ class Preparation:
             raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
         if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
-        self._bounds.refuse_workspace(path)
+        self._bounds_of(request).refuse_workspace(path)
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path
