@@ -4,7 +4,7 @@ used.
     round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 
 The pattern creates a crew in `tree` mode whose members are copies of one agent. You can watch, steer and fork this crew
-like any other crew, and it uses the same budgets and recovery.
+like any other crew. Budgets and recovery also work in the same way.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ def checked_branches(branches: Any, where: str) -> int | None:
 
 
 def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
-    """Return the crew that consists of an agent's branches. Each branch has these tools, or all of the agent's tools.
-    Raises BadRequest if the crew is invalid.
+    """Return a crew whose members are branches of one agent. Each branch has these tools or, if `tools` is empty, all
+    of the agent's tools. Raises BadRequest if the crew is invalid.
     """
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
@@ -77,7 +77,7 @@ def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
 
 
 def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, depth: int) -> None:
-    """Raise BadRequest if the branches would exceed the run's maximum depth or number of children."""
+    """Raise BadRequest if the branches would exceed the run's maximum depth or maximum number of children."""
     deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
     if depth >= deep:
         raise BadRequest(
@@ -109,7 +109,7 @@ def has_branches(spec: AgentSpec) -> bool:
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """Return a child's request with the options of the run that started the branch. A judge has its own output
+    """Return the child's request, with the options of the run that started the branch. A judge keeps its own output
     schema.
     """
     if spec.pattern != "tree":

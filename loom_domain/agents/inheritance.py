@@ -37,8 +37,8 @@ def inherit(
     remove_tools: Iterable[str] = (),
     activation: Activation | None = None,
 ) -> AgentConfig:
-    """Return the child's configuration, (parent + added) − removed. Skills and tools that the parent disabled also
-    count as removed.
+    """Return the child's configuration, which is (parent + added) − removed. Skills and tools that the parent disabled
+    also count as removed.
     """
     disabled_skills = _union(parent.disabled_skills, remove_skills)
     disabled_tools = _union(parent.disabled_tools, remove_tools)

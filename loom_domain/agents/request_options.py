@@ -1,4 +1,4 @@
-"""A request's options, in `metadata.loom`, which override the agent's settings."""
+"""The options in a request's `metadata.loom`. They override the agent's settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FIELD: Final = f"metadata.{KEY}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """The options of a request. If an option is None, the agent's setting applies."""
+    """The options that a request sets. If an option is None, the agent's setting applies."""
 
     evaluate: bool | None = None
     pattern: Pattern | None = None
@@ -25,7 +25,7 @@ class RunOptions:
 
 
 def read_options(metadata: JsonObject) -> RunOptions:
-    """Return a request's options. Raises BadRequest, which names the option, if an option is invalid."""
+    """Return a request's options. Raises BadRequest if an option is invalid. The message names the option."""
     given = metadata.get(KEY)
     if given is None:
         return RunOptions()

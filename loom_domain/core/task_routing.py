@@ -1,4 +1,5 @@
-"""Task routing: match a subscriber's pattern against a task's action. Also defines the handlers that modules register.
+"""Task routing: match a subscriber's pattern against a task's action. This module also defines the handlers that user
+modules register.
 
 pattern        matches
 `*`            everything
@@ -40,12 +41,11 @@ class TaskHandler:
     """A user's function, async or sync, that receives each task that matches its pattern."""
 
     name: str
-    """The name by which the bus identifies the handler. Handlers with the same name share their tasks across workers.
-    """
+    """The handler's name on the bus. Handlers with the same name share their tasks across workers."""
     pattern: str
     function: Callable[..., Any]
     origin: str = ""
-    """The place where the handler is defined, to show to people."""
+    """The place where the handler is defined, for display."""
 
 
 def check_arrives(pattern: str) -> None:

@@ -1,5 +1,5 @@
-"""Fork a run: start a new run after a past turn of another run, with the conversation at that point and without
-repeating any work.
+"""Fork a run: start a new run after a past turn of another run. The new run has the conversation up to that turn, and
+no work is repeated.
 
 A fork starts between two turns, when every call of the preceding turn has its result. The conversation is the input of
 the next model call. If there is no next call, the conversation is assembled from the turn's own reply and results. The
@@ -25,7 +25,7 @@ from loom.domain.run.state import RunState, Work
 from loom.domain.tools.todos import Todos, read_todos
 
 _TASK: Final = 1
-"""The messages at the start of a run that isn't a fork."""
+"""The number of messages at the start of a run that isn't a fork."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +82,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
 
 
 def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
-    """Raise BadRequest if the request contains a change that a fork would ignore because it uses the pinned agent or
-    crew.
-    """
+    """Raise BadRequest if the request makes a change that a fork would ignore. A fork uses the pinned agent or crew."""
     was, options = point.request, request.metadata.get(KEY)
     changed = {
         "skills": request.skills not in ((), was.skills),
@@ -151,7 +149,7 @@ def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
 
 
 def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:
-    """Return the conversation after a last turn, with results from its records or from its child runs."""
+    """Return the conversation after a run's last turn, with results from the turn's records or from child runs."""
     asked = next((call for call in reversed(turn.calls) if call.attempt.reply and call.attempt.reply.message), None)
     reply = asked.attempt.reply if asked else None
     if asked is None or reply is None or reply.message is None or asked.messages is None:

@@ -103,7 +103,7 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """Return the scope of an approval, to the extent that it is known before the call is checked again."""
+    """Return the scope of an approval, as far as it is known before the call is checked again."""
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
     # Several updates may have been accepted before the first one is carried out.
@@ -117,7 +117,7 @@ def extent(state: RunState, event: SteeringEvent) -> JsonObject:
 
 
 def asks_expired(state: RunState, event: AsksExpired) -> RunState:
-    """Return the next state of a run in which asks may have expired. Expired asks count as denied."""
+    """Return the run's next state after asks may have expired. Expired asks count as denied."""
     for call in state.asks:
         expiry = expires_at(state, call)
         if expiry is not None and expiry <= event.at:

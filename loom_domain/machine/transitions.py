@@ -134,8 +134,8 @@ def _next_for_model(state: RunState) -> Action:
 
 
 def evolve(state: RunState, event: Event) -> RunState:
-    """Return the next state of a run in which `event` has occurred, with the resulting signals to its parent and
-    children queued.
+    """Return the run's next state after `event` has occurred. Resulting signals to the run's parent and children are
+    queued.
 
     Returns the same object if the event is not valid.
     """
@@ -180,7 +180,7 @@ class Transition:
     fits: Callable[[RunState, Any], bool] = lambda _state, _event: True
     """An additional condition for the event to be valid."""
     otherwise: str = ""
-    """A description of the situation in which the condition is not met, for messages."""
+    """The text for a message that explains why the condition is not met."""
 
 
 S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase.EVALUATING

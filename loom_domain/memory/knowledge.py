@@ -34,8 +34,8 @@ class KnowledgeQuery:
     """The knowledge bases to search. If empty, all knowledge bases are searched."""
     limit: int = MOST_HITS
     threshold: float | None = None
-    """The minimum cosine similarity of a chunk that contains a smaller share of the words than COVERED. If None, the
-    model's value in RELEVANT is used.
+    """The minimum cosine similarity of a chunk whose share of the question's words is smaller than COVERED. If None,
+    the model's value in RELEVANT is used.
     """
 
 

@@ -69,9 +69,7 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """Return the tools to show to the model, which are all tools except those that a rule denies by name or by a name
-    pattern.
-    """
+    """Return the tools to show to the model. Tools that a rule denies by name or by name pattern are left out."""
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)

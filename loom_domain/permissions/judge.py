@@ -44,7 +44,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""The prefix of `rule` in a judgment that a guard decided."""
+"""The prefix of `rule` in a judgment that is based on a guard."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -205,8 +205,8 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
-    """Return the allow rules that cover this subject: the tool's own rules, or for a redirect, the rules of the written
-    file.
+    """Return the allow rules that cover this subject: the tool's own rules or, for a redirect, the rules for the file
+    that it writes.
     """
     if subject.opaque:
         return None

@@ -1,5 +1,5 @@
-"""Parse the text of a SKILL.md: front matter between `---` lines, then the body. Parsing is lenient and reports
-warnings.
+"""Parse the text of a SKILL.md file: front matter between `---` lines, followed by the body. Parsing is lenient and
+reports warnings.
 
 A skill is rejected only if it has no front matter or no description. Any other deviation from the format is accepted
 and reported as a warning, because most skills were written for other programs. The caller parses the YAML into strings,
@@ -34,7 +34,7 @@ class BrokenSkill(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A SKILL.md file split into its two parts."""
+    """A SKILL.md file, split into its two parts."""
 
     front: str
     body: str
@@ -60,7 +60,7 @@ def split(text: str) -> Document:
 
 
 def quoted(front: str) -> str:
-    """Quote the plain values in the front matter that contain a colon, which YAML would read as mappings."""
+    """Quote plain values in the front matter that contain a colon, because YAML would read them as mappings."""
     return "\n".join(map(_quoted, front.split("\n")))
 
 

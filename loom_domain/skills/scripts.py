@@ -8,8 +8,8 @@
     # ///
 
 Each entry of `parameters` is the JSON Schema of one argument. Arguments without a `default` are required. The script
-receives its arguments as one JSON object on standard input, and its output is the result. The script isn't run to read
-the block.
+receives its arguments as one JSON object on standard input, and its output is the result. Reading the block doesn't run
+the script.
 """
 
 import tomllib

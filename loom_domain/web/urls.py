@@ -50,7 +50,7 @@ class WebUrl:
 
 
 def web_url(text: str) -> WebUrl:
-    """Parse a URL. Raises ToolValidationError, which explains the problem, if the URL is invalid."""
+    """Parse a URL. Raises ToolValidationError if the URL is invalid. The message explains the problem."""
     text = text.strip()
     if len(text) > LONGEST:
         _refuse(f"it is longer than {LONGEST} characters", "ask for less in one request")
