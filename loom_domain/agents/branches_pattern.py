@@ -38,7 +38,7 @@ def checked_branches(branches: Any, where: str) -> int | None:
         return None
     if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
         wanted = f"a number from {FEWEST_BRANCHES} to {MOST_BRANCHES}"
-        raise BadRequest(f"{where}: branches are {wanted}, not {branches!r}", field=where)
+        raise BadRequest(f"{where}: branches must be {wanted}, not {branches!r}", field=where)
     return branches
 
 
@@ -48,7 +48,7 @@ def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: 
     """
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
-        raise BadRequest(f"the pattern tree has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
+        raise BadRequest(f"the `tree` pattern has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
     names = [branch_name(number) for number in range(1, (branches or BRANCHES) + 1)]
     return Crew(
         name=agent,
@@ -81,24 +81,25 @@ def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, de
     deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
     if depth >= deep:
         raise BadRequest(
-            f"the pattern tree needs sub-agents, and this run may have none: {deep} levels of them are allowed"
-            f" (LOOM_MAX_DEPTH, budget.depth), and it is on level {depth}. Choose the pattern react or reflect",
+            f"the `tree` pattern needs sub-agents, but this run can't have any: at most {deep} levels are allowed"
+            f" (LOOM_MAX_DEPTH, budget.depth), and the run is on level {depth}. Choose the `react` or `reflect`"
+            " pattern",
             field="pattern",
         )
     levels = crew.judge.rounds
     most = limits.children if asked.budget.children is None else min(limits.children, asked.budget.children)
     if (need := levels * (len(crew.members) + 1)) > most:
         raise BadRequest(
-            f"the pattern tree with {len(crew.members)} branches and {levels} rounds starts up to {need} sub-agents,"
-            f" each round's judge included, and {most} are allowed (LOOM_MAX_CHILDREN, budget.children): ask for fewer"
-            " branches or rounds, or allow more",
+            f"the `tree` pattern with {len(crew.members)} branches and {levels} rounds starts up to {need} sub-agents,"
+            f" including each round's judge, but at most {most} are allowed (LOOM_MAX_CHILDREN, budget.children):"
+            " choose fewer branches or rounds, or raise the limit",
             field="branches",
         )
     own = 2 * levels + 1
     if asked.max_turns is not None and asked.max_turns < own:
         raise BadRequest(
-            f"max_turns {asked.max_turns}: the pattern tree with {levels} rounds takes {own} turns itself: two for each"
-            " round, and one for the answer",
+            f"max_turns must be at least {own}, not {asked.max_turns}: the `tree` pattern with {levels} rounds takes"
+            " two turns for each round, and one for the answer",
             field="max_turns",
         )
 

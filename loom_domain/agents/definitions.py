@@ -142,7 +142,7 @@ def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], se
                 name, [*known, *(f"{MCP}{server}" for server in servers)], f"the tools are {', '.join(known) or 'none'}"
             )
             raise BadRequest(
-                f"agent {definition.name!r} ({definition.origin}) names the tool {name!r}, which is not there: {hint}",
+                f"agent {definition.name!r} ({definition.origin}) names the unknown tool {name!r}: {hint}",
                 field="tools",
             )
 

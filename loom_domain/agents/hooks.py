@@ -166,7 +166,7 @@ def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefiniti
     taken = [(moment, each.name) for each in registered for moment in each.moments]
     if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
         raise BadRequest(
-            f"two hooks for one moment are called {twice!r}: give one another name with `name=`", field="hooks"
+            f"two hooks for the same moment are named {twice!r}: rename one of them with `name=`", field="hooks"
         )
     known = sorted({each.name for each in registered})
     agents = list(agents)
@@ -175,14 +175,14 @@ def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefiniti
             if name not in known:
                 hint = nearest(name, known, f"the hooks are {', '.join(known) or 'none'}")
                 raise BadRequest(
-                    f"agent {agent.name!r} ({agent.origin}) names the hook {name!r}, which is not there: {hint}",
+                    f"agent {agent.name!r} ({agent.origin}) names the unknown hook {name!r}: {hint}",
                     field="hooks",
                 )
     names = {DEFAULT_AGENT, *(agent.name for agent in agents)}
     for each in registered:
         if unknown := [name for name in each.agents or () if name not in names]:
             raise BadRequest(
-                f"the hook {each.name!r} is for the agent {unknown[0]!r}, which is not there: the agents are"
+                f"the hook {each.name!r} is for the unknown agent {unknown[0]!r}: the agents are"
                 f" {', '.join(sorted(names))}",
                 field="hooks",
             )

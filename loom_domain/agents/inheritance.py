@@ -81,13 +81,13 @@ def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> li
         if name not in known:
             hint = nearest(name, known, f"the agents are {', '.join(sorted(known))}")
             raise BadRequest(
-                f"agent {line[-1].name!r} ({line[-1].origin}) extends {name!r}, which is not there: {hint}",
+                f"agent {line[-1].name!r} ({line[-1].origin}) extends the unknown agent {name!r}: {hint}",
                 field="extends",
             )
         if any(name == each.name for each in line):
             path = " → ".join((*(each.name for each in line), name))
             raise BadRequest(
-                f"agent {line[-1].name!r} ({line[-1].origin}) extends itself: {path}; take out one `extends`",
+                f"agent {line[-1].name!r} ({line[-1].origin}) extends itself: {path}; remove one `extends`",
                 field="extends",
             )
         line.append(known[name])

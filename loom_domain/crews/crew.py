@@ -218,12 +218,14 @@ def complaints(crew: Crew) -> Iterator[str]:
 def _order_complaints(crew: Crew, names: list[str]) -> Iterator[str]:
     waiting = {member.name: member.after for member in crew.members if member.after}
     if waiting and crew.mode is not CrewMode.PLANNED:
-        yield f"{next(iter(waiting))!r} waits for others, which only members of a planned crew do: leave `after` out"
+        yield f"{next(iter(waiting))!r} waits for other members, but only a planned crew allows that: remove `after`"
         return
     unknown = [(name, other) for name, before in waiting.items() for other in before if other not in names]
-    yield from (f"{name!r} waits for {other!r}: name members ({_listed(names)})" for name, other in unknown)
+    yield from (
+        f"{name!r} waits for the unknown member {other!r}: name members ({_listed(names)})" for name, other in unknown
+    )
     if not unknown and (circle := circle_in({member.name: member.after for member in crew.members})):
-        yield f"these wait for each other: {' → '.join(circle)}; take one `after` out"
+        yield f"these wait for each other: {' → '.join(circle)}; remove one `after`"
 
 
 def _routing_complaints(crew: Crew, names: list[str]) -> Iterator[str]:
@@ -236,11 +238,11 @@ def _routing_complaints(crew: Crew, names: list[str]) -> Iterator[str]:
         try:
             re.compile(route.match)
         except re.error as error:
-            yield f"the route {route.match!r} is no regular expression: {error}"
+            yield f"the route {route.match!r} is not a regular expression: {error}"
     if router.rules and router.by != "rules":
-        yield f"router.rules are there, and the router goes by {router.by}: leave out one of them"
+        yield f"router.rules are set, but router.by is {router.by}: leave out one of them"
     if router.by == "rules" and not router.rules and not any(member.capabilities for member in crew.members):
-        yield "the router has nothing to go by: give it rules, or members capabilities"
+        yield "the router has no criteria: add rules to it, or capabilities to the members"
 
 
 def _listed(names: list[str]) -> str:

@@ -169,7 +169,7 @@ def _coordinated(crew: Crew, log: Log) -> Step:
         if state.open:
             return AssignJobs(jobs=state.open, text=f"Round {number}: {assignees(state.open)}")
         came += state.over
-    return GiveUp(error=f"the coordinator came to no answer in {rounds} rounds")
+    return GiveUp(error=f"the coordinator produced no answer in {rounds} rounds")
 
 
 def _routed(crew: Crew, log: Log, *, is_new: bool = False) -> Step:

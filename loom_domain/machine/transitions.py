@@ -228,7 +228,7 @@ def _runs_child(state: RunState, run_id: str) -> bool:
     return child is not None and not child.ended
 
 
-_NO_CHILD: Final = "no child of that id is running"
+_NO_CHILD: Final = "no child with this id is running"
 
 TABLE: Final[Mapping[type[Event], Transition]] = {
     # Events that result from the run's own actions.
@@ -236,7 +236,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to={S: (S, R), ENDED: (ENDED,)},
         change=run_prepared,
         fits=lambda state, _: state.spec is None,
-        otherwise="the run is prepared already",
+        otherwise="the run is already prepared",
     ),
     RunRefused: Transition(to=ENDS, change=_refused),
     HookReturned: Transition(
@@ -303,7 +303,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to={S: (S, ENDED), A: (A, R)},
         change=asks_expired,
         fits=lambda state, _: bool(state.asks),
-        otherwise="no call waits for approval",
+        otherwise="no call is waiting for approval",
     ),
     AnswerEvaluated: Transition(
         to={E: (E, R, ENDED), ENDED: (ENDED,)},
@@ -345,7 +345,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to=STAYS,
         change=_child_started,
         fits=lambda state, event: child_of(state.tree, event.run_id) is not None,
-        otherwise="there is no child of that id",
+        otherwise="there is no child with this id",
     ),
     ChildEnded: Transition(
         to=LAST_RESULT,
@@ -375,7 +375,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to=STAYS,
         change=budget_answered,
         fits=lambda state, event: state.tree.asking is not None and state.tree.asking.number == event.number,
-        otherwise="no request of that number is open",
+        otherwise="no request with this number is open",
     ),
     TreeSignalSent: Transition(
         to=STAYS,

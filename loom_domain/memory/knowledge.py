@@ -102,7 +102,9 @@ class Ingested:
 def checked_name(name: str) -> str:
     """Return the name of a knowledge base. Raises BadRequest if the name is invalid."""
     if not re.fullmatch(NAME, name):
-        raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
+        raise BadRequest(
+            f"{name!r} is not a valid name: use at most 64 letters, digits, `.`, `_` and `-`", field="name"
+        )
     return name
 
 

@@ -138,7 +138,7 @@ def _check(write: ScopedWrite, latest: ScopedEntry | None) -> None:
         raise ReadOnlyScopeError("INHERITED memory is read-only: write it as local, shared or global", id=write.id)
     if latest is not None and scope_for(latest, write.by) is MemoryScope.INHERITED:
         raise ReadOnlyScopeError(
-            f"{write.id!r} belongs to {latest.owner[-1]}, of another branch: write under another id", id=write.id
+            f"{write.id!r} belongs to {latest.owner[-1]}, which is on another branch: use another id", id=write.id
         )
 
 

@@ -143,7 +143,7 @@ def _asked(rule: Rule, *, can_be_granted: bool) -> Judgement:
     return Judgement(
         verdict=Verdict.ASK,
         rule=rule.text,
-        reason=f"the rule {rule.text} asks for a person",
+        reason=f"the rule {rule.text} requires a person's approval",
         can_be_granted=can_be_granted,
     )
 
@@ -278,7 +278,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
     for subject in subjects:
         if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
-            reason = f"nobody can tell whether {rule.text} holds for {subject.text}"
+            reason = f"it is unclear whether {rule.text} applies to {subject.text}"
             return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason)
     return judged
 
@@ -339,7 +339,7 @@ def judge_under(
         for level in chain
     ]
     if not said:
-        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="nobody's rules were given")
+        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="no rules were given")
     strictest = max(said, key=lambda judged: STRICTNESS.index(judged.verdict))
     if strictest is said[-1]:
         return strictest

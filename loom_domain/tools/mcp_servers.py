@@ -46,7 +46,7 @@ class McpServer:
     url: str = ""
     """The Streamable HTTP endpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """The program's environment variables. `${NAME}` is replaced by the worker's own variable NAME."""
+    """The program's environment variables. `${NAME}` is replaced by the worker's own `NAME` variable."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """The HTTP headers. `${NAME}` is replaced as in `env`."""
     trust: bool = False
@@ -200,10 +200,10 @@ def _converted(server: str, key: str, value: object) -> Any:
 
 
 _WANTED: Final = {
-    **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), "a list of texts"),
-    **dict.fromkeys(("env", "headers"), "a table of texts"),
+    **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), "a list of strings"),
+    **dict.fromkeys(("env", "headers"), "a table of strings"),
     **dict.fromkeys(("timeout", "connect_timeout"), "a number of seconds"),
-    "command": "a text or a list of texts",
+    "command": "a string or a list of strings",
     "url": "a text",
     "trust": "true or false",
 }
@@ -217,7 +217,7 @@ def _complaint(server: McpServer) -> str:
     if _SERVER_NAME.fullmatch(server.name) is None or len(server.name) > 32:
         return "a server's name is up to 32 letters, digits, `-` and single `_` between them"
     if bool(server.command) == bool(server.url):
-        return "give either `command` (a program to start) or `url` (an address to speak to)"
+        return "give either `command` (a program to start) or `url` (an address to connect to)"
     if server.url and not server.url.startswith(("http://", "https://")):
         return "`url` must begin with http:// or https://"
     if server.url and server.env:
@@ -225,7 +225,7 @@ def _complaint(server: McpServer) -> str:
     if server.command and server.headers:
         return "`headers` are for servers with `url`; one with `command` takes `env`"
     if not (0 < server.timeout <= 3600 and 0 < server.connect_timeout <= 600):
-        return "`timeout` must be within 3600 seconds and `connect_timeout` within 600, both over 0"
+        return "`timeout` must be over 0 and at most 3600 seconds, and `connect_timeout` over 0 and at most 600"
     return ""
 
 
