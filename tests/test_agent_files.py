@@ -181,9 +181,9 @@ def test_names_that_clash_or_are_not_there_are_refused_at_start(tmp_path: Path) 
     with pytest.raises(BadRequest, match=r"two agents are called 'clerk': one is .*test_agent_files.*clerk.yaml"):
         of(clerk, app=app)
     for text, says in (
-        ("extends: clark", "extends 'clark', which is not there: did you mean 'clerk'"),
-        ("disabled_tools: [don]", "names the tool 'don', which is not there: did you mean 'done'"),
-        ("hooks: [audit]", "names the hook 'audit', which is not there: the hooks are none"),
+        ("extends: clark", "extends the unknown agent 'clark': did you mean 'clerk'"),
+        ("disabled_tools: [don]", "names the unknown tool 'don': did you mean 'done'"),
+        ("hooks: [audit]", "names the unknown hook 'audit': the hooks are none"),
     ):
         with pytest.raises(BadRequest, match=says):
             of(read_agent_file(written(tmp_path, "other.yaml", text)), app=app)

@@ -88,9 +88,9 @@ def test_a_knowledge_base_that_is_not_there_is_a_warning(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("extends: bsae", "extends 'bsae', which is not there: did you mean 'base'?"),
-        ("extends: bad", "extends itself: bad → bad; take out one `extends`"),
-        ("tools: [raed_file]", "names the tool 'raed_file', which is not there: did you mean 'read_file'?"),
+        ("extends: bsae", "extends the unknown agent 'bsae': did you mean 'base'?"),
+        ("extends: bad", "extends itself: bad → bad; remove one `extends`"),
+        ("tools: [raed_file]", "names the unknown tool 'raed_file': did you mean 'read_file'?"),
         (
             "permissions: {bsh: allow}",
             "agents/bad.yaml: permissions: permission rule 'bsh' names no tool: did you mean bash?",

@@ -439,7 +439,7 @@ class Fake:
 
     def _take(self, name: str, call_id: str, given: dict[str, Any]) -> JsonObject:
         if not self.pending:
-            raise RefusedError(f"call {call_id!r} does not wait for approval")
+            raise RefusedError(f"call {call_id!r} is not waiting for approval")
         self.answers.append((name, {"call_id": call_id, **given}))
         self.pending = []
         self.ended.set()

@@ -95,7 +95,7 @@ def test_a_skill_with_warnings_passes_and_tells_them(loom: Commands) -> None:
     ran = loom("skills", "validate", "x/SKILL.md")
     assert (ran.code, ran.out) == (0, "x: can be used\n")
     assert "unknown fields model" in ran.err
-    assert "scripts/a.py: its block `loom-tool` has no end" in ran.err
+    assert "scripts/a.py: its `loom-tool` block has no end" in ran.err
     assert "link is a link: it is left out" in ran.err
 
 

@@ -70,7 +70,7 @@ def test_a_crew_is_the_same_in_every_form(tmp_path: Path) -> None:
         ({"mode": "parallel", "members": [{"name": "a", "retries": -1}]}, "members.0.retries -1 must be at least 0"),
         ({"mode": "parallel", "members": [{"name": "a", "model": "gpt"}]}, "names no model: write openai:NAME"),
         ({**ROUTED, "router": {"by": "chance"}}, "router.by 'chance' must be one of rules, embedding or model"),
-        ({**ROUTED, "router": {"rules": [{"match": "(", "member": "a"}]}}, "is no regular expression"),
+        ({**ROUTED, "router": {"rules": [{"match": "(", "member": "a"}]}}, "is not a regular expression"),
         ({"mode": "tree", "members": [{"name": "a"}]}, "a tree has 2 to 10 members, not 1"),
         ({"mode": "tree", "members": [{"name": "a"}], "judge": {"rounds": 6}}, "judge.rounds 6 must be at most 5"),
         ({**ROUTED, "coordinator": {"rounds": 1}}, "no field coordinator.rounds: did you mean max_rounds?"),

@@ -503,9 +503,9 @@ def test_handlers_of_tasks_are_registered_by_pattern_and_their_names_are_unique(
 @pytest.mark.parametrize(
     ("pattern", "name", "says"),
     [
-        ("*.error", "", "takes nothing; write an action"),
-        ("nod.*", "", "takes no action that there is: execute, "),
-        ("node.thinking", "", "pieces of text only, which are not on the bus"),
+        ("*.error", "", "matches nothing; write an action"),
+        ("nod.*", "", "matches no known action: execute, "),
+        ("node.thinking", "", "only text fragments, which are not on the bus"),
         ("*", "two words", "cannot be a handler's name"),
         (print, "", r'write @app.on_task\("node.\*"\)'),
     ],
@@ -528,7 +528,7 @@ def test_folders_of_documents_are_registered_from_where_they_are_named(tmp_path:
     assert Path(__file__).name in found["here"].origin
     for name, folder, says in (
         ("here", ".", "two knowledge bases are called 'here'"),
-        ("a b", ".", "'a b' is no name"),
+        ("a b", ".", "'a b' is not a valid name"),
         ("none", "nowhere", "there is no folder .*nowhere"),
     ):
         with pytest.raises(BadRequest, match=says):
