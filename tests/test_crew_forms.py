@@ -68,7 +68,7 @@ def test_a_crew_is_the_same_in_every_form(tmp_path: Path) -> None:
         ({"mode": "parallel", "members": [{"nam": "a"}]}, "there is no field members.0.nam: did you mean name?"),
         ({"mode": "parallel", "members": [{"name": "a"}, {"name": "a"}]}, "two members are called 'a'"),
         ({"mode": "parallel", "members": [{"name": "a", "retries": -1}]}, "members.0.retries -1 must be at least 0"),
-        ({"mode": "parallel", "members": [{"name": "a", "model": "gpt"}]}, "names no model: write openai:NAME"),
+        ({"mode": "parallel", "members": [{"name": "a", "model": "gpt"}]}, "is not a model: use openai:NAME"),
         ({**ROUTED, "router": {"by": "chance"}}, "router.by 'chance' must be one of rules, embedding or model"),
         ({**ROUTED, "router": {"rules": [{"match": "(", "member": "a"}]}}, "is not a regular expression"),
         ({"mode": "tree", "members": [{"name": "a"}]}, "a tree has 2 to 10 members, not 1"),
