@@ -5,7 +5,6 @@ by children. Each is refused where it is prepared, before anything outside was r
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -57,17 +56,18 @@ def outside(workspace: Path, elsewhere: Path) -> list[str]:
 
 async def asked_by_another_user(loom: Harness, place: Path, requests: list[tuple[str, dict[str, Any]]]) -> list[Any]:
     """Start these runs by a plain client: as another user where this one is root, else as this user."""
-    program, options = sys.executable, {}
+    program = sys.executable
+    options: dict[str, Any] = {}
     if os.geteuid() == 0:
         if (found := interpreter(place)) is None:
             pytest.skip("no interpreter here that an ordinary user may start")
         program, options = found, as_nobody(place)
     command = [program, "-m", "tests.attacks.stranger", loom.settings.temporal_address, loom.settings.task_queue]
-    done = await asyncio.to_thread(
-        subprocess.run, command, input=json.dumps(requests), capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, **options)
+    said, wrong = await process.communicate(json.dumps(requests).encode())
+    assert process.returncode == 0, wrong.decode()
+    return list(json.loads(said))
 
 
 async def test_another_user_gets_no_run_outside_the_roots_and_none_that_bypasses(
@@ -76,7 +76,7 @@ async def test_another_user_gets_no_run_outside_the_roots_and_none_that_bypasses
     loom, model = await working(script([text("done")]))
     agent, crew = {"task": "x"}, {"task": "x", "crew": CREW}
     out = outside(workspace, elsewhere)
-    requests = [
+    requests: list[tuple[str, dict[str, Any]]] = [
         *(("AgentRun", {**agent, "workspace": path}) for path in out),
         *(("CrewRun", {**crew, "workspace": path}) for path in out),
         ("AgentRun", {**agent, "mode": "bypass"}),
@@ -138,7 +138,7 @@ async def test_a_fork_of_a_run_that_was_wider_stays_within_the_bounds(
 ) -> None:
     changed = {**change, **({"workspace": str(workspace)} if "workspace" in change else {})}
     queue = f"bounds-{uuid4().hex[:8]}"
-    wide = {"task_queue": queue, "max_mode": "bypass", "workspaces": (workspace, elsewhere)}
+    wide: dict[str, Any] = {"task_queue": queue, "max_mode": "bypass", "workspaces": (workspace, elsewhere)}
     async with harness(addresses, workspace, script([text("done")]), **wide) as (loom, _):
         origin = await loom.start(mode="bypass", workspace=str(elsewhere))
         assert (await loom.client.result(origin)).status is RunStatus.COMPLETED
