@@ -284,7 +284,8 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
     for subject in subjects:
         if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
             reason = f"nobody can tell whether {rule.text} holds for {subject.text}{_because(subject)}"
-            return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason)
+            is_known = not (subject.opaque or subject.is_possible or None in subject.words)
+            return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason, can_be_granted=is_known)
     return judged
 
 

@@ -178,15 +178,17 @@ def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> boo
 
 
 def may_become(rule: Rule, tool: str, words: Sequence[str | None]) -> bool:
-    """Whether a computed word of a command, a glob or braces might become a word that an ask or deny rule names."""
+    """Whether a computed word of a command, a glob or braces might become a text that an ask or deny rule names."""
     if rule.pattern is None or kind_of(tool) is not Kind.COMMAND or not names(rule, tool):
         return False
-    for named, word in zip(patterns.literal_start(rule.pattern).split(), words, strict=False):
+    named = patterns.literal_start(rule.pattern).split()
+    for wanted, word in zip(named, words, strict=False):
         if word is None or set(word) & _SPREAD:
             return True
-        if word != named and word.rpartition("/")[2] != named:
+        if word != wanted and word.rpartition("/")[2] != wanted:
             return False
-    return False
+    has_more = patterns.has_text_after_star(rule.pattern)
+    return has_more and any(word is None or "{" in word for word in words[len(named) :])
 
 
 def _is_like(tool: str, pattern: str, text: str) -> bool:

@@ -6,7 +6,7 @@ pattern covers an opaque subject.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -110,8 +110,9 @@ class BashParser:
         before = _lasting(name, assigned)
         yield from _spellings(words, inner, before, cause)
         yield from _forwarded(name, inner)
-        for run in runs:
-            yield from self._simple(run[1], (*_lasting("", run[0]),), depth + 1)
+        for set_first, command in runs:
+            yield from self._simple(command, set_first, depth + 1)
+            yield from self._possible((text.partition("=")[2] for text in set_first), name, depth)
         yield from self._only_denied(wrappers.scripts_in(name, _values(inner)), depth)
 
     def _shell(self, words: _Words, inner: _Words, before: tuple[str, ...], depth: int) -> Iterator[Subject]:
@@ -128,13 +129,19 @@ class BashParser:
             yield from _spellings(words, inner, before, word.text)
             return
         inside = list(self._subjects(word.fixed, depth + 1))
-        if before or script.odd or not script.is_plain or not inside:
-            yield from _spellings(words, inner, before, script.odd)
+        odd = script.odd or (word.text if wrappers.is_only_bash(_name(inner), word.fixed) else "")
+        if before or odd or not script.is_plain or not inside:
+            yield from _spellings(words, inner, before, odd)
         yield from inside
         # Yield the subject again under the shell's name, so that a deny or ask rule for the shell applies.
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
-    def _only_denied(self, scripts: Iterator[str], depth: int) -> Iterator[Subject]:
+    def _possible(self, scripts: Iterable[str], cause: str, depth: int) -> Iterator[Subject]:
+        """Yield the commands in texts that a program may take for commands, such as the value of `EDITOR`."""
+        for each in self._only_denied(scripts, depth):
+            yield Subject(text=each.loose or each.text, passive=True, is_possible=True, cause=cause)
+
+    def _only_denied(self, scripts: Iterable[str], depth: int) -> Iterator[Subject]:
         """Yield the commands in texts that a program runs, for deny and ask rules. Allow rules never cover the program."""
         for script in scripts:
             yield from (replace(each, passive=True) for each in self._subjects(script, depth + 1) if not each.opaque)
@@ -152,13 +159,15 @@ class BashParser:
                 yield Subject(text=_line(each.node))
             case "compound_statement" if each.children[0].type == "((":
                 yield Subject(text=_line(each.node))
-            case "variable_assignment" if each.parent not in _ASSIGNING:
-                name = text_of(each.node).partition("=")[0]
-                if not is_of_looks(name):
+            case "variable_assignment":
+                name, _, value = text_of(each.node).partition("=")
+                if each.parent not in _ASSIGNING and not is_of_looks(name):
                     yield Subject(text=_line(each.node), passive=is_harmless(name))
-            case "command_substitution" if "\\" in (text := text_of(each.node)) and text.startswith("`"):
+                if not is_harmless(name):
+                    yield from self._possible((value_of(each.node.children[-1]) or value,), name, depth)
+            case "command_substitution" if "\\" in (text := text_of(each.node).strip()) and text.startswith("`"):
                 script = re.sub(r"\\([\\`$\"])", r"\1", text[1:-1])
-                yield from self._only_denied(iter((script,)), depth)
+                yield from self._only_denied((script,), depth)
 
 
 _INPUT: Final = "standard input"
@@ -226,12 +235,13 @@ def _runs(name: str, words: _Words) -> list[tuple[tuple[str, ...], _Words]]:
     if name not in wrappers.RUNNERS:
         return []
     at = wrappers.command_at(name, values)
-    if at >= len(words):
-        return []
     if name == "xargs":
         mark = wrappers.placeholder(values)
-        return [((), _filled(words[at:], mark) if mark else (*words[at:], _FED))]
-    return [(tuple(word.text for word in words[1:at] if "=" in (word.value or "")), words[at:])]
+        own = words[at:] or (Word("echo", "echo", "echo"),)
+        return [((), _filled(own, mark) if mark else (*own, _FED))]
+    if at >= len(words):
+        return []
+    return [(tuple(word.value for word in words[1:at] if "=" in (word.value or "")), words[at:])]
 
 
 def _filled(words: _Words, mark: str) -> _Words:
@@ -249,7 +259,7 @@ def _unclear_part(name: str, words: _Words) -> str:
 
 def _forwarded(name: str, words: _Words) -> Iterator[Subject]:
     """Yield the commands that a program may run if one of its arguments is a command."""
-    begin = wrappers.FORWARDING.get(name, len(words))
+    begin = wrappers.forwarded_from(name, len(words))
     for at in range(begin, min(len(words), begin + _MOST_FORWARDED)):
         first = words[at].fixed
         if first is not None and first[:1] not in ("-", ""):
@@ -304,7 +314,7 @@ def _name(words: _Words) -> str:
 
 def _is_no_name(value: str | None) -> bool:
     """Whether the word at the position of the command name isn't a program's name or is a name that only Bash knows."""
-    if not value or value in _RESERVED or value[0] in "(#":
+    if not value or value in _RESERVED or value[0] in "(#-":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None
 

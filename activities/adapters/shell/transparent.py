@@ -29,6 +29,12 @@ _OF_LOOKS: Final = re.compile(
 """Variables that affect only the appearance of a command's output."""
 
 
+_EVALUATED: Final = re.compile(
+    r"PS[0-4]|PROMPT_COMMAND|BASH\w*|ENV|SHELLOPTS|OPTIND|RANDOM|SRANDOM|SECONDS|EPOCH\w+|HISTCMD|LINENO|DIRSTACK|FUNCNAME"
+)
+"""Variables whose value Bash evaluates, or that change how it reads the rest of the line."""
+
+
 def is_harmless(name: str) -> bool:
     """Whether assigning to this variable affects only the words in which the command line uses it."""
     return _HARMLESS.fullmatch(name) is not None
@@ -203,8 +209,7 @@ def _is_dollar(each: PlacedNode, source: bytes) -> bool:
 
 def _is_backquoted(each: PlacedNode, _: bytes) -> bool:
     """Whether Bash reads a substitution as it stands. It removes backslashes between backquotes first."""
-    text = text_of(each.node)
-    return not text.startswith(("`", "$`")) or "\\" not in text
+    return "`" not in text_of(each.children[0]) or "\\" not in text_of(each.node)
 
 
 def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
@@ -227,7 +232,8 @@ def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
     )
 
 
-def _is_assignment(each: PlacedNode, _: bytes) -> bool:
+def _is_joined(each: PlacedNode, _: bytes) -> bool:
+    """Whether the parts of a node touch each other. The tree joins `x=$ ls` to one assignment of `$ls`."""
     return all(one.end_byte == other.start_byte for one, other in pairwise(each.children))
 
 
@@ -236,7 +242,7 @@ def _is_name(each: PlacedNode, _: bytes) -> bool:
     name = text_of(each.node)
     match each.parent:
         case "variable_assignment":
-            return _NAME.fullmatch(name) is not None
+            return _NAME.fullmatch(name) is not None and not _EVALUATED.fullmatch(name)
         case "for_statement" | "declaration_command":
             return is_harmless(name)
         case _:
@@ -269,7 +275,10 @@ _CHECKS: Final[Mapping[str, Callable[[PlacedNode, bytes], bool]]] = {
     "command_substitution": _is_backquoted,
     "expansion": _texts(_EXPANSION),
     "arithmetic_expansion": _texts(_NUMBERS),
-    "variable_assignment": _is_assignment,
+    "variable_assignment": _is_joined,
+    "simple_expansion": _is_joined,
+    "concatenation": _is_joined,
+    "brace_expression": _is_joined,
     "variable_name": _is_name,
     "array": lambda each, _: "[" not in text_of(each.node),
     "declaration_command": _is_export,

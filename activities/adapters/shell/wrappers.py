@@ -174,7 +174,8 @@ _OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
 
 SHELLS: Final = frozenset("sh bash dash ash rbash zsh ksh mksh fish csh tcsh".split())
 _LIKE_BASH: Final = frozenset({"sh", "bash", "dash", "ash"})
-"""Shells for which every transparent line means what it means in Bash."""
+"""Shells for which transparent lines mean what they mean in Bash, except for `_ONLY_BASH`."""
+_ONLY_BASH: Final = re.compile(r"\$['\"\[]|[<>]\(|&>|\|&|\[\[|<<<|;&|~[-+]|\(\(|\w\(|=\(|\{\w+\}[<>]")
 
 _FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
@@ -279,11 +280,16 @@ def _end(values: Values, begin: int) -> int:
 
 def command_at(name: str, values: Values) -> int:
     """Return the index of the word at which the command of a runner starts, or the number of words if it has none."""
-    skipped = 1 if name == "setarch" and not (values[1] or "-").startswith("-") else 0
+    skipped = 1 if name == "setarch" and values[1:] and not (values[1] or "-").startswith("-") else 0
     at = skipped + after(RUNNERS[name], values[skipped:])
     if at >= len(values) and RUNNERS[name].needs_command:
         raise Unclear(name)
     return at
+
+
+def forwarded_from(name: str, nowhere: int) -> int:
+    """Return the index of the first argument at which a command may start that a program runs, or `nowhere`."""
+    return FORWARDING.get(name, 1 if RUNNERS.get(name) is _PLAIN else nowhere)
 
 
 def option_that_runs(name: str, values: Values, texts: Sequence[str]) -> str:
@@ -331,6 +337,11 @@ def script_of(name: str, values: Values) -> Script:
         raise Unclear
     has_word = at < len(values) and (is_inline or not reads_input)
     return Script(at=at if has_word else None, is_inline=is_inline, is_plain=is_plain, odd=odd)
+
+
+def is_only_bash(name: str, script: str) -> bool:
+    """Whether a shell other than Bash may read this script in another way."""
+    return name != "bash" and _ONLY_BASH.search(script) is not None
 
 
 def scripts_in(name: str, values: Values) -> Iterator[str]:
