@@ -37,7 +37,7 @@ class Finding:
 
     def __str__(self) -> str:
         ran = "; ".join(" ".join(each) for each in self.strangers[:3])
-        return f"{self.line!r}\n    under {self.under}, {self.reason}: ran {ran[:200]}"
+        return f"{self.line!r}\n    under {self.under}, {self.reason}: ran {ran[:200] or 'nothing'}"
 
 
 @dataclass(kw_only=True)
@@ -90,6 +90,7 @@ class Hunt:
         self._arena = Arena(folder / "arena")
         self._seeds = seeds
         self._rule_sets = {each.name: each for each in RULE_SETS}
+        self._crashes: list[Finding] = []
 
     def run(self, seed: str, lines: int) -> Report:
         """Try that many lines. The same seed tries the same lines on the same code."""
@@ -100,13 +101,15 @@ class Hunt:
             allowed = {line: found for line in dict.fromkeys(batch) if (found := list(self._allowing(line)))}
             report.add(self._executed(allowed))
             report.add(self._approved(random, batch[::_GRANTS_EVERY], batch))
+            report.findings += self._crashes
+            self._crashes.clear()
             report.lines += len(batch)
             near += random.sample(sorted(allowed), min(len(allowed), 60))
         return report
 
     def shrunk(self, finding: Finding) -> Finding:
         """Return the finding with the shortest line that still shows it."""
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if finding.under in self._rule_sets else 0):
             tried = {
                 line: list(self._allowing(line, (self._rule_sets[finding.under],))) for line in _shorter(finding.line)
             }
@@ -128,11 +131,18 @@ class Hunt:
         return batch
 
     def _allowing(self, line: str, among: Sequence[RuleSet] = RULE_SETS) -> Iterator[tuple[RuleSet, Judgement]]:
-        subjects = self._judge.subjects(line)
+        try:
+            subjects = self._judge.subjects(line)
+        except Exception as error:  # noqa: BLE001 - whatever the parser raises is what the hunt is for
+            self._crashes.append(Finding(line=line, under="the parser", reason=f"raised {error!r}", strangers=()))
+            return
         for rules in among:
             verdict = self._judge.verdict(subjects, rules)
             if verdict.verdict is Verdict.ALLOW:
                 yield rules, verdict
+
+    def _offered(self, line: str) -> Sequence[str]:
+        return () if any(each.line == line for each in self._crashes) else self._judge.offered(line)
 
     def _executed(self, allowed: dict[str, list[tuple[RuleSet, Judgement]]]) -> Report:
         report = Report(allowed=sum(map(len, allowed.values())), executed=len(allowed))
@@ -145,7 +155,7 @@ class Hunt:
 
     def _approved(self, random: Random, lines: Sequence[str], others: Sequence[str]) -> Report:
         """Approve lines for the run, and try their variants under what was granted."""
-        offers = {line: offer for line in dict.fromkeys(lines) if (offer := self._judge.offered(line))}
+        offers = {line: offer for line in dict.fromkeys(lines) if (offer := self._offered(line))}
         allowed: dict[str, list[tuple[RuleSet, Judgement]]] = {}
         for (line, offer), original in zip(offers.items(), self._arena.run(list(offers)), strict=True):
             rules = granted(offer, original)
