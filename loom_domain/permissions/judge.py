@@ -118,7 +118,9 @@ def judge(
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
         return _asked(asked, can_be_granted=not has_value(asked, tool, arguments))
     judged = _by_mode(tool, mode, reads=reads) or _by_allow(call, scoped, given)
-    judged = judged or _explained(call, _by_bare(_bare(given, tool) or bare) or _by_default(tool, rules, declared), scoped)
+    if judged is None:
+        judged = _by_bare(_bare(given, tool) or bare) or _by_default(tool, rules, declared)
+        judged = _explained(call, judged, scoped)
     if judged.verdict is Verdict.DENY:
         return judged
     if guarded := _guarded(call, scoped, exact, mode):

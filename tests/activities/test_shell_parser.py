@@ -202,7 +202,7 @@ def test_what_bash_evaluates_assigns_or_computes_is_opaque(command: str) -> None
     "command",
     [
         'ls -la $HOME "$x" *.py {a,b}/c ~/x',
-        "ls ${x:-a} \"${x%.c}\" ${#x} ${x/a/b} ${x:0:3} ${x,,} $((1 + 2)) $? \"${a[@]}\"",
+        'ls ${x:-a} "${x%.c}" ${#x} ${x/a/b} ${x:0:3} ${x,,} $((1 + 2)) $? "${a[@]}"',
         "ls $'a\\tb' <(ls) \"$(ls)\" `ls`",
         'for x in *.py; do ls "$x"; done',
         "while read -r line; do ls; done < f",

@@ -1,7 +1,7 @@
 """Analyze a shell command without running it, and find every simple command that the permission rules must check.
 
-The analysis walks a Bash syntax tree to find all commands, at any depth. A subject is opaque if the tree can't show what
-runs: the line isn't transparent (see `transparent`), a name is computed, or a program runs text (`eval`). No allow
+The analysis walks a Bash syntax tree to find all commands, at any depth. A subject is opaque if the tree can't show
+what runs: the line isn't transparent (see `transparent`), a name is computed, or a program runs text (`eval`). No allow
 pattern covers an opaque subject.
 """
 
@@ -39,7 +39,25 @@ _DEEPEST: Final = 4
 _QUIET_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _CONNECTIONS: Final = ("/dev/tcp/", "/dev/udp/")
 _WRITES: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
-_RESERVED: Final = frozenset("! if then else elif fi for while until do done case esac select function".split())
+_RESERVED: Final = frozenset(
+    [
+        "!",
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "for",
+        "while",
+        "until",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "select",
+        "function",
+    ]
+)
 _ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
 _ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_statement"})
@@ -49,6 +67,8 @@ _MOST_WRAPPERS: Final = 10
 _MOST_FORWARDED: Final = 12
 """Maximum number of arguments at which a forwarded command is looked for."""
 
+_INPUT: Final = "standard input"
+"""The cause of a subject for a shell that reads its commands from there."""
 _FED: Final = Word("{}", None, "x")
 """The words that `xargs` appends."""
 _Words: TypeAlias = tuple[Word, ...]
@@ -97,16 +117,14 @@ class BashParser:
         inner, name = words, ""
         try:
             inner = _unwrapped(words)
-            name = _name(inner)
-            if not inner or _is_no_name(inner[0].fixed):
-                raise wrappers.Unclear(inner[0].text if inner else _joined(words))
+            name = _known_name(inner)
             if name in wrappers.SHELLS:
                 yield from self._shell(words, inner, _lasting(name, assigned), depth)
                 return
             runs = _runs(name, inner)
             cause = _unclear_part(name, inner)
         except wrappers.Unclear as unclear:
-            runs, cause = [], str(unclear) or _computed(inner)
+            runs, cause = [], str(unclear).strip() or _computed(inner) or "no command"
         before = _lasting(name, assigned)
         yield from _spellings(words, inner, before, cause)
         yield from _forwarded(name, inner)
@@ -136,13 +154,23 @@ class BashParser:
         # Yield the subject again under the shell's name, so that a deny or ask rule for the shell applies.
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
+    def _assignment(self, each: PlacedNode, depth: int) -> Iterator[Subject]:
+        """Yield an assignment, and what runs if a program takes its value for a command (`EDITOR='rm x'`)."""
+        name, _, value = text_of(each.node).partition("=")
+        if each.parent not in _ASSIGNING and not is_of_looks(name):
+            yield Subject(text=_line(each.node), passive=is_harmless(name))
+        if not is_harmless(name):
+            yield from self._possible((value_of(each.children[-1]) or value,), name, depth)
+
     def _possible(self, scripts: Iterable[str], cause: str, depth: int) -> Iterator[Subject]:
         """Yield the commands in texts that a program may take for commands, such as the value of `EDITOR`."""
         for each in self._only_denied(scripts, depth):
             yield Subject(text=each.loose or each.text, passive=True, is_possible=True, cause=cause)
 
     def _only_denied(self, scripts: Iterable[str], depth: int) -> Iterator[Subject]:
-        """Yield the commands in texts that a program runs, for deny and ask rules. Allow rules never cover the program."""
+        """Yield the commands in texts that a program runs. They are for deny and ask rules, because no allow rule covers
+        the program.
+        """
         for script in scripts:
             yield from (replace(each, passive=True) for each in self._subjects(script, depth + 1) if not each.opaque)
 
@@ -160,17 +188,10 @@ class BashParser:
             case "compound_statement" if each.children[0].type == "((":
                 yield Subject(text=_line(each.node))
             case "variable_assignment":
-                name, _, value = text_of(each.node).partition("=")
-                if each.parent not in _ASSIGNING and not is_of_looks(name):
-                    yield Subject(text=_line(each.node), passive=is_harmless(name))
-                if not is_harmless(name):
-                    yield from self._possible((value_of(each.node.children[-1]) or value,), name, depth)
+                yield from self._assignment(each, depth)
             case "command_substitution" if "\\" in (text := text_of(each.node).strip()) and text.startswith("`"):
                 script = re.sub(r"\\([\\`$\"])", r"\1", text[1:-1])
                 yield from self._only_denied((script,), depth)
-
-
-_INPUT: Final = "standard input"
 
 
 def _inputs(each: PlacedNode) -> Iterator[str]:
@@ -241,7 +262,7 @@ def _runs(name: str, words: _Words) -> list[tuple[tuple[str, ...], _Words]]:
         return [((), _filled(own, mark) if mark else (*own, _FED))]
     if at >= len(words):
         return []
-    return [(tuple(word.value for word in words[1:at] if "=" in (word.value or "")), words[at:])]
+    return [(tuple(value for value in values[1:at] if value and "=" in value), words[at:])]
 
 
 def _filled(words: _Words, mark: str) -> _Words:
@@ -310,6 +331,13 @@ def _values(words: _Words) -> wrappers.Values:
 def _name(words: _Words) -> str:
     """Return the program's name without its folder."""
     return wrappers.program_of(words[0].fixed or "") if words else ""
+
+
+def _known_name(words: _Words) -> str:
+    """Return the program's name without its folder. Raises Unclear if the first word isn't the name of a program."""
+    if not words or _is_no_name(words[0].fixed):
+        raise wrappers.Unclear(_joined(words[:1]))
+    return _name(words)
 
 
 def _is_no_name(value: str | None) -> bool:

@@ -1,23 +1,21 @@
 """The part of Bash's grammar that the permission rules see through.
 
 A command line is transparent if every node of its syntax tree is in `_CHILDREN`, below a parent that lists it, and
-passes the node's own check in `_CHECKS`. Bash then runs exactly the commands that the tree contains. All other lines are
-opaque, and no allow pattern covers them. So a construct that isn't listed here, or that the parser doesn't know, costs
-an approval but never runs a command that no rule and no person has allowed.
+passes the node's own check in `_CHECKS`. Bash then runs exactly the commands that the tree contains. All other lines
+are opaque, and no allow pattern covers them. So a construct that isn't listed here, or that the parser doesn't know,
+costs an approval but never runs a command that no rule and no person has allowed.
 
 An expansion is transparent if Bash only replaces it with a value: `$x`, `${x%.c}`, `$(…)`. It isn't if Bash evaluates
 text in it again (`${x@P}`, `${!x}`, names in arithmetic, subscripts) or assigns in it (`${x:=…}`).
 
-Some lines have a transparent tree that Bash interprets differently. `_LINE_CHECKS` and the checks of commands, redirects
-and heredocs detect them. These types of lines were found by running random lines in both.
+Some lines have a transparent tree that Bash interprets differently. `_LINE_CHECKS` and the checks of commands,
+redirects and heredocs detect them. These types of lines were found by running random lines in both.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
-
-from tree_sitter import Node
 
 from loom.activities.adapters.shell.words import PlacedNode, strays_of, test_parts, text_of
 
@@ -213,8 +211,8 @@ def _is_backquoted(each: PlacedNode, _: bytes) -> bool:
 
 
 def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
-    """Whether the end of a heredoc is certain and no command runs inside it. A second heredoc on the same line is always
-    uncertain.
+    """Whether the end of a heredoc is certain and no command runs inside it. A second heredoc on the same line is
+    always uncertain.
     """
     parts = {child.type: child for child in each.children}
     start, end = parts.get("heredoc_start"), parts.get("heredoc_end")

@@ -104,7 +104,8 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
     "strace": _TRACER,
     "ltrace": Wrapper(flags="bcCfhiLrStTV", values="aADeElnopsuwxX"),
     "ld.so": Wrapper(
-        long="inhibit-cache list verify", long_values="library-path preload argv0 inhibit-rpath audit glibc-hwcaps-prepend"
+        long="inhibit-cache list verify",
+        long_values="library-path preload argv0 inhibit-rpath audit glibc-hwcaps-prepend",
     ),
     "systemd-run": Wrapper(
         flags="dGPqrSt", values="EHMpu", long="user scope pty pipe wait quiet", long_values="unit property uid"
@@ -131,8 +132,8 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
 
 OF_TEXT: Final = frozenset(
     """
-    eval trap alias watch parallel sem su sg script at batch tmux screen expect execlineb hyperfine mispipe pee run-parts
-    gdb lldb coproc capsh newgrp
+    eval trap alias watch parallel sem su sg script at batch tmux screen expect execlineb hyperfine mispipe pee
+    run-parts gdb lldb coproc capsh newgrp
     """.split()  # noqa: SIM905 - as a list it would take half a screen
 )
 """Programs that read commands from the text of their arguments, or from elsewhere."""
@@ -172,15 +173,17 @@ _OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """For each program, the options whose value is a program to run."""
 
-SHELLS: Final = frozenset("sh bash dash ash rbash zsh ksh mksh fish csh tcsh".split())
+SHELLS: Final = frozenset(["sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"])
 _LIKE_BASH: Final = frozenset({"sh", "bash", "dash", "ash"})
 """Shells for which transparent lines mean what they mean in Bash, except for `_ONLY_BASH`."""
 _ONLY_BASH: Final = re.compile(r"\$['\"\[]|[<>]\(|&>|\|&|\[\[|<<<|;&|~[-+]|\(\(|\w\(|=\(|\{\w+\}[<>]")
 
 _FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
+_OPERAND: Final = re.compile(r'"[\w./][^"@]*"')
+"""One word that can't be an option, although its value isn't known."""
 _LOADER: Final = re.compile(r"ld(?:-[\w.-]+)?\.so(?:\.\d+)?")
-_SHELL_OPTIONS: Final = frozenset("-o +o -O +O --rcfile --init-file".split())
+_SHELL_OPTIONS: Final = frozenset(["-o", "+o", "-O", "+O", "--rcfile", "--init-file"])
 _PLAIN_LETTERS: Final = frozenset("ceuxvf")
 _START_UP: Final = frozenset({"--login", "--norc", "--noprofile"})
 _PLAIN_NAMES: Final = frozenset({"errexit", "nounset", "xtrace", "verbose", "noglob", "pipefail"})
@@ -246,7 +249,7 @@ def _width(wrapper: Wrapper, word: str) -> int:
 def placeholder(values: Values) -> str:
     """Return the text that `xargs` replaces with its input, or an empty string if it appends its input."""
     options = values[1 : after(RUNNERS["xargs"], values)]
-    for option, following in zip(options, [*options[1:], ""], strict=True):
+    for option, following in zip(options, [*options[1:], ""], strict=False):
         if option is not None and re.fullmatch(r"-[0rtpxo]*I.*", option, re.DOTALL):
             return option.partition("I")[2] or following or ""
     return ""
@@ -264,6 +267,8 @@ def found_commands(values: Values, texts: Sequence[str]) -> list[tuple[int, int]
 
 
 def _may_separate(text: str) -> bool:
+    if _OPERAND.fullmatch(text):
+        return False
     if set(text) & set("{}[$`'\"\\<>"):
         return True
     return any(fnmatchcase(word, text) for word in (*_FIND_RUNS, *_FIND_CHANGES, ";", "+", "{}"))
@@ -300,7 +305,7 @@ def option_that_runs(name: str, values: Values, texts: Sequence[str]) -> str:
     for value, text in zip(values[1:], texts[1:], strict=True):
         if value == "--":
             return ""
-        if value is None or any(_is(value, option) for option in options):
+        if any(_is(value, option) for option in options) if value else not _OPERAND.fullmatch(text):
             return text
     return ""
 
