@@ -168,8 +168,8 @@ class BashParser:
             yield Subject(text=each.loose or each.text, passive=True, is_possible=True, cause=cause)
 
     def _only_denied(self, scripts: Iterable[str], depth: int) -> Iterator[Subject]:
-        """Yield the commands in texts that a program runs. They are for deny and ask rules, because no allow rule covers
-        the program.
+        """Yield the commands in texts that a program runs. They are for deny and ask rules, because no allow rule
+        covers the program.
         """
         for script in scripts:
             yield from (replace(each, passive=True) for each in self._subjects(script, depth + 1) if not each.opaque)

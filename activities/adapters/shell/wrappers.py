@@ -130,6 +130,9 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
 }
 """Programs that run another command in such a way that approving the command alone isn't sufficient."""
 
+_EXACT: Final = frozenset({"xargs", "env", "sudo", "exec"})
+"""Runners whose command certainly starts at the first word after their options."""
+
 OF_TEXT: Final = frozenset(
     """
     eval trap alias watch parallel sem su sg script at batch tmux screen expect execlineb hyperfine mispipe pee
@@ -294,7 +297,7 @@ def command_at(name: str, values: Values) -> int:
 
 def forwarded_from(name: str, nowhere: int) -> int:
     """Return the index of the first argument at which a command may start that a program runs, or `nowhere`."""
-    return FORWARDING.get(name, 1 if RUNNERS.get(name) is _PLAIN else nowhere)
+    return FORWARDING.get(name, 1 if name in RUNNERS and name not in _EXACT else nowhere)
 
 
 def option_that_runs(name: str, values: Values, texts: Sequence[str]) -> str:
