@@ -2,8 +2,8 @@
 
 A name in guillemets stands for one of its alternatives in `GRAMMAR`; the first of them is the plainest, and ends the
 nesting. A quote before the name quotes what the alternative becomes: `‹'script›`, `‹"script›`, `‹$script›` (ANSI-C),
-`‹`script›` (escaped for backquotes), `‹\\script›` (each character escaped). `ok` is a command that the rules name, `bad`
-one that they don't.
+`‹`script›` (escaped for backquotes), `‹\\script›` (each character escaped). `ok` is a command that the rules name,
+`bad` one that they don't.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -70,9 +70,9 @@ class Judge:
         """Return what a line touches."""
         return self._tool.subjects(self._tool.parse({"command": line}), self._workspace)
 
-    def verdict(self, subjects: Sequence[Subject], rules: RuleSet) -> Judgement:
+    def verdict(self, subjects: Sequence[Subject], rules: Mapping[str, str]) -> Judgement:
         """Judge the subjects as a run does."""
-        return judge("bash", subjects, rules.rules, place=self._place)
+        return judge("bash", subjects, rules, place=self._place)
 
     def offered(self, line: str) -> Sequence[str]:
         """Return the rules that an approval for the run would add."""
@@ -137,7 +137,7 @@ class Hunt:
             self._crashes.append(Finding(line=line, under="the parser", reason=f"raised {error!r}", strangers=()))
             return
         for rules in among:
-            verdict = self._judge.verdict(subjects, rules)
+            verdict = self._judge.verdict(subjects, rules.rules)
             if verdict.verdict is Verdict.ALLOW:
                 yield rules, verdict
 
