@@ -31,6 +31,11 @@ _KEYWORDS: Final = frozenset(
 _THROUGH: Final = frozenset({"sudo", "env", "time", "timeout", "nice", "nohup", "xargs", "exec", "command"})
 _OPTION: Final = re.compile(r"-.*|\d+[smh]?|\w+\+?=.*", re.DOTALL)
 _SHELLS: Final = frozenset({"bash", "sh"})
+_ENDS: Final = frozenset(";&|()\n")
+_REDIRECT: Final = re.compile(r"[<>]|&>")
+_RUNS: Final = frozenset({"-exec", "-execdir"})
+_UNTIL: Final = {"for": "do", "case": "in", "function": "{"}
+"""Words after which no command begins until another word."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,28 +72,28 @@ def programs_of(command: str) -> Iterator[str]:
 
 
 def _first_words(words: Sequence[str]) -> Iterator[str]:
-    is_first, skipped = True, ""
+    """Yield the words at which a command begins, and those of the script after `bash -c`."""
+    is_first, until = True, ""
     for at, word in enumerate(words):
         before = words[at - 1] if at else ""
-        if skipped:
-            skipped = "" if skipped in word else skipped
-            is_first = not skipped
-        elif word.startswith("#"):
-            skipped = "\n"
-        elif word and set(word) <= set(";&|()\n"):
+        if until or word.startswith("#"):
+            until = (until or "\n") if (until or "\n") not in word else ""
+            is_first = not until
+        elif word and set(word) <= _ENDS:
             is_first = True
-        elif set(word) <= set("<>&") or set(before) & set("<>"):
-            continue
-        elif before in ("-exec", "-execdir") or (is_first and word not in _KEYWORDS and not _OPTION.fullmatch(word)):
-            if word in ("for", "case", "function"):
-                skipped = {"for": "do", "case": "in", "function": "{"}[word]
-                continue
+        elif before == "-c" and _SHELLS & set(words[:at]):
+            yield from programs_of(word)
+        elif word in _UNTIL and is_first:
+            until = _UNTIL[word]
+        elif before in _RUNS or (is_first and not _is_in_front(word, before)):
             yield word
             is_first = word in _THROUGH
-        elif before == "-c" and any(each in _SHELLS for each in words[:at]):
-            yield from programs_of(word)
-        elif word in _KEYWORDS:
-            is_first = True
+
+
+def _is_in_front(word: str, before: str) -> bool:
+    """Whether a command is yet to begin after this word."""
+    is_redirect = _REDIRECT.match(word) or _REDIRECT.match(before)
+    return bool(is_redirect) or word in _KEYWORDS or _OPTION.fullmatch(word) is not None
 
 
 def measured() -> tuple[list[Everyday], list[tuple[Everyday, str]]]:

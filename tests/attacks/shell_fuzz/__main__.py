@@ -33,10 +33,18 @@ def main() -> int:
             total.add(report)
             shortest.update({shape_of(each.line): each for each in shrunk})
             print(
-                f"{total.lines} lines under {len(RULE_SETS)} rule sets and grants for the run, seed {given.seed}: "
-                f"{total.allowed} verdicts allow, {total.executed} lines executed, "
-                f"{len(lines)} lines ran what their rules don't name ({monotonic() - began:.0f} s)"
+                f"{total.lines:>7} lines, {len(total.findings)} findings, {monotonic() - began:.0f} s", file=sys.stderr
             )
+    for finding in sorted(shortest.values(), key=lambda each: len(each.line)):
+        print(finding)
+    for name, count in Counter(finding.under.partition(":")[0] for finding in total.findings).most_common():
+        print(f"{count:>6} findings under {name}")
+    lines = {finding.line for finding in total.findings}
+    print(
+        f"{total.lines} lines under {len(RULE_SETS)} rule sets and grants for the run, seed {given.seed}: "
+        f"{total.allowed} verdicts allow, {total.executed} lines executed, "
+        f"{len(lines)} lines ran what their rules don't name ({monotonic() - began:.0f} s)"
+    )
     return 1 if lines else 0
 
 

@@ -189,10 +189,15 @@ def granted(grants: Sequence[str], original: Sequence[Ran]) -> RuleSet:
     the offered rules name.
     """
     prefixes = only(*(grant.removeprefix("bash(").removesuffix(":*)") for grant in grants if grant.endswith(":*)")))
+    exact = {re.sub(r"\\(.)", r"\1", grant.removeprefix("bash(").removesuffix(")")) for grant in grants}
     seen = set(original)
+
+    def may_run(ran: Ran) -> bool:
+        return ran in seen or prefixes(ran) or " ".join((ran[0].rpartition("/")[2], *ran[1:])) in exact
+
     return RuleSet(
         name="for the run: " + ", ".join(grants),
         rules=dict.fromkeys(grants, "allow"),
         vocabulary=Vocabulary((), ()),
-        may_run=lambda ran: ran in seen or prefixes(ran),
+        may_run=may_run,
     )
