@@ -37,13 +37,13 @@ def main() -> int:
             )
     for finding in sorted(shortest.values(), key=lambda each: len(each.line)):
         print(finding)
-    lines = {finding.line for finding in total.findings}
     for name, count in Counter(finding.under.partition(":")[0] for finding in total.findings).most_common():
         print(f"{count:>6} findings under {name}")
+    lines = {finding.line for finding in total.findings}
     print(
-        f"{total.lines} lines under {len(RULE_SETS)} rule sets and grants for the run, seed {given.seed}: {total.allowed} verdicts "
-        f"allow, {total.executed} lines executed, {len(lines)} lines ran what their rules don't name "
-        f"({monotonic() - began:.0f} s)"
+        f"{total.lines} lines under {len(RULE_SETS)} rule sets and grants for the run, seed {given.seed}: "
+        f"{total.allowed} verdicts allow, {total.executed} lines executed, "
+        f"{len(lines)} lines ran what their rules don't name ({monotonic() - began:.0f} s)"
     )
     return 1 if lines else 0
 

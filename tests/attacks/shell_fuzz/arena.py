@@ -36,8 +36,8 @@ REAL: Final = frozenset(
 
 STAND_INS: Final = frozenset(
     """
-    sudo doas su runuser chroot stdbuf unshare nsenter capsh systemd-run strace ltrace busybox toybox parallel watch entr
-    chronic unbuffer faketime xvfb-run dbus-run-session setterm start-stop-daemon catchsegv valgrind gdb rlwrap
+    sudo doas su runuser chroot stdbuf unshare nsenter capsh systemd-run strace ltrace busybox toybox parallel watch
+    entr chronic unbuffer faketime xvfb-run dbus-run-session setterm start-stop-daemon catchsegv valgrind gdb rlwrap
     """.split()  # noqa: SIM905
 )
 """Programs that would run others with privileges or packages that are not there: they run the words that follow."""

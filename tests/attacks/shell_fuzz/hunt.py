@@ -2,11 +2,11 @@
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.toolbox.built_in.shell import shell_tool
@@ -16,6 +16,8 @@ from loom.domain.permissions.subjects import Place, Subject
 from tests.attacks.shell_fuzz.arena import Arena, Ran
 from tests.attacks.shell_fuzz.grammar import Vocabulary, Writer, tokens_of
 from tests.attacks.shell_fuzz.rule_sets import RULE_SETS, RuleSet, granted
+
+T = TypeVar("T")
 
 _GRANTS_EVERY: Final = 25
 _VARIANTS: Final = 4
@@ -70,9 +72,9 @@ class Judge:
         """Return what a line touches."""
         return self._tool.subjects(self._tool.parse({"command": line}), self._workspace)
 
-    def verdict(self, subjects: Sequence[Subject], rules: RuleSet) -> Judgement:
+    def verdict(self, subjects: Sequence[Subject], rules: Mapping[str, str]) -> Judgement:
         """Judge the subjects as a run does."""
-        return judge("bash", subjects, rules.rules, place=self._place)
+        return judge("bash", subjects, rules, place=self._place)
 
     def offered(self, line: str) -> Sequence[str]:
         """Return the rules that an approval for the run would add."""
@@ -131,18 +133,23 @@ class Hunt:
         return batch
 
     def _allowing(self, line: str, among: Sequence[RuleSet] = RULE_SETS) -> Iterator[tuple[RuleSet, Judgement]]:
-        try:
-            subjects = self._judge.subjects(line)
-        except Exception as error:  # noqa: BLE001 - whatever the parser raises is what the hunt is for
-            self._crashes.append(Finding(line=line, under="the parser", reason=f"raised {error!r}", strangers=()))
+        crashes = len(self._crashes)
+        subjects = self._asked(self._judge.subjects, line)
+        if crashes < len(self._crashes):
             return
         for rules in among:
-            verdict = self._judge.verdict(subjects, rules)
+            verdict = self._judge.verdict(subjects, rules.rules)
             if verdict.verdict is Verdict.ALLOW:
                 yield rules, verdict
 
-    def _offered(self, line: str) -> Sequence[str]:
-        return () if any(each.line == line for each in self._crashes) else self._judge.offered(line)
+    def _asked(self, question: Callable[[str], Sequence[T]], line: str) -> Sequence[T]:
+        """Ask the judging code about a line. A line at which it raises is a finding."""
+        try:
+            return question(line)
+        except Exception as error:  # noqa: BLE001 - whatever it raises is what the hunt is for
+            reason = f"{question.__name__} raised {error!r}"
+            self._crashes.append(Finding(line=line, under="the parser", reason=reason, strangers=()))
+            return ()
 
     def _executed(self, allowed: dict[str, list[tuple[RuleSet, Judgement]]]) -> Report:
         report = Report(allowed=sum(map(len, allowed.values())), executed=len(allowed))
@@ -155,7 +162,7 @@ class Hunt:
 
     def _approved(self, random: Random, lines: Sequence[str], others: Sequence[str]) -> Report:
         """Approve lines for the run, and try their variants under what was granted."""
-        offers = {line: offer for line in dict.fromkeys(lines) if (offer := self._offered(line))}
+        offers = {line: offer for line in dict.fromkeys(lines) if (offer := self._asked(self._judge.offered, line))}
         allowed: dict[str, list[tuple[RuleSet, Judgement]]] = {}
         for (line, offer), original in zip(offers.items(), self._arena.run(list(offers)), strict=True):
             rules = granted(offer, original)
