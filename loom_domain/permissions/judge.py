@@ -45,7 +45,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""The prefix of `rule` in a judgment that a guard decided."""
+"""The prefix of `rule` in a judgment that is based on a guard."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -146,7 +146,7 @@ def _asked(rule: Rule, *, can_be_granted: bool) -> Judgement:
     return Judgement(
         verdict=Verdict.ASK,
         rule=rule.text,
-        reason=f"the rule {rule.text} asks for a person",
+        reason=f"the rule {rule.text} requires a person's approval",
         can_be_granted=can_be_granted,
     )
 
@@ -210,8 +210,8 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
-    """Return the allow rules that cover this subject: the tool's own rules, or for a redirect, the rules of the written
-    file. An exact rule doesn't cover a command with a word that is known only when the command runs.
+    """Return the allow rules that cover this subject: the tool's own rules or, for a redirect, the rules for the file
+    that it writes. An exact rule doesn't cover a command with a word that is known only when the command runs.
     """
     if subject.opaque:
         return None
@@ -285,7 +285,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
     for subject in subjects:
         if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
-            reason = f"nobody can tell whether {rule.text} holds for {subject.text}{_because(subject)}"
+            reason = f"it is unclear whether {rule.text} applies to {subject.text}{_because(subject)}"
             is_known = not (subject.opaque or subject.is_possible or None in subject.words)
             return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason, can_be_granted=is_known)
     return judged
@@ -364,7 +364,7 @@ def judge_under(
         for level in chain
     ]
     if not said:
-        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="nobody's rules were given")
+        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="no rules were given")
     strictest = max(said, key=lambda judged: STRICTNESS.index(judged.verdict))
     if strictest is said[-1]:
         return strictest

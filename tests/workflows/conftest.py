@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from loom.activities.adapters.redis.connection import RedisConnection
 from tests.harness import Addresses, Harness, harness
 from tests.model_server import ModelServer
 
@@ -22,3 +23,10 @@ async def working(addresses: Addresses, workspace: Path) -> AsyncIterator[Workin
             return await stack.enter_async_context(harness(addresses, workspace, script, **settings))
 
         yield begin
+
+
+@pytest.fixture
+def patient_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait 30 seconds for Redis. After one second, which a busy machine may take, a run goes on without its events."""
+    assert RedisConnection.__init__.__kwdefaults__
+    monkeypatch.setitem(RedisConnection.__init__.__kwdefaults__, "answer_within", 30.0)

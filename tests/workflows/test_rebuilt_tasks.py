@@ -10,7 +10,6 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import dump_json, load_json
 from loom.activities.adapters.temporal.history_facts import TemporalHistories, facts_of
 from loom.activities.memory.backfill import UnreadableHistory
@@ -25,6 +24,8 @@ from tests.replay.record import STORIES
 from tests.stream import told
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
+
+pytestmark = pytest.mark.usefixtures("patient_with_redis")
 
 HISTORIES: Final = Path(__file__).parent.parent / "replay" / "histories"
 MASK: Final = OutputSanitizer(SecretMask(frozenset()), None)
@@ -67,13 +68,6 @@ MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
         {"fallback_models": ("anthropic:other",)},
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _waits_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis that is slow on a busy machine costs a run events, which is right, but nothing that can be compared."""
-    assert RedisConnection.__init__.__kwdefaults__
-    monkeypatch.setitem(RedisConnection.__init__.__kwdefaults__, "answer_within", 30.0)
 
 
 @pytest.mark.parametrize("name", [*STORIES, *MORE])

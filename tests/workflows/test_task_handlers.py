@@ -11,6 +11,8 @@ from tests.stream import told
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
+pytestmark = pytest.mark.usefixtures("patient_with_redis")
+
 APP = """
 from pathlib import Path
 from loom import LoomApp, Task

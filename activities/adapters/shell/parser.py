@@ -61,7 +61,7 @@ _RESERVED: Final = frozenset(
 _ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
 _ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_statement"})
-"""Types of nodes in which an assignment is part of a larger subject."""
+"""Types of nodes whose assignments are part of a larger subject."""
 
 _MOST_WRAPPERS: Final = 10
 _MOST_FORWARDED: Final = 12
@@ -208,10 +208,10 @@ def _inputs(each: PlacedNode) -> Iterator[str]:
 
 
 def _redirect(node: Node) -> Iterator[Subject]:
-    """Yield a separate subject for a file that is written to, so that a rule that allows `echo` doesn't allow writing
-    files.
+    """Yield a separate subject for the redirect's file. If a command writes to a file, a rule that allows `echo` is
+    therefore not enough.
 
-    A file that is read doesn't need a separate subject, because it is treated as an argument of the command.
+    A file that is read needs no allow rule of its own, because it is treated as an argument of the command.
     """
     operator, target = target_of(node)
     if target is None or (operator == ">&" and target.type == "number"):

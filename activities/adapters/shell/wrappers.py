@@ -128,7 +128,7 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
         _PLAIN,
     ),
 }
-"""Programs that run another command in such a way that approving the command alone isn't sufficient."""
+"""Programs that run another command. Approving only that command isn't sufficient."""
 
 _EXACT: Final = frozenset({"xargs", "env", "sudo", "exec"})
 """Runners whose command certainly starts at the first word after their options."""
@@ -212,7 +212,7 @@ def program_of(word: str) -> str:
 
 
 def after(wrapper: Wrapper, values: Values) -> int:
-    """Return the index of the word at which the wrapped command starts, or the number of words if there is none."""
+    """Return the index of the wrapped command's first word, or the number of words if no command is wrapped."""
     at = 1
     while at < len(values):
         word = values[at]
