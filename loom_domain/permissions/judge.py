@@ -115,6 +115,8 @@ def judge(
     # Only a grant for this exact call counts. A grant for a whole program must not override another rule's ask.
     exact = [rule for rule in given if is_exact(rule)]
     open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
+    if all(subject.is_possible for subject in open_ones):
+        open_ones = []
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
         return _asked(asked, can_be_granted=not has_value(asked, tool, arguments))
     judged = _by_mode(tool, mode, reads=reads) or _by_allow(call, scoped, given)
@@ -286,7 +288,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
     for subject in subjects:
         if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
             reason = f"it is unclear whether {rule.text} applies to {subject.text}{_because(subject)}"
-            is_known = not (subject.opaque or subject.is_possible or None in subject.words)
+            is_known = not (subject.opaque or None in subject.words)
             return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason, can_be_granted=is_known)
     return judged
 
