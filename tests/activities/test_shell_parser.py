@@ -156,6 +156,9 @@ EVALUATED = [
     "[[ 'a[$(id)]' -eq 0 ]]",
     "[[ -v a[0] ]]",
     "read PATH",
+    'read "$x"',
+    "bash 0<<< ls",
+    "env BASH_ENV=f bash -c ls",
     "read 'a[$(id)]'",
     "mapfile -C id x",
     "compgen -C id",
@@ -350,6 +353,7 @@ def test_a_deny_sees_through_runners_in_runners(outer: str, inner: str, command:
         ("ls ${x@P}", "${x@P}"),
         ("uv run rm x", "uv"),
         ("EDITOR='rm x' git commit", "EDITOR"),
+        ("GIT_PAGER=$x git log", "GIT_PAGER"),
     ],
 )
 def test_what_a_deny_may_reach_is_an_ask_that_says_why(command: str, cause: str) -> None:

@@ -66,12 +66,11 @@ def _of_test(words: Sequence[Word]) -> str:
 
 
 def _of_read(words: Sequence[Word]) -> str:
-    values = [None, *(word.fixed for word in words)]
     try:
-        names = values[after(_READ, values) :]
+        names = words[after(_READ, ["read", *(word.fixed for word in words)]) - 1 :]
     except Unclear as unclear:
-        return str(unclear)
-    return next((str(name) for name in names if name is None or not is_harmless(name)), "")
+        return str(unclear) or "a computed name"
+    return next((word.text for word in names if word.fixed is None or not is_harmless(word.fixed)), "")
 
 
 def _of_set(words: Sequence[Word]) -> str:

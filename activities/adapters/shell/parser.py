@@ -16,7 +16,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from loom.activities.adapters.shell import builtins, wrappers
-from loom.activities.adapters.shell.transparent import is_harmless, is_of_looks, opaque_part
+from loom.activities.adapters.shell.transparent import is_evaluated, is_harmless, is_obeyed, is_of_looks, opaque_part
 from loom.activities.adapters.shell.words import (
     PlacedNode,
     Word,
@@ -159,8 +159,11 @@ class BashParser:
         name, _, value = text_of(each.node).partition("=")
         if each.parent not in _ASSIGNING and not is_of_looks(name):
             yield Subject(text=_line(each.node), passive=is_harmless(name))
+        known = value_of(each.children[-1])
+        if known is None and is_obeyed(name):
+            yield Subject(text=_line(each.node), opaque=True, passive=True, cause=name)
         if not is_harmless(name):
-            yield from self._possible((value_of(each.children[-1]) or value,), name, depth)
+            yield from self._possible((known or value,), name, depth)
 
     def _possible(self, scripts: Iterable[str], cause: str, depth: int) -> Iterator[Subject]:
         """Yield the commands in texts that a program may take for commands, such as the value of `EDITOR`."""
@@ -262,7 +265,10 @@ def _runs(name: str, words: _Words) -> list[tuple[tuple[str, ...], _Words]]:
         return [((), _filled(own, mark) if mark else (*own, _FED))]
     if at >= len(words):
         return []
-    return [(tuple(value for value in values[1:at] if value and "=" in value), words[at:])]
+    set_first = tuple(value for value in values[1:at] if value and "=" in value)
+    if obeyed := next((value for value in set_first if is_evaluated(value.partition("=")[0])), ""):
+        raise wrappers.Unclear(obeyed)
+    return [(set_first, words[at:])]
 
 
 def _filled(words: _Words, mark: str) -> _Words:

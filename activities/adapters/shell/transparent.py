@@ -31,11 +31,23 @@ _EVALUATED: Final = re.compile(
     r"PS[0-4]|PROMPT_COMMAND|BASH\w*|ENV|SHELLOPTS|OPTIND|RANDOM|SRANDOM|SECONDS|EPOCH\w+|HISTCMD|LINENO|DIRSTACK|FUNCNAME"
 )
 """Variables whose value Bash evaluates, or that change how it reads the rest of the line."""
+_OF_PROGRAMS: Final = re.compile(r"\w*(?:PAGER|EDITOR|VISUAL|BROWSER|COMMAND|SHELL|_DIFF|ASKPASS)|LESSOPEN|LD_\w+")
+"""Variables whose value programs run."""
 
 
 def is_harmless(name: str) -> bool:
     """Whether assigning to this variable affects only the words in which the command line uses it."""
     return _HARMLESS.fullmatch(name) is not None
+
+
+def is_evaluated(name: str) -> bool:
+    """Whether Bash evaluates this variable's value."""
+    return _EVALUATED.fullmatch(name) is not None
+
+
+def is_obeyed(name: str) -> bool:
+    """Whether Bash or a program that it starts may run this variable's value."""
+    return is_evaluated(name) or _OF_PROGRAMS.fullmatch(name) is not None
 
 
 def is_of_looks(name: str) -> bool:
@@ -123,7 +135,7 @@ _NUMBERS: Final = re.compile(r"\$\(\([\d\s()<>*/%+,&|^~!?:-]*\)\)|\$\[[\d\s()<>*
 """Arithmetic without names, because Bash evaluates the value of a name as arithmetic again."""
 _PATTERN: Final = re.compile(r"[\w./:,@%+*?^$=-]*")
 _EVALUATING_TESTS: Final = frozenset(("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
-_ASSIGNED_DESCRIPTOR: Final = re.compile(rb"(?<![$\w])\{[^{}\s]+\}\Z")
+_ASSIGNED_DESCRIPTOR: Final = re.compile(rb"(?<![$\w])\{[^{}\s]+\}\Z|(?<![^\s;|&()])\d+\Z")
 
 _ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
 """Matches words that span two lines, control characters, and white space that Bash treats as letters."""
@@ -193,7 +205,7 @@ def _is_on_one_line(each: PlacedNode, source: bytes) -> bool:
 
 
 def _is_redirect(each: PlacedNode, source: bytes) -> bool:
-    """Whether a redirect assigns no variable, as `{fd}> file` does."""
+    """Whether a redirect assigns no variable, as `{fd}> file` does, and the tree hasn't taken its number for a word."""
     return _is_on_one_line(each, source) and not _ASSIGNED_DESCRIPTOR.search(source[: each.node.start_byte])
 
 
@@ -267,7 +279,7 @@ def _texts(pattern: re.Pattern[str]) -> Callable[[PlacedNode, bytes], bool]:
 _CHECKS: Final[Mapping[str, Callable[[PlacedNode, bytes], bool]]] = {
     "command": _is_on_one_line,
     "file_redirect": _is_redirect,
-    "herestring_redirect": _is_on_one_line,
+    "herestring_redirect": _is_redirect,
     "heredoc_redirect": _is_heredoc,
     "file_descriptor": _texts(re.compile(r"\d+")),
     "command_substitution": _is_backquoted,
