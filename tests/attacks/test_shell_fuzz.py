@@ -7,7 +7,7 @@ import pytest
 from tests.attacks.shell_fuzz.arena import Arena
 from tests.attacks.shell_fuzz.hunt import Hunt
 
-LINES = 700
+LINES = 1_000
 
 
 def test_no_line_that_the_rules_allow_runs_what_they_do_not_name(tmp_path: Path) -> None:
