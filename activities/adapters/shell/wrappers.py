@@ -130,7 +130,7 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
 }
 """Programs that run another command. Approving only that command isn't sufficient."""
 
-_EXACT: Final = frozenset({"xargs", "env", "sudo", "exec"})
+_EXACT: Final = frozenset({"xargs", "env", "exec"})
 """Runners whose command certainly starts at the first word after their options."""
 
 OF_TEXT: Final = frozenset(
@@ -330,7 +330,7 @@ def script_of(name: str, values: Values) -> Script:
         word = values[at]
         if word is None:
             raise Unclear
-        if word in ("-", "--") or not word.startswith(("-", "+")):
+        if word in ("-", "--", "+") or not word.startswith(("-", "+")):
             at += word in ("-", "--")
             break
         has_name = word in _SHELL_OPTIONS or (word[1] != "-" and word.endswith("o"))
