@@ -5,14 +5,20 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.shell_fuzz.arena import Arena
-from tests.attacks.shell_fuzz.hunt import Hunt
+from tests.attacks.shell_fuzz.hunt import Hunt, seeds
 
 LINES = 700
 
 
 def test_no_line_that_the_rules_allow_runs_what_they_do_not_name(tmp_path: Path) -> None:
-    report = Hunt(tmp_path.resolve()).run("ci", LINES)
+    report = Hunt(tmp_path.resolve(), seeds()).run("ci", LINES)
     assert report.executed > LINES / 20
+    assert not report.findings, "\n".join(map(str, report.findings))
+
+
+def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_path: Path) -> None:
+    report, allowed = Hunt(tmp_path.resolve()).tried(seeds())
+    assert len(allowed) > len(seeds()) / 10
     assert not report.findings, "\n".join(map(str, report.findings))
 
 

@@ -31,12 +31,12 @@ def main() -> int:
     with get_context("spawn").Pool(given.at_once) as pool:
         for report, shrunk in pool.imap(hunted, chunks):
             total.add(report)
-            shortest.update({shape_of(each.line): each for each in shrunk})
+            new = {shape_of(each.line): each for each in shrunk if shape_of(each.line) not in shortest}
+            shortest |= new
+            print(*new.values(), sep="\n", end="\n" * bool(new), flush=True)
             print(
                 f"{total.lines:>7} lines, {len(total.findings)} findings, {monotonic() - began:.0f} s", file=sys.stderr
             )
-    for finding in sorted(shortest.values(), key=lambda each: len(each.line)):
-        print(finding)
     for name, count in Counter(finding.under.partition(":")[0] for finding in total.findings).most_common():
         print(f"{count:>6} findings under {name}")
     lines = {finding.line for finding in total.findings}

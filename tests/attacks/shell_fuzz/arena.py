@@ -43,6 +43,7 @@ STAND_INS: Final = frozenset(
 """Programs that would run others with privileges or packages that are not there: they run the words that follow."""
 
 _STUB: Final = r"""#!/real/bash -p
+[[ $- == *p* ]] || exit 126 # `bash rm` reads it as a script, which the real program is not
 printf -v record '%s\x1f' "$0" "$@"
 printf '%s\x1e' "$record" >>/log
 name=${0##*/}

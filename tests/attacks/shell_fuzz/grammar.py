@@ -25,9 +25,7 @@ GRAMMAR: Final[Mapping[str, Sequence[str]]] = {
         "‹command› # ‹word›",
         "‹ok› ‹expansion›",
         "‹ok› ‹expansion› ‹expansion›",
-        "‹staged›",
-        "‹staged›",
-        "‹staged›",
+        *("‹staged›",) * 6,
         "‹shadow›; ‹ok›",
         "‹runner›",
         "‹runner›",
@@ -434,6 +432,7 @@ GRAMMAR: Final[Mapping[str, Sequence[str]]] = {
             "GIT_SSH_COMMAND",
         ),
     ),
+    "name_of_text": ("x", "x", "x", "y", "REPLY", "‹variable›"),
     "safe": ("LANG", "TZ", "CI", "NODE_ENV", "LC_ALL", "COLUMNS", "LINES", "TERM", "NO_COLOR", "LC_x"),
     "staged": (
         "‹ok› ‹'text›; ‹use:_›",
@@ -748,6 +747,12 @@ GRAMMAR: Final[Mapping[str, Sequence[str]]] = {
         "set -k; ‹ok› LD_PRELOAD=x",
         "set -ak; ‹ok› PATH=5 x",
         "BASH_ENV=y bash -c ‹'ok›",
+        "env BASH_ENV=/dev/stdin bash -c ‹'ok› <<< ‹'script›",
+        "BASH_ENV=<(echo ‹'script›) bash -c ‹'ok›",
+        "x=‹'bad›; GIT_PAGER=$x ‹ok›",
+        "PAGER=‹$bad› ‹ok›",
+        "export PAGER=‹'bad›; ‹ok›",
+        "env EDITOR=‹'bad› ‹ok›",
         "ENV=y sh -c ‹'ok›",
         "for BASH_ENV in y; do export BASH_ENV; bash -c ‹'ok›; done",
         "set -a; for BASH_ENV in y; do bash -c ‹'ok›; done",
@@ -1083,6 +1088,15 @@ GRAMMAR: Final[Mapping[str, Sequence[str]]] = {
         "‹shell› <<E\n‹script›\nE",
         "‹shell› -s <<'E'\n‹script›\nE",
         "‹shell› 0<<E\n‹script›\nE",
+        "‹shell› 0<<< ‹'script›",
+        "‹shell› 0< <(echo ‹'script›)",
+        "{ ‹shell›; } <<< ‹'script›",
+        "if ‹shell›; then :; fi <<< ‹'script›",
+        "exec <<< ‹'script›; ‹shell›",
+        "echo ‹'script› | { ‹ok›; ‹shell›; }",
+        "echo ‹'script› | while read x; do $x; done",
+        "for x in ‹'bad›; do ‹shell› -c $x; done",
+        "for x in ‹'bad›; do env $x; done",
         "echo ‹'script› | ‹shell›",
         "printf ‹'script› | ‹shell› -s",
         "echo ‹'script› | ‹shell› /dev/stdin",
@@ -1348,7 +1362,7 @@ class Writer:
         name, _, argument = slot.partition(":")
         if slot in ("@", "safe!"):
             if slot not in chosen:
-                chosen[slot] = self._filled("variable" if slot == "@" else "safe", depth, chosen)
+                chosen[slot] = self._filled("name_of_text" if slot == "@" else "safe", depth, chosen)
             return chosen[slot]
         if name == "use":
             variable = self._filled(argument, depth, chosen) if argument in ("@", "safe!") else argument

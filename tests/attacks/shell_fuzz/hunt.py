@@ -1,5 +1,6 @@
 """Write lines, ask the rules, run what is allowed, and report the lines that ran what their rules don't name."""
 
+import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,14 @@ _VARIANTS: Final = 4
 _MUTATED: Final = 0.45
 _BATCH: Final = 500
 _ROUNDS: Final = 12
+_KEPT: Final = 60
+"""Allowed lines of a batch that are mutated later."""
+_SEEDS: Final = Path(__file__).with_name("seeds.jsonl")
+
+
+def seeds() -> Sequence[str]:
+    """Return lines at the edge of what the rules understand, with which mutation begins."""
+    return [json.loads(line) for line in _SEEDS.read_text(encoding="utf-8").splitlines()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +109,21 @@ class Hunt:
         near: list[str] = list(self._seeds)
         while report.lines < lines:
             batch = self._batch(random, near, min(_BATCH, lines - report.lines))
-            allowed = {line: found for line in dict.fromkeys(batch) if (found := list(self._allowing(line)))}
-            report.add(self._executed(allowed))
+            tried, allowed = self.tried(batch)
+            report.add(tried)
             report.add(self._approved(random, batch[::_GRANTS_EVERY], batch))
-            report.findings += self._crashes
-            self._crashes.clear()
-            report.lines += len(batch)
-            near += random.sample(sorted(allowed), min(len(allowed), 60))
+            near += random.sample(allowed, min(len(allowed), _KEPT))
+        report.findings += self._crashes
         return report
+
+    def tried(self, lines: Sequence[str]) -> tuple[Report, Sequence[str]]:
+        """Try these lines under every rule set, and return the allowed ones as well."""
+        allowed = {line: found for line in dict.fromkeys(lines) if (found := list(self._allowing(line)))}
+        report = self._executed(allowed)
+        report.lines += len(lines)
+        report.findings += self._crashes
+        self._crashes.clear()
+        return report, list(allowed)
 
     def shrunk(self, finding: Finding) -> Finding:
         """Return the finding with the shortest line that still shows it."""
@@ -202,7 +218,7 @@ def hunted(chunk: tuple[str, int, int]) -> tuple[Report, Sequence[Finding]]:
     """Return what a chunk found, and the shortest forms of some of it."""
     seed, lines, shrink = chunk
     with tempfile.TemporaryDirectory() as folder:
-        hunt = Hunt(Path(folder).resolve())
+        hunt = Hunt(Path(folder).resolve(), seeds())
         report = hunt.run(seed, lines)
         unlike = {shape_of(each.line): each for each in sorted(report.findings, key=lambda each: -len(each.line))}
         return report, [hunt.shrunk(each) for each in [*unlike.values()][::-1][:shrink]]
