@@ -73,7 +73,7 @@ async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> Asyn
 def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None) -> WorkerParts:
     """Return the production parts for these settings, without connecting them to any service.
 
-    `app` overrides the app that the settings name. Without a mailbox, agents can't send messages to each other. Raises
+    `app` overrides the app named in the settings. Without a mailbox, agents can't send messages to each other. Raises
     BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()

@@ -6,7 +6,7 @@ Reading order
     supervisor  the long-lived process that starts the services and the worker, restarts them and stops them
     services    Temporal, Redis and the worker: command line, address, readiness
     postgres    the same for Postgres, which can't run as root
-    processes   start a child process, check on it, stop it
+    processes   start, check and stop child processes
     ports       choose a service's usual port if it is free, or else another one
     home        the directory: create, check and lock it
     state       `stack.json`: which processes belong to the stack, and where they listen

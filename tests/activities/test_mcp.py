@@ -660,6 +660,6 @@ async def test_doctor_says_which_server_does_not_answer_and_what_to_do() -> None
     assert found["note"].startswith("echo: ")
     assert found["note"].endswith(" tools; ghost: does not answer")
     assert found["hint"].startswith("the MCP server ghost is unavailable: ")
-    assert found["hint"].endswith(". Start it, or correct the setting `mcp`")
+    assert found["hint"].endswith(". Start it, or correct the `mcp` setting")
     whole = await checks.mcp(Settings(mcp={"echo": echo}))
     assert (whole["ok"], "hint" in whole) == (True, False)

@@ -23,7 +23,7 @@ __all__ = ["EDITS", "GUARDED", "Guard", "Line", "guard_of", "line_of", "protecte
 EDITS: Final = frozenset({"write_file", "edit_file"})
 """Tools that write files."""
 GUARDED: Final = EDITS | COMMANDS
-"""The tools whose calls guards can apply to."""
+"""Guards can apply only to calls of these tools."""
 
 
 def line_of(subjects: Sequence[Subject], place: Place) -> Line:
@@ -47,7 +47,7 @@ def guard_of(tool: str, subject: Subject, line: Line) -> Guard | None:
 
 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
-    """Whether the text before the first star of an allow rule would itself be guarded."""
+    """Whether a guard would apply to the text before the first star of an allow rule."""
     if kind_of(tool) is Kind.PATH:
         return protected(rule.pattern or "") != ""
     words = tuple(literal_start(rule.pattern or "").split())

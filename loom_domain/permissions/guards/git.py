@@ -113,7 +113,9 @@ _ALWAYS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Commands for which an unknown word, whose value is only known when the command runs, might be a dangerous option."""
+"""Git commands that would be dangerous if a computed word turned out to be a dangerous option. The value of such a word
+is known only when the command runs.
+"""
 
 
 def sets_repository(text: str) -> bool:

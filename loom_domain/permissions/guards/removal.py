@@ -40,6 +40,7 @@ _NAMED_FOLDER: Final = re.compile(rf"(?:^|\s)[\"']?(?:{_FOLDER_VALUE}){_END}")
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?[*?./{},\[\]!^]*[\"']?(?=\s|$)")
 """Matches `"$VAR"/*`, which expands to the contents of the root folder if the variable is empty."""
 
+_FOUND: Final = re.compile(r"(?:^|\s)[\"']?\{\}[\"']?(?=\s|$)")
 _GLOB: Final = re.compile(r"\[[^\]]+\]|[*?.]")
 
 _FIND_FLAGS: Final = frozenset({"-H", "-L", "-P", "-O0", "-O1", "-O2", "-O3"})
@@ -80,7 +81,9 @@ def _of_remover(program: str, subject: Subject, line: Line) -> Guard | None:
     is_recursive = program == "rm" and arguments_of(subject.words).has("-r", "-R", "--recursive")
     if line.is_fed and (None in operands or not operands or "{}" in operands):
         return Guard(what=f"{program} of what xargs passes")
-    return Guard(what="rm -r of a computed path") if is_recursive and (None in operands or not operands) else None
+    # The subject of `find` tells what its `{}` stands for.
+    is_computed = not operands or operands.count(None) > len(_FOUND.findall(subject.text))
+    return Guard(what="rm -r of a computed path") if is_recursive and is_computed else None
 
 
 def _operands(words: Words) -> tuple[str | None, ...]:
