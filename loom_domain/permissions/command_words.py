@@ -1,4 +1,4 @@
-"""Read the words of a simple command as programs do: options, operands, braces, and the folders that they start from."""
+"""Read the words of a simple command as programs do: options, operands, braces, and starting folders."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -80,7 +80,8 @@ def _short(word: str, names: Sequence[str], rest: Iterator[str | None]) -> Itera
 
 def alternatives(word: str) -> list[str]:
     """Return the words that Bash makes of a word with braces. Beyond 64, the rest stays unexpanded."""
-    found, waiting = [], [word]
+    found: list[str] = []
+    waiting = [word]
     while waiting:
         each = waiting.pop()
         match = _INNERMOST_BRACES.search(each)

@@ -70,7 +70,7 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
     **dict.fromkeys(
         """
         tee touch rm rmdir unlink shred srm mkdir mkfifo mknod chmod chown chgrp sponge ar ranlib strip
-        """.split(),  # noqa: SIM905
+        """.split(),  # noqa: SIM905 - as a list it would take half a screen
         _WRITES,
     ),
     **dict.fromkeys(("vim", "vi", "nvim", "nano", "emacs", "ed", "ex", "sqlite3"), _EDITS),
@@ -303,11 +303,16 @@ def _of_tar(words: Words) -> _Uses:
         given = words[2 : 2 + len(values)]
         paired = [word for pair in zip(values, given, strict=False) for word in pair]
         words = ("tar", f"-{flags or '-'}", *paired, *words[2 + len(values) :])
-    valued = " ".join(f"-{letter}" for letter in _TAR_VALUES) + " --file --directory --exclude --transform --strip-components"
+    valued = (
+        " ".join(f"-{letter}" for letter in _TAR_VALUES)
+        + " --file --directory --exclude --transform --strip-components"
+    )
     arguments = arguments_of(words, f"{valued} --index-file --listed-incremental")
     archives = list(arguments.values("-f", "--file"))
     yield from _write(*arguments.values("-g", "--listed-incremental", "--index-file"))
-    if arguments.has("-c", "-r", "-u", "-A", "--create", "--append", "--update", "--catenate", "--concatenate", "--delete"):
+    if arguments.has(
+        "-c", "-r", "-u", "-A", "--create", "--append", "--update", "--catenate", "--concatenate", "--delete"
+    ):
         yield from _write(*archives)
         yield from _read(*arguments.operands)
         if arguments.has("--remove-files"):
@@ -390,14 +395,18 @@ def _of_curl(words: Words) -> _Uses:
     if arguments.has("-K", "--config"):
         yield from _write(None)
     yield from _read(*arguments.values("-T", "--upload-file", "-K", "--config", "--netrc-file", "--cert", "--key"))
-    for value in arguments.values(*_CURL_DATA.split()):
-        if value is None or (match := _READ_OF_VALUE.match(value)):
-            yield from _read(None if value is None else match[1].partition(";")[0])
+    yield from _read(*(path for value in arguments.values(*_CURL_DATA.split()) for path in _attached(value)))
 
 
-_CURL_DATA: Final = (
-    "-d -F -H -b -w --data --data-ascii --data-binary --data-urlencode --json --form --header --cookie --write-out --variable"
-)
+def _attached(value: str | None) -> Iterator[str | None]:
+    """Yield the file in a value such as `@file` or `name=@file;type=text`."""
+    if value is None:
+        yield None
+    elif match := _READ_OF_VALUE.match(value):
+        yield match[1].partition(";")[0]
+
+
+_CURL_DATA: Final = "-d -F -H -b -w --data --data-ascii --data-binary --data-urlencode --json --form --header --cookie --write-out --variable"
 
 
 def _name_in(url: str | None) -> str | None:
@@ -418,14 +427,17 @@ def _of_wget(words: Words) -> _Uses:
     arguments = arguments_of(
         words,
         "-O --output-document -o --output-file -a --append-output -P --directory-prefix -i --input-file -e -t -T -U "
-        "--save-cookies --load-cookies --post-file --body-file --header --user --password --user-agent --warc-file -A -R -l -Q",
+        "--save-cookies --load-cookies --post-file --body-file --header --user --password --user-agent --warc-file "
+        "-A -R -l -Q",
     )
     yield from _write(*arguments.values(*_WGET_OUTPUTS.split()))
     yield from _read(*arguments.values("-i", "--input-file", "--load-cookies", "--post-file", "--body-file"))
     if arguments.has("-O", "--output-document", "--spider"):
         return
     folder = next(arguments.values("-P", "--directory-prefix"), "")
-    named = not arguments.has("-r", "-m", "-p", "-i", "--recursive", "--mirror", "--input-file", "--content-disposition")
+    named = not arguments.has(
+        "-r", "-m", "-p", "-i", "--recursive", "--mirror", "--input-file", "--content-disposition"
+    )
     names = [_name_in(url) or "index.html" if url else None for url in arguments.operands] if named else [None]
     yield from _write(*(_below(folder, name) for name in names))
 
@@ -440,28 +452,31 @@ def _of_git(words: Words) -> _Uses:
         at += 2 if words[at] in _GIT_VALUES else 1
     verb, rest = (words[at] if at < len(words) else None), words[at:]
     arguments = arguments_of(rest, "-o --output --output-directory -s --source -b -B -m --message -F --file --orphan")
-    operands = arguments.operands
     yield from _write(*(path for path in arguments.values("--output", "--output-directory") if path != ""))
-    match verb:
-        case "archive" | "format-patch" | "bugreport" | "diagnose":
-            yield from _write(*arguments.values("-o"))
-        case "apply" | "am":
-            yield from _read(*operands)
-            yield from _write(None)
-        case "restore" if not arguments.has("--staged", "-S") or arguments.has("--worktree", "-W"):
-            yield from _write(*operands)
-        case "rm" if not arguments.has("--cached", "-n", "--dry-run"):
-            yield from _write(*operands)
-        case "mv":
-            yield from _of_copy(("mv", "--", *operands))
-        case "bundle" if operands[:1] == ("create",):
-            yield from _write(*operands[1:2])
-        case "checkout" if "--" in rest:
-            yield from _write(*rest[rest.index("--") + 1 :])
-        case "checkout" if not arguments.has("-b", "-B", "--orphan"):
-            yield from (Use("write_file", path, only_existing=True) for path in operands if path is not None)
-        case _:
-            pass
+    if verb in ("archive", "format-patch", "bugreport", "diagnose"):
+        yield from _write(*arguments.values("-o"))
+    elif verb == "checkout":
+        yield from _checked_out(rest, arguments)
+    elif verb in ("apply", "am"):
+        yield from _read(*arguments.operands)
+        yield from _write(None)
+    elif verb == "mv":
+        yield from _of_copy(("mv", "--", *arguments.operands))
+    elif verb == "bundle" and arguments.operands[:1] == ("create",):
+        yield from _write(*arguments.operands[1:2])
+    elif verb in _ONLY_INDEX and not arguments.has(*_ONLY_INDEX[verb]):
+        yield from _write(*arguments.operands)
+
+
+_ONLY_INDEX: Final[Mapping[str, tuple[str, ...]]] = {"restore": ("--staged", "-S"), "rm": ("--cached", "--dry-run")}
+"""Git commands that write their operands, and the options with which they don't."""
+
+
+def _checked_out(words: Words, arguments: Arguments) -> _Uses:
+    if "--" in words:
+        yield from _write(*words[words.index("--") + 1 :])
+    elif not arguments.has("-b", "-B", "--orphan"):
+        yield from (Use("write_file", path, only_existing=True) for path in arguments.operands if path is not None)
 
 
 _SPECIAL: Final[Mapping[str, Callable[[Words], _Uses]]] = {
@@ -476,7 +491,7 @@ _SPECIAL: Final[Mapping[str, Callable[[Words], _Uses]]] = {
         """
         cc gcc g++ c++ clang clang++ ld as go rustc swiftc ghc nasm yasm flex lex bison dot protoc pip-compile uv poetry
         esbuild rollup
-        """.split(),  # noqa: SIM905
+        """.split(),  # noqa: SIM905 - as a list it would take half a screen
         _of_compiler,
     ),
     "dd": _of_dd,

@@ -50,6 +50,4 @@ def _paths(use: Use, path: str, workspace: Path) -> Iterator[Touched]:
         inside = Path(each).is_relative_to(workspace)
         if use.only_existing and not os.path.lexists(each):
             continue
-        yield Touched(
-            tool=use.tool, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each
-        )
+        yield Touched(tool=use.tool, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each)

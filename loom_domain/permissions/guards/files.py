@@ -13,7 +13,10 @@ from loom.domain.permissions.guards.removal import REMOVERS
 from loom.domain.permissions.subjects import Subject
 
 _MADE: Final = frozenset(
-    ".venv venv .tox .nox site-packages dist-packages __pycache__ node_modules/.bin .direnv .yarn".split()
+    {
+        *(".venv", "venv", ".tox", ".nox", "site-packages", "dist-packages", "__pycache__"),
+        *("node_modules/.bin", ".yarn", ".direnv"),
+    }
 )
 """Folders with code that a later command runs. They may be removed, because programs make them anew."""
 

@@ -1,8 +1,8 @@
 """Guard the Git commands that destroy work or run programs.
 
-Work is destroyed if Git can't bring it back: changes that aren't committed, what a remote repository holds, and names by
-which commits are found. Committing, amending, merging and rebasing aren't guarded, because the reflog keeps what was
-there before.
+Work is destroyed if Git can't bring it back: changes that aren't committed, what a remote repository holds, and names
+by which commits are found. Committing, amending, merging and rebasing aren't guarded, because the reflog keeps what
+was there before.
 """
 
 import re
@@ -163,7 +163,6 @@ def _danger(verb: str, rest: Words, arguments: Arguments) -> str:
     if operands and operands[0] in _BELOW.get(verb, "").split():
         return f"git {verb} {operands[0]}"
     return _CHECKS[verb](operands, arguments, rest) if verb in _CHECKS else ""
-
 
 
 def _of_checkout(operands: list[str], arguments: Arguments, rest: Words) -> str:

@@ -44,7 +44,7 @@ _FOUND: Final = re.compile(r"(?:^|\s)[\"']?\{\}[\"']?(?=\s|$)")
 _GLOB: Final = re.compile(r"\[[^\]]+\]|[*?.]")
 
 _FIND_FLAGS: Final = frozenset({"-H", "-L", "-P", "-O0", "-O1", "-O2", "-O3"})
-_FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_NAMES: Final = frozenset(
     {"-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename", "-regex", "-iregex", "-lname", "-ilname"}
 )
@@ -87,7 +87,9 @@ def _of_remover(program: str, subject: Subject, line: Line) -> Guard | None:
 
 
 def _operands(words: Words) -> tuple[str | None, ...]:
-    return arguments_of(words, "-n -s --size -r --reference --random-source --iterations -t --target-directory").operands
+    return arguments_of(
+        words, "-n -s --size -r --reference --random-source --iterations -t --target-directory"
+    ).operands
 
 
 def _critical_text(text: str) -> str:
@@ -145,7 +147,7 @@ def _executed(words: Words, options: Sequence[str]) -> Iterator[Words]:
 
 
 def _of_find(words: Words, line: Line) -> Guard | None:
-    if "-delete" not in words and not any(map(_is_remover, _executed(words, tuple(_FIND_RUNS)))):
+    if "-delete" not in words and not any(map(_is_remover, _executed(words, _FIND_RUNS))):
         return None
     rest = [word for word in words[1:] if word not in _FIND_FLAGS]
     roots = list(takewhile(lambda word: word is None or word[:1] not in ("-", "(", "!"), rest))
@@ -182,4 +184,6 @@ def _is_narrow(tests: Words) -> bool:
 
 
 def _is_name(pattern: str | None) -> bool:
-    return pattern is not None and any(part not in ("", ".") and not _is_everything(part) for part in pattern.split("/"))
+    return pattern is not None and any(
+        part not in ("", ".") and not _is_everything(part) for part in pattern.split("/")
+    )
