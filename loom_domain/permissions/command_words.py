@@ -30,8 +30,8 @@ class Arguments:
         return next((name for name in names for given, _ in self.options if is_option(given, name)), "")
 
     def values(self, *names: str) -> Iterator[str | None]:
-        """Yield the values of these options."""
-        yield from (value for given, value in self.options for name in names if is_option(given, name))
+        """Yield the values of these options, which must be among the valued ones."""
+        yield from (value for given, value in self.options if given in names)
 
 
 def is_option(given: str, name: str) -> bool:

@@ -105,7 +105,7 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
 }
 
 _OUTPUT_OPTIONS: Final = frozenset(
-    "--output --output-file --out --out-file --outfile --outFile --output-document --out-dir".split()
+    ["--output", "--output-file", "--out", "--out-file", "--outfile", "--outFile", "--output-document", "--out-dir"]
 )
 """Options by which programs that aren't listed write a file."""
 _PATH: Final = re.compile(r"[\w@%+~/.,{}-]*[./][\w@%+~/.,{}-]*")
@@ -121,10 +121,8 @@ _Uses: TypeAlias = Iterator[Use]
 
 def uses_of(words: Words) -> _Uses:
     """Yield every access to a file that the words of a command show."""
-    first = words[0]
-    if first is None or len(words) < 2:
-        return
-    if first in _REDIRECTS:
+    first = words[0] or ""
+    if first in _REDIRECTS and len(words) > 1:
         yield Use(_REDIRECTS[first], words[1])
         return
     name = program_of(words)
@@ -192,7 +190,10 @@ def _of_compiler(words: Words) -> _Uses:
 
 def _of_filter(words: Words) -> _Uses:
     """`uniq` and `xxd` write their second operand."""
-    operands = arguments_of(words, "-f -s -w -c -g -l -n -o -R --skip-fields --skip-chars --check-chars").operands
+    valued = (
+        "-c -g -l -n -o -s -R" if program_of(words) == "xxd" else "-f -s -w --skip-fields --skip-chars --check-chars"
+    )
+    operands = arguments_of(words, valued).operands
     yield from _read(*operands[:1])
     yield from _write(*operands[1:2])
 
@@ -254,7 +255,7 @@ def _of_copy(words: Words) -> _Uses:
     """A file that is copied into a folder keeps its name in that folder."""
     arguments = arguments_of(words, _COPY_VALUES.get(program_of(words), "-t --target-directory -S --suffix"))
     yield from _write(*arguments.values("--log-file", "--write-batch", "--only-write-batch"))
-    targets = list(arguments.values("-t", "--target-directory"))
+    targets = [folder for folder in arguments.values("-t", "--target-directory") if folder != ""]
     sources = list(arguments.operands)
     if not targets:
         targets = [sources.pop() if sources else None]
@@ -296,7 +297,7 @@ _TAR_VALUES: Final = "fbCTXgKNVIFLH"
 
 def _of_tar(words: Words) -> _Uses:
     """The first word of `tar` may be a cluster of options without a dash, whose values follow in the same order."""
-    first = words[1] or ""
+    first = (words[1] if len(words) > 1 else "") or ""
     if first and not first.startswith("-"):
         values = [f"-{letter}" for letter in first if letter in _TAR_VALUES]
         flags = "".join(letter for letter in first if letter not in _TAR_VALUES)
@@ -377,8 +378,8 @@ _CURL_OUTPUTS: Final = (
 _CURL_VALUES: Final = (
     "-A -b -C -d -e -E -F -H -K -m -P -Q -r -t -T -u -U -w -x -X -y -Y -z --config --data --data-raw --data-binary "
     "--data-ascii --data-urlencode --json --form --form-string --header --request --url --user --user-agent --cookie "
-    "--upload-file --write-out --output-dir --cacert --cert --key --max-time --connect-timeout --retry --proxy --referer "
-    "--resolve --range --variable --netrc-file --key-type --limit-rate --ciphers --interface"
+    "--upload-file --write-out --output-dir --cacert --cert --key --max-time --connect-timeout --retry --proxy "
+    "--referer --resolve --range --variable --netrc-file --key-type --limit-rate --ciphers --interface"
 )
 
 
@@ -406,7 +407,10 @@ def _attached(value: str | None) -> Iterator[str | None]:
         yield match[1].partition(";")[0]
 
 
-_CURL_DATA: Final = "-d -F -H -b -w --data --data-ascii --data-binary --data-urlencode --json --form --header --cookie --write-out --variable"
+_CURL_DATA: Final = (
+    "-d -F -H -b -w --data --data-ascii --data-binary --data-urlencode --json "
+    "--form --header --cookie --write-out --variable"
+)
 
 
 def _name_in(url: str | None) -> str | None:
@@ -450,7 +454,7 @@ def _of_git(words: Words) -> _Uses:
     at = 1
     while at < len(words) and (words[at] or "").startswith("-"):
         at += 2 if words[at] in _GIT_VALUES else 1
-    verb, rest = (words[at] if at < len(words) else None), words[at:]
+    verb, rest = (words[at] if at < len(words) else None) or "", words[at:]
     arguments = arguments_of(rest, "-o --output --output-directory -s --source -b -B -m --message -F --file --orphan")
     yield from _write(*(path for path in arguments.values("--output", "--output-directory") if path != ""))
     if verb in ("archive", "format-patch", "bugreport", "diagnose"):
@@ -464,7 +468,7 @@ def _of_git(words: Words) -> _Uses:
         yield from _of_copy(("mv", "--", *arguments.operands))
     elif verb == "bundle" and arguments.operands[:1] == ("create",):
         yield from _write(*arguments.operands[1:2])
-    elif verb in _ONLY_INDEX and not arguments.has(*_ONLY_INDEX[verb]):
+    elif verb in _ONLY_INDEX and (not arguments.has(*_ONLY_INDEX[verb]) or arguments.has("--worktree", "-W")):
         yield from _write(*arguments.operands)
 
 

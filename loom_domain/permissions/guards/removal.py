@@ -16,6 +16,11 @@ from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 REMOVERS: Final = frozenset({"rm", "rmdir", "unlink", "shred", "srm", "truncate"})
 """Programs that remove their operands, or the content of these."""
 
+_VALUES: Final[Mapping[str, str]] = {
+    "truncate": "-s --size -r --reference",
+    "shred": "-n -s --iterations --size --random-source",
+    "mv": "-t --target-directory -S --suffix",
+}
 _ALWAYS: Final = re.compile(r"shred|srm|wipefs|blkdiscard|mkfs(?:\..*)?")
 _REMOVING_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "rsync": (
@@ -48,10 +53,13 @@ _FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_NAMES: Final = frozenset(
     {"-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename", "-regex", "-iregex", "-lname", "-ilname"}
 )
-_FIND_ACTIONS: Final = frozenset({"-delete", "-print", "-print0", "-depth", "-d", "-mount", "-xdev", *_FIND_RUNS})
-"""Words of `find` that don't choose files."""
-_FIND_KINDS: Final = frozenset({"-type", "-xtype", "-mindepth", "-maxdepth"})
-"""Tests that choose files, but not few."""
+_FIND_ALL: Final = frozenset(
+    {
+        *("-delete", "-print", "-print0", "-depth", "-d", "-mount", "-xdev", *_FIND_RUNS),
+        *("-type", "-xtype", "-mindepth", "-maxdepth"),
+    }
+)
+"""Options of `find` that don't choose files, or not few."""
 
 
 def guard_of(subject: Subject, line: Line) -> Guard | None:
@@ -64,7 +72,7 @@ def guard_of(subject: Subject, line: Line) -> Guard | None:
     if program in ("fd", "fdfind"):
         runs = _executed(words, ("-x", "-X", "--exec", "--exec-batch"))
         return Guard(what=f"{program} that removes what it finds") if any(map(_is_remover, runs)) else None
-    if program == "mv" and (path := _critical(_operands(words)[:-1], line)):
+    if program == "mv" and (path := _critical(_moved(words), line)):
         return Guard(what=f"mv of {path}")
     if option := arguments_of(words).has(*_REMOVING_OPTIONS.get(program, ())):
         return Guard(what=f"{program} {option}")
@@ -87,9 +95,12 @@ def _of_remover(program: str, subject: Subject, line: Line) -> Guard | None:
 
 
 def _operands(words: Words) -> tuple[str | None, ...]:
-    return arguments_of(
-        words, "-n -s --size -r --reference --random-source --iterations -t --target-directory"
-    ).operands
+    return arguments_of(words, _VALUES.get(program_of(words), "")).operands
+
+
+def _moved(words: Words) -> tuple[str | None, ...]:
+    operands = _operands(words)
+    return operands if arguments_of(words).has("-t", "--target-directory") else operands[:-1]
 
 
 def _critical_text(text: str) -> str:
@@ -155,9 +166,20 @@ def _of_find(words: Words, line: Line) -> Guard | None:
     if _narrows(tests):
         return None
     if path := _critical(roots or ["."], line):
-        chosen = any(word and word[:1] == "-" and word not in _FIND_ACTIONS | _FIND_KINDS for word in tests)
-        return Guard(what=f"find that removes {path}", firm=not chosen)
+        return Guard(what=f"find that removes {path}", firm=not any(map(_chooses, _without_commands(tests))))
     return Guard(what="find that removes a computed path") if None in roots else None
+
+
+def _chooses(word: str | None) -> bool:
+    return (word or "").startswith("-") and word not in _FIND_ALL
+
+
+def _without_commands(tests: Words) -> Iterator[str | None]:
+    is_inside = False
+    for word in tests:
+        is_inside = word not in (";", "+") if is_inside else word in _FIND_RUNS
+        if not is_inside:
+            yield word
 
 
 def _narrows(tests: Words) -> bool:
