@@ -162,11 +162,11 @@ def _of_find(words: Words, line: Line) -> Guard | None:
         return None
     rest = [word for word in words[1:] if word not in _FIND_FLAGS]
     roots = list(takewhile(lambda word: word is None or word[:1] not in ("-", "(", "!"), rest))
-    tests = rest[len(roots) :]
+    tests = list(_without_commands(rest[len(roots) :]))
     if _narrows(tests):
         return None
     if path := _critical(roots or ["."], line):
-        return Guard(what=f"find that removes {path}", firm=not any(map(_chooses, _without_commands(tests))))
+        return Guard(what=f"find that removes {path}", firm=not any(map(_chooses, tests)))
     return Guard(what="find that removes a computed path") if None in roots else None
 
 
