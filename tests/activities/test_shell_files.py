@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.toolbox.built_in.program_files import _PROGRAMS, _SPECIAL, uses_of
 from loom.activities.toolbox.built_in.shell_files import with_files
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Mode, judge
@@ -225,6 +226,22 @@ def test_every_way_to_write_what_programs_obey_is_guarded(line: str, path: str, 
         assert (found.verdict, found.rule[:15]) == (Verdict.ASK, "guard: write to")
     denied = judge("bash", commands, {"bash": "allow", f"write_file({path.replace('*', 'vrc')})": "deny"}, place=place)
     assert denied.verdict in (Verdict.DENY, Verdict.ASK)
+
+
+WORDS = st.one_of(
+    st.none(),
+    st.sampled_from(
+        ["-", "--", "-o", "-xf", "-e", "--output", "--output=", "-i", "w", "{a,b}", "x", "cf", "create", "mv"]
+    ),
+    st.text('-=@{},/*aw>"', max_size=6),
+)
+
+
+@given(st.sampled_from(sorted({*_PROGRAMS, *_SPECIAL, "other"})), st.lists(WORDS, max_size=5))
+@settings(max_examples=500)
+def test_any_words_are_read_without_an_error(program: str, words: list[str | None]) -> None:
+    for use in uses_of((program, *words)):
+        assert use.tool in ("read_file", "write_file")
 
 
 def test_many_changes_of_the_folder_take_no_time(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ with a rule of its own, such as `tar` or `sed`. For a program in neither of them
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
 from loom.domain.permissions.command_words import Arguments, Words, arguments_of, program_of
@@ -173,7 +174,7 @@ def _runs_script(words: Words) -> bool:
 
 
 def _of_unknown(words: Words) -> _Uses:
-    for word, following in zip(words[1:], (*words[2:], ""), strict=True):
+    for word, following in pairwise((*words[1:], "")):
         option, equals, value = (word or "").partition("=")
         path = value if equals else following
         if option in _OUTPUT_OPTIONS and (path is None or _PATH.fullmatch(path)):
@@ -182,7 +183,7 @@ def _of_unknown(words: Words) -> _Uses:
 
 def _of_compiler(words: Words) -> _Uses:
     """Compilers have long options with one dash, which aren't clusters of short ones."""
-    for word, following in zip(words[1:], (*words[2:], None), strict=True):
+    for word, following in pairwise((*words[1:], None)):
         if word is not None and word.startswith("-o"):
             yield from _write(word[2:] or following)
     yield from _of_unknown(words)
@@ -285,7 +286,7 @@ def _of_dd(words: Words) -> _Uses:
 
 
 def _of_find(words: Words) -> _Uses:
-    for word, following in zip(words[1:], (*words[2:], None), strict=True):
+    for word, following in pairwise((*words[1:], None)):
         if word in ("-fprint", "-fprint0", "-fprintf", "-fls"):
             yield from _write(following)
     if "-delete" in words:
