@@ -475,6 +475,19 @@ def test_other_files_are_written_as_the_rules_say(path: str) -> None:
     assert judge("write_file", subject, {}, mode=Mode.ACCEPT_EDITS, place=PLACE).verdict is ALLOW
 
 
+WORDS = st.one_of(
+    st.none(),
+    st.sampled_from("- -- -r -delete -exec -name -o ! ( ; {} -C -c config + {a,b} .".split()),
+    st.text("-=@{},/*+:", max_size=6),
+)
+
+
+@given(st.sampled_from(["rm", "find", "fd", "git", "mv", "rsync", "cd", "env"]), st.lists(WORDS, max_size=6))
+def test_any_words_are_judged_without_an_error(program: str, words: list[str | None]) -> None:
+    subject = Subject(text=program, words=(program, *words))
+    assert judge("bash", (subject,), {"bash": "allow"}, place=PLACE).verdict in (ALLOW, ASK)
+
+
 def test_a_guard_never_softens_a_deny() -> None:
     assert judged({"default": "deny"}, "git reset --hard").rule == "default"
     assert judged({"bash": "deny"}, "rm -rf /").rule == "bash"

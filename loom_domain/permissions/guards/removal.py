@@ -6,7 +6,7 @@ Critical are the root folder and the folders in it, the home directory, the work
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Final
 
 from loom.domain.permissions.command_words import Words, alternatives, arguments_of, program_of
@@ -195,7 +195,7 @@ def _narrows(tests: Words) -> bool:
 
 def _is_narrow(tests: Words) -> bool:
     before: str | None = None
-    for word, following in zip(tests, [*tests[1:], None], strict=True):
+    for word, following in pairwise((*tests, None)):
         is_negated = before in ("!", "-not")
         if is_negated and word == "(":
             return False
