@@ -477,7 +477,27 @@ def test_other_files_are_written_as_the_rules_say(path: str) -> None:
 
 WORDS = st.one_of(
     st.none(),
-    st.sampled_from("- -- -r -delete -exec -name -o ! ( ; {} -C -c config + {a,b} .".split()),
+    st.sampled_from(
+        [
+            "-",
+            "--",
+            "-r",
+            "-delete",
+            "-exec",
+            "-name",
+            "-o",
+            "!",
+            "(",
+            ";",
+            "{}",
+            "-C",
+            "-c",
+            "config",
+            "+",
+            "{a,b}",
+            ".",
+        ]
+    ),
     st.text("-=@{},/*+:", max_size=6),
 )
 
