@@ -47,6 +47,7 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     ),
     "asyncio": frozenset({"CancelledError", "Future", "Task", "create_task", "gather"}),
     "datetime": frozenset({"UTC", "date", "datetime", "timedelta"}),
+    "fnmatch": frozenset({"fnmatchcase"}),
     "pydantic": frozenset(
         {"AliasChoices", "BaseModel", "ConfigDict", "Field", "StringConstraints", "TypeAdapter", "ValidationError"}
     ),
