@@ -14,6 +14,7 @@ from loom.activities.manifest import Manifests
 from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
+from loom.activities.signatures import StartGate
 from loom.activities.skills import Equipped, RunSkills
 from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
@@ -71,6 +72,7 @@ class Preparation:
         ledger: bool,
         limits: TreeLimits,
         forks: Forks,
+        gate: StartGate,
     ) -> None:
         self._agents = agents
         self._hooks = hooks
@@ -91,6 +93,7 @@ class Preparation:
         self._limits = limits
         self._forks = forks
         self._crews = crews
+        self._gate = gate
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -107,6 +110,7 @@ class Preparation:
 
     async def _prepared(self, request: PrepareRequest) -> Prepared:
         asked, lineage, run_id = request.request, request.lineage, request.origin.run_id
+        signed = self._gate.is_owners(request.start)
         point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
         resolved = await self._resolve(asked, lineage) if point is None else self._resolve_fork(asked, point.spec)
         spec = resolved.spec
@@ -123,6 +127,8 @@ class Preparation:
             ledger=self._ledger,
             limits=lineage.limits if lineage else self._limits,
             earlier=point.earlier if point else None,
+            signed=signed,
+            steering_key=self._gate.steering_key,
         )
 
     def _resolve_fork(self, request: RunRequest, pinned: AgentSpec) -> Equipped:

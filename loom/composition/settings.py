@@ -134,6 +134,12 @@ class Settings(BaseSettings):
     home: Directory = Field(
         Path(".loom"), validate_default=True, description="Directory for the embedded stack's state."
     )
+    signing_key: Directory | None = Field(
+        None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
+    )
+    require_signed: Literal["on", "off"] = Field(
+        "off", description="on: this worker takes only signed runs, and these take only signed requests."
+    )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default directory that tools work in.")
     max_turns: Count = Field(50, description="Default maximum number of turns per run.")
@@ -266,6 +272,16 @@ class Settings(BaseSettings):
     def remembers(self) -> bool:
         """Whether runs store memories, which requires a database."""
         return self.memory == "on" and self.database_url is not None
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key that signs requests to runs."""
+        return self.signing_key or self.home / "signing.key"
+
+    @property
+    def own_paths(self) -> tuple[Path, ...]:
+        """Loom's own files, which commands in the sandbox can't see."""
+        return (self.home,) if self.signing_key is None else (self.home, self.signing_key)
 
     @property
     def sandbox_limits(self) -> Limits:

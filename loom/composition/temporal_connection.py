@@ -9,6 +9,8 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
+from loom.activities.adapters.signing.client import SigningClient
+from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.errors import no_server
 from loom.composition.settings import Settings
 from loom.workflows.payload_converter import data_converter
@@ -17,7 +19,7 @@ from loom.workflows.payload_converter import data_converter
 async def connect(
     settings: Settings, *, converter: DataConverter = DataConverter.default, runtime: Runtime | None = None
 ) -> Client:
-    """Return a client that is connected to the configured server.
+    """Return a client that is connected to the configured server, and signs requests if it finds the key.
 
     Raises RuntimeError or RPCError if the server doesn't respond.
     """
@@ -29,6 +31,7 @@ async def connect(
         tls=settings.temporal_tls,
         data_converter=converter,
         runtime=runtime,
+        interceptors=[SigningClient(KeyFile(settings.key_path).read, converter.payload_converter)],
     )
 
 

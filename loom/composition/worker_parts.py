@@ -33,6 +33,7 @@ from loom.activities.publish import Progress
 from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
+from loom.activities.signatures import StartGate
 from loom.activities.skills import RunSkills, SkillLibrary
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
@@ -74,6 +75,8 @@ class WorkerParts:
     withheld: frozenset[str]
     """Tools that rules and agents may name but no run has."""
     masked: Callable[[], StreamRedactor]
+    gate: StartGate
+    """Decides which runs may start."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -135,6 +138,7 @@ class WorkerParts:
             ledger=self.effects.has_ledger,
             limits=self.limits,
             crews=Crews(self.registry.crews, read_crew),
+            gate=self.gate,
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
         )
         hooks = HookRunner(

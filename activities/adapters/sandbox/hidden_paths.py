@@ -45,9 +45,10 @@ def _may_be_hidden(home: Path) -> bool:
     return len(home.parts) > 2 and home.parts[1] not in ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc")
 
 
-def hidden_files() -> list[str]:
+def hidden_files(further: Sequence[Path] = ()) -> list[str]:
     """Return the files to hide that the worker's user, and therefore a command, could otherwise read."""
-    return [name for name in HIDDEN_FILES if os.access(name, os.R_OK)]
+    own = (str(path.resolve()) for path in further if path.is_file())
+    return [name for name in (*HIDDEN_FILES, *own) if os.access(name, os.R_OK)]
 
 
 def listening_sockets(covered: Sequence[Path], workspace: Path) -> list[str]:

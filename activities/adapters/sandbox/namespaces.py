@@ -69,10 +69,10 @@ class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
 
     def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
-        """`hidden` lists additional folders that commands must not see, such as Loom's own state."""
+        """`hidden` lists additional files and folders that commands must not see, such as Loom's own state."""
         self._binary = binary
         self._further = hidden
-        self._files = hidden_files()
+        self._files = hidden_files(hidden)
         self._visible = (Path(sys.base_prefix),)
         self._limits = limits or Limits()
         self._repositories = Repositories()
