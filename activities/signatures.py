@@ -13,7 +13,16 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.api.common.v1 import Payload
 
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.signatures import Signature, SignedStart, Statement, is_near, mark_of, microseconds
+from loom.domain.core.signatures import (
+    TOLERANCE,
+    Signature,
+    SignedStart,
+    Speakers,
+    Statement,
+    is_near,
+    mark_of,
+    microseconds,
+)
 
 HEADER: Final = "loom-signature"
 """The name of the header."""
@@ -56,6 +65,24 @@ def is_signed(statement: Statement, signature: Signature, public: str) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+def flaw_of(
+    statement: Statement, signature: Signature, speakers: Speakers, *, began_at: datetime, now: datetime
+) -> str | None:
+    """Return the reason that a signed request to a run doesn't count, or None if it counts.
+
+    A signal waits at the server until a worker handles it, so a signature doesn't expire while the run is alive.
+    """
+    if not is_signed(statement, signature, speakers.key):
+        return "carries a signature that isn't valid for it"
+    if signature.at < microseconds(began_at - TOLERANCE):
+        return "was signed before this run started"
+    if signature.at > microseconds(now + TOLERANCE):
+        return "was signed in the future (compare the clocks of the machines)"
+    if speakers.refused(mark_of(statement, signature.at)):
+        return "was accepted before, or is too old to tell"
+    return None
 
 
 class StartGate:

@@ -23,10 +23,9 @@ from temporalio.worker import (
 )
 from temporalio.workflow import ChildWorkflowHandle
 
-from loom.activities.signatures import KeySource, is_signed, signature_in
+from loom.activities.signatures import KeySource, flaw_of, signature_in
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.signatures import (
-    TOLERANCE,
     Signature,
     SignedStart,
     Statement,
@@ -77,21 +76,14 @@ def proof(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
         raise _refused(name, "carries no signature")
     digest = digest_of_arguments(list(heard.arguments))
     statement = Statement(kind=kind, name=name, run_id=state.run_id, arguments=digest)
-    if not is_signed(statement, heard.signature, state.speakers.key):
-        raise _refused(name, "carries a signature that isn't valid for it")
-    # A signal waits at the server until a worker handles it, so a signature doesn't expire while the run is alive.
-    if heard.signature.at < microseconds(state.began_at - TOLERANCE):
-        raise _refused(name, "was signed before this run started")
-    if heard.signature.at > microseconds(workflow.now() + TOLERANCE):
-        raise _refused(name, "was signed in the future: compare the clocks of the machines")
-    if state.speakers.refused(mark := mark_of(statement, heard.signature.at)):
-        raise _refused(name, "was accepted before, or is too old to tell")
-    return mark
+    if flaw := flaw_of(statement, heard.signature, state.speakers, began_at=state.began_at, now=workflow.now()):
+        raise _refused(name, flaw)
+    return mark_of(statement, heard.signature.at)
 
 
-def _refused(name: str, why: str) -> BadRequest:
+def _refused(name: str, flaw: str) -> BadRequest:
     return BadRequest(
-        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {why}: send it with `loom` or"
+        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {flaw}: send it with `loom` or"
         " LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
         field="LOOM_REQUIRE_SIGNED",
     )
