@@ -96,7 +96,7 @@ def parts_for(
         connections.push_async_callback(embedder.aclose)
     knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
     mask = secret_mask(settings)
-    sandbox, why_not = find_sandbox(settings.sandbox, settings.own_paths, settings.sandbox_limits)
+    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
     made = MadeTools(sandbox=sandbox, missing=why_not)
     memory = memory_from(settings, database, embedder, providers)
     registry = registry_from(

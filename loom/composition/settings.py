@@ -62,9 +62,11 @@ def _servers(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _host_and_port(address: str) -> str:
+    if address.startswith("unix:/"):
+        return address
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("must be HOST:PORT, such as localhost:7233")
+        raise ValueError("must be HOST:PORT, such as localhost:7233, or unix:/PATH")
     return address
 
 
@@ -106,7 +108,9 @@ class Settings(BaseSettings):
     max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
 
     temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
-        "localhost:7233", validation_alias=_named("TEMPORAL_ADDRESS"), description="HOST:PORT of the Temporal frontend."
+        "localhost:7233",
+        validation_alias=_named("TEMPORAL_ADDRESS"),
+        description="HOST:PORT of the Temporal frontend, or unix:/PATH.",
     )
     temporal_namespace: str = Field(
         "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
@@ -136,6 +140,9 @@ class Settings(BaseSettings):
     )
     signing_key: Directory | None = Field(
         None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
+    )
+    private: Literal["on", "off"] = Field(
+        "off", description="on: only your own processes reach the Temporal server that `loom up` starts."
     )
     require_signed: Literal["on", "off"] = Field(
         "off", description="on: this worker takes only signed runs, and these take only signed requests."
@@ -277,11 +284,6 @@ class Settings(BaseSettings):
     def key_path(self) -> Path:
         """The file of the key that signs requests to runs."""
         return self.signing_key or self.home / "signing.key"
-
-    @property
-    def own_paths(self) -> tuple[Path, ...]:
-        """Loom's own files, which commands in the sandbox can't see."""
-        return (self.home,) if self.signing_key is None else (self.home, self.signing_key)
 
     @property
     def sandbox_limits(self) -> Limits:

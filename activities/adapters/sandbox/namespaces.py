@@ -4,8 +4,8 @@ In the sandbox, only parts of the workspace are writable. Home directories, runt
 and there is no network. Processes run in their own PID namespace, which ends when its first process ends. All of
 `/proc` is read-only. Otherwise, a process with root's user id could write to `/proc/sys` even without capabilities, and
 thereby run programs on the host. `--die-with-parent` kills all processes when the worker dies. The kernel regards the
-*thread* that started the process as its parent, so commands must be started from the event loop's thread, which asyncio
-does.
+*thread* that started a process as the parent of that process. Commands must therefore be started from the event loop's
+thread. Asyncio does this.
 
 The first process is a shell (`--as-pid-1`). Bubblewrap's own first process closes its files, including the host's
 `/proc`, only after it has started the command. A fast command could therefore access the host through `/proc/1/fd`.
@@ -48,13 +48,13 @@ class PreparedSandbox:
     """A sandbox that is ready for one command."""
 
     words: Sequence[str]
-    """The command-line words that precede the command. They include the words that set the limits."""
+    """The command-line words before the command. They include the words that set the limits."""
     descriptors: Sequence[int]
     """File descriptors to pass to the process."""
     temporary: Sequence[Path]
     """In-memory folders in the sandbox."""
     report: int
-    """The pipe to which bubblewrap writes the id of its first process, in one or more chunks."""
+    """The pipe that receives the id of the first process. Bubblewrap writes the id in one or more chunks."""
     told: bytearray = field(default_factory=bytearray)
 
     def first_process(self) -> int | None:
@@ -69,10 +69,10 @@ class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
 
     def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
-        """`hidden` lists additional files and folders that commands must not see, such as Loom's own state."""
+        """`hidden` lists additional folders that commands must not see, such as Loom's own state."""
         self._binary = binary
         self._further = hidden
-        self._files = hidden_files(hidden)
+        self._files = hidden_files()
         self._visible = (Path(sys.base_prefix),)
         self._limits = limits or Limits()
         self._repositories = Repositories()
@@ -158,8 +158,8 @@ class Bubblewrap:
     def _places(
         self, workspace: Path, mounts: Mounts, outside: Sequence[Path], inside: Sequence[Path]
     ) -> Iterator[str]:
-        """Return the mounts in order. Later mounts cover earlier ones, because the workspace may be inside a hidden
-        folder or contain one.
+        """Return the mounts in order. The order matters, because later mounts cover earlier mounts, and the workspace
+        may be inside a hidden folder or contain one.
         """
         covered = (*TEMPORARIES, *outside)
         for folder in outside:
@@ -185,7 +185,7 @@ def _above(hidden: Sequence[Path], workspace: Path) -> Sequence[Path]:
 
 
 def _pipe(stack: ExitStack) -> tuple[int, int]:
-    """Return both ends of a pipe whose read end is non-blocking."""
+    """Return both ends of a new pipe. Its read end is non-blocking."""
     ends = os.pipe()
     for end in ends:
         stack.callback(os.close, end)
@@ -206,7 +206,9 @@ def _kernel(stack: ExitStack, mounts: Mounts) -> int | None:
 
 
 def _holding(data: bytes, stack: ExitStack, mounts: Mounts) -> int:
-    """Return a descriptor from which `data` can be read. The data is small enough for a pipe's buffer."""
+    """Put `data` into a pipe, and return the descriptor of its read end. The data is small enough for the pipe's
+    buffer.
+    """
     reading, writing = os.pipe()
     stack.callback(os.close, reading)
     os.write(writing, data)

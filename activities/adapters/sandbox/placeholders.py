@@ -1,9 +1,9 @@
 """Create placeholders that occupy names in a workspace while commands are running in it.
 
-The last command to end in any worker on this machine removes the placeholders. While a command is running, it holds a
-shared lock for its workspace. The lock is on one byte of a file that isn't visible in any sandbox. Placeholders have a
-mode that is rare for other files. The next command can therefore recognize and remove the placeholders of a killed
-worker.
+On each machine, the last command to end removes the placeholders, no matter which worker runs it. While a command is
+running, it holds a shared lock for its workspace. The lock is on one byte of a file that isn't visible in any sandbox.
+Placeholders have a mode that is rare for other files. The next command can therefore recognize and remove the
+placeholders of a killed worker.
 """
 
 import fcntl
@@ -26,11 +26,12 @@ _LOCK: Final = "hhqqi0q"
 
 @contextmanager
 def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
-    """Occupy these names in the workspace (a descriptor) by creating placeholders for names that don't exist.
+    """Occupy these names in the workspace. If a name doesn't exist, create a placeholder for it. `workspace` is a file
+    descriptor.
 
     Names in `folders` are occupied by empty folders. Git ignores an empty `.git` and uses the repository that contains
-    the workspace. Names in `others` are occupied by sockets without a listener, which are fast to create and remove and
-    never block a program that opens them.
+    the workspace. Names in `others` are occupied by sockets without a listener. Such sockets are fast to create and
+    remove, and they never block a program that opens them.
     """
     lock, place = _lock(workspace)
     try:

@@ -1,4 +1,4 @@
-"""Run a program and ensure that none of its processes is left when it ends, regardless of the reason."""
+"""Run a program. Ensure that none of its processes remains after it ends, regardless of why it ends."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _LAST_WORDS: Final = 2.0
 
 
 def clean_environment(home: str) -> dict[str, str]:
-    """Return the environment of a command, without any of the worker's variables."""
+    """Return the environment for a command. It contains none of the worker's variables."""
     return {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
@@ -83,7 +83,7 @@ async def supervise(
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """Yield a descriptor of an in-memory file with this content, so that no task has to write while the program is
+    """Yield the descriptor of an in-memory file that contains `data`. No task then has to write while the program is
     reading.
     """
     if not data:

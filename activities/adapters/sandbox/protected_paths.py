@@ -1,4 +1,5 @@
-"""Mount a workspace for bubblewrap, and protect the paths in it that a command must not change or see.
+"""Mount a workspace for bubblewrap. Some paths in the workspace are protected, because a command must not change or see
+them.
 
 Some files determine what Git, editors, agents and Loom later do outside any sandbox. If such a file exists, it is
 read-only. If one of the most dangerous files is missing, a placeholder occupies its name. Every path is opened one
@@ -28,8 +29,8 @@ OBEYED_LATER: Final[Sequence[str]] = (
 
 _OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
 KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
-"""Names that no command can create if they don't exist, in addition to `.git`. The list is short, because commands can
-see the placeholders.
+"""Names that no command can create, in addition to `.git`. The list is short, because commands can see the
+placeholders.
 """
 
 SECRETS: Final[Sequence[str]] = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")

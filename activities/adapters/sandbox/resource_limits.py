@@ -23,15 +23,14 @@ _RESERVED_IDS: Final = 300
 """Number of process ids that the kernel doesn't reuse."""
 
 _SOFT_FILES: Final = 1024
-"""Default limit of open files, which a program can raise. A higher default would break old programs that use `select`.
-"""
+"""Default limit on open files. A program can raise it. A higher default would break old programs that use `select`."""
 
 Kind: TypeAlias = Literal["memory", "processes", "cpu", "file_size", "disk", "room", "temporary", "open_files"]
 
 
 def counts_ids_per_namespace(release: str) -> bool:
-    """Whether `pid_max` is set per namespace, as in Linux 6.14 and later. In earlier versions, setting it would affect
-    the whole machine.
+    """Whether each namespace has its own `pid_max`, as in Linux 6.14 and later. In earlier versions, setting `pid_max`
+    would affect the whole machine.
     """
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (6, 14)
@@ -46,7 +45,7 @@ def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
     exempt from the limit on the number of processes. The command itself can only read `/proc/sys/kernel`.
 
     The shell remains the first process of the sandbox, reaps orphaned processes and exits with the command's exit code.
-    The shell's own message about a command that was killed by a signal is suppressed.
+    If a signal kills the command, the shell's own message about this is suppressed.
     """
     ids = (
         ()
@@ -67,20 +66,20 @@ def limiting(limits: Limits, kernel: int | None = None) -> list[str]:
 
 
 _ADVICE: Final[Mapping[Kind, str]] = {
-    "memory": "one command may use {memory} of memory: work on less at a time",
+    "memory": "one command may use {memory} of memory: process less data at a time",
     "processes": "one command may have {processes} processes and threads: start fewer at a time",
     "cpu": "one command may use {cpu:g} s of processor time per second of its timeout: do less, or split the work",
-    "file_size": "one file may have {file_size}: write several files, or less",
-    "disk": "one command may write {disk} to the disk: write less, or delete what is not needed",
-    "room": "the disk of the workspace is nearly full: delete what is not needed before you write more",
-    "temporary": "/tmp can hold {temporary}, and the disk is limited: write less, or elsewhere",  # noqa: S108 - words
+    "file_size": "the size of one file is limited to {file_size}: write less, or write several files",
+    "disk": "one command may write {disk} to the disk: write less, or delete files that are not needed",
+    "room": "the disk of the workspace is nearly full: delete files that are not needed before you write more",
+    "temporary": "/tmp can hold {temporary}, and the disk is limited: write less, or write elsewhere",  # noqa: S108 - words
     "open_files": "one process may have {open_files} open files: close some, or see `ulimit -n`",
 }
 
 
 def explain(kind: Kind, limits: Limits) -> str:
-    """Return a description of a limit and of how to avoid it. The caller appends this text to its own statement of what
-    happened.
+    """Return a description of a limit, with advice on how to stay within it. The caller appends this text to its own
+    message.
     """
     sizes = {name: _size(getattr(limits, name)) for name in ("memory", "file_size", "disk", "temporary")}
     return _ADVICE[kind].format(**sizes, processes=limits.processes, cpu=limits.cpu, open_files=limits.open_files)
@@ -102,8 +101,8 @@ _SIGNS: Final[Sequence[tuple[str, Kind]]] = (
 
 
 def hint(exit_code: int, output: str, limits: Limits) -> str:
-    """Return a hint about the limit that a failed command seems to have reached, based on its exit code and output.
-    Return an empty string if the command doesn't seem to have reached a limit.
+    """Return a hint about the limit that a failed command seems to have reached. The command's exit code and output
+    indicate the limit. Return an empty string if they don't indicate any limit.
     """
     if exit_code == 128 + SIGXFSZ:
         return _seems("file_size", limits)

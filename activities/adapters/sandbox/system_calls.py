@@ -23,7 +23,9 @@ _NOT_THERE: Final[Mapping[str, int]] = {
 }
 _FAMILIES: Final = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _SHARED: Final = 1024 * 1024
-"""Maximum size of a System V segment in bytes. Segments outlive their creator, but databases need a small one."""
+"""Maximum size in bytes of a System V shared memory segment. Segments outlive the process that creates them, but
+databases need a small one.
+"""
 
 
 class _Machine(NamedTuple):
@@ -53,7 +55,7 @@ _NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "io_uring_register": (427, 427),
     "memfd_secret": (447, 447),
 }
-"""Call numbers by name, for each machine in the order of the table of machines."""
+"""Maps each call's name to its numbers, one for each machine. The order is that of `_MACHINES`."""
 
 _LOAD: Final = 0x20
 _IF_EQUAL: Final = 0x15
@@ -64,7 +66,7 @@ _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _REFUSE: Final = 0x00050000
 _NUMBER, _AUDIT, _FIRST, _SECOND = 0, 4, 16, 24
-"""Offsets in `struct seccomp_data` of the call number, the machine, and the low halves of the first two arguments."""
+"""Offsets in `struct seccomp_data`: the call number, the machine, and the low halves of the first two arguments."""
 
 
 def system_call_filter(machine: str | None = None) -> bytes | None:
@@ -102,8 +104,8 @@ def _only_these_families(number: int) -> Sequence[bytes]:
 
 
 def _only_small_segments(number: int) -> Sequence[bytes]:
-    """Return instructions that check both halves of the size. Otherwise, a size just above 4 GiB would look like a
-    small size.
+    """Return instructions that check both halves of the size. If they checked only the low half, a size just above 4
+    GiB would look like a small size.
     """
     return [
         _step(_IF_EQUAL, number, otherwise=6),

@@ -1,4 +1,4 @@
-"""Run commands without isolation, if the user has explicitly requested it."""
+"""Run commands without isolation. This module is used only if the user has explicitly requested it."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -27,8 +27,8 @@ FIRST: Final = 0.05
 _PERIOD: Final = 0.2
 
 _SHARE: Final = 20
-"""Ratio of the delay before a check to the processor time of the previous check. This ratio leaves the worker time for
-other work.
+"""The delay before a check is at least this number of times the processor time of the previous check. The worker
+therefore has time for other work.
 
 The delay isn't based on the elapsed time of the check, because that time increases when a fork bomb takes the worker's
 processor time.
@@ -41,8 +41,8 @@ _INODE: Final = 1024
 
 _RESERVE: Final = 1024**3
 _RESERVED_FILES: Final = 100_000
-"""Disk space that must remain free. If less than twice that amount was free when the command started, half of that
-space must remain free.
+"""Disk space that must remain free. If less than twice this amount was free when the command started, half of the space
+that was free then must remain free.
 """
 
 
@@ -146,7 +146,7 @@ class Watchdog:
         return sum(_in_memory(f"/proc/{self.first}/root{folder}") for folder in self.temporary)
 
     def _disk(self, ids: list[str]) -> Kind | None:
-        """Return the limit that is exceeded if the processes have written too much or the disk is nearly full."""
+        """Return the exceeded limit if the processes have written too much or if the disk is nearly full."""
         now, before = free_space(self.workspace), self.before
         if now.free < min(_RESERVE, before.free // 2) or now.files < min(_RESERVED_FILES, before.files // 2):
             return "room"
@@ -173,7 +173,7 @@ class Watchdog:
 class _Status:
     threads: int
     seconds: float
-    """Seconds of processor time, including that of ended children."""
+    """Seconds of processor time, including the time of children that have ended."""
     resident: int
     """Bytes of resident memory, including shared pages."""
 
@@ -189,7 +189,7 @@ class _Status:
 
 
 def _kill(first: int, held: int) -> None:
-    """Kill the first process. The kernel then kills all others, which may take a long time if there are hundreds."""
+    """Kill the first process. The kernel then kills all the others. This may take a long time if there are hundreds."""
     with suppress(OSError):  # only root can raise its priority, and only root can have hundreds of processes
         os.sched_setscheduler(first, os.SCHED_RR, os.sched_param(1))
     with suppress(ProcessLookupError):

@@ -36,12 +36,13 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready.")] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Start only the services.")] = False,
     app: App = None,
+    private: Annotated[bool, typer.Option("--private", help="Let only your own processes reach Temporal.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start Temporal, Postgres, Redis and a worker on this machine."""
     _set_app(app)
     settings = read_settings()
-    plan = _plan(settings, no_worker=no_worker)
+    plan = _plan(settings, no_worker=no_worker, private=private)
     if detach:
         _print_state(up_down.up_detached(plan), settings, as_json=as_json)
         return
@@ -86,7 +87,7 @@ def _set_app(app: str | None) -> None:
         os.environ["LOOM_APP"] = with_absolute_file(app)
 
 
-def _plan(settings: Settings, *, no_worker: bool) -> Plan:
+def _plan(settings: Settings, *, no_worker: bool, private: bool) -> Plan:
     plan = Plan(
         home=settings.home,
         task_queue=settings.task_queue,
@@ -94,6 +95,7 @@ def _plan(settings: Settings, *, no_worker: bool) -> Plan:
         metrics_port=settings.metrics_port,
         app=settings.app,
         redis_server=settings.redis_server,
+        private=private or settings.private == "on",
     )
     return plan.without_worker() if no_worker else plan
 
