@@ -1,4 +1,4 @@
-"""What another user of the machine tries. Run as root: `python stranger.py UID ADDRESS QUEUE RUN WORKSPACE HOME PID`.
+"""What another user of the machine tries. Run as root: `python other_user.py UID ADDRESS QUEUE RUN WORKSPACE HOME PID`.
 
 The process gives up root for good before its first attempt, and prints what each attempt came to.
 """

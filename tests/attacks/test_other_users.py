@@ -23,7 +23,7 @@ pytestmark = [
 
 ANOTHER_USER = "54321"
 LOOM = str(Path(sys.executable).parent / "loom")
-STRANGER = str(Path(__file__).with_name("stranger.py"))
+STRANGER = str(Path(__file__).with_name("other_user.py"))
 NO_FILES = dict.fromkeys(("the key", "the addresses", "the server's network"), "PermissionError")
 
 
